@@ -1,18 +1,26 @@
 """The format ``sluice-kafka``: reader and writer in one data source, carrying its service."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
 from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.contracts import TaskSink
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.drop_in_client import DropInClient
-from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
 
-__all__ = ["FORMAT", "KafkaFormat", "kafka_format", "kafka_sink"]
+__all__ = [
+    "FORMAT",
+    "KafkaFormat",
+    "check_kafka_write",
+    "check_source",
+    "kafka_format",
+    "kafka_sink",
+]
 
 FORMAT = "sluice-kafka"
 
@@ -20,22 +28,36 @@ FORMAT = "sluice-kafka"
 class KafkaFormat(KafkaSourceFormat):
     """Spark's data source of ``format("sluice-kafka")``; `kafka_format` adds the service."""
 
-    service: DropInClient | None = None
-
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The transactional sink; see `DropInStreamWriter`."""
         del overwrite  # Spark passes True for output mode complete; a topic cannot be overwritten
-        KafkaSink.from_options(self.options, schema)  # checks the options
+        check_kafka_write(self.options, schema, mode="append")
         return DropInStreamWriter(FORMAT, self.options, self.service)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse a frame that is not a stream."""
-        refuse_frame(FORMAT, instead="Spark's own format")
+        """Refuse a frame: `save` is taken over where the format is installed."""
+        refuse_frame(FORMAT)
 
 
-def kafka_sink(options: Mapping[str, str], query: ActiveQuery) -> TaskSink:
+def check_source(options: Mapping[str, str], *, stream: bool) -> None:
+    """ConfigError for wrong options of ``spark.read`` or ``spark.readStream``."""
+    SourceOptions.of(options, bounded=not stream, stream=stream)
+
+
+def check_kafka_write(options: Mapping[str, str], schema: StructType, *, mode: str) -> None:
+    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; modes as of Spark's sink."""
+    if mode in ("overwrite", "ignore"):
+        raise ConfigError(
+            "this save mode is not allowed for Kafka",
+            {"format": FORMAT, "mode": mode},
+            "Use append, or leave the mode out.",
+        )
+    KafkaSink.from_options(options, schema)
+
+
+def kafka_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> TaskSink:
     """A query's sink; the same whatever its session has set."""
-    del query
+    del setting
     return KafkaSink.from_options(options)
 
 

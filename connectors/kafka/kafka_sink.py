@@ -9,6 +9,7 @@ from typing import Any, Protocol, Self
 from sluice.connectors.kafka.client.client_options import (
     PREFIX,
     Role,
+    is_of_consumers,
     is_sendable,
     refuse_weak_acks,
     seconds_of,
@@ -26,6 +27,7 @@ from sluice.connectors.kafka.client.credentials import TokenFunction
 from sluice.connectors.kafka.records.rows import COLUMNS_USED, check_spark_columns
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee, KafkaWriterFactory
+from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS
 from sluice.runtime.contracts import SinkCoordinator
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -102,8 +104,8 @@ class KafkaSink:
         """From the options and the schema of ``writeStream.format("sluice-kafka")``.
 
         Takes ``topic``, ``transactionalIdPrefix``, ``guarantee``, ``transactionTimeout`` (seconds,
-        or with a unit: ``15m``), ``taskMemoryMiB``, ``hotPath``, ``kafka.*``, and leaves Spark's
-        own alone.
+        or with a unit: ``15m``), ``taskMemoryMiB``, ``hotPath`` and ``kafka.*``. Leaves Spark's own
+        alone, and options of the source, because a program may share its options.
 
         Raises:
             ConfigError: as `KafkaSink`; or the schema does not have the sink's columns.
@@ -113,12 +115,16 @@ class KafkaSink:
         _refuse_unknown(ours)
         timeout = ours.get("transactiontimeout")
         sink = cls(
-            topic=ours.get("topic"),
+            topic=ours["topic"].strip() if "topic" in ours else None,
             transactional_id_prefix=ours.get("transactionalidprefix", ""),
             guarantee=ours.get("guarantee", Guarantee.EXACTLY_ONCE.value),
             transaction_timeout_s=None if timeout is None else _seconds(timeout),
             hot_path=ours.get("hotpath", HotPath.AUTO.value),
-            options={name: value for name, value in given.items() if name.startswith(PREFIX)},
+            options={
+                name: value
+                for name, value in given.items()
+                if name.startswith(PREFIX) and not is_of_consumers(name.removeprefix(PREFIX))
+            },
         )
         if schema is not None:
             columns = {f.name: f.dataType.simpleString() for f in schema.fields}
@@ -144,9 +150,9 @@ class KafkaSink:
         return self._topic
 
     @property
-    def servers(self) -> tuple[str, ...]:
-        """``host:port`` of the bootstrap servers."""
-        return self._connection.servers
+    def connection(self) -> KafkaConnection:
+        """How to reach its cluster."""
+        return self._connection
 
     @property
     def is_exactly_once(self) -> bool:
@@ -327,10 +333,11 @@ _SPELLING = {
 }
 # Reach every sink of Spark, whatever its format.
 _SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "path", "queryname"})
+_OF_SOURCES = frozenset(name.lower() for name in SOURCE_OPTIONS)
 
 
 def _refuse_unknown(given: Iterable[str]) -> None:
-    unknown = sorted(set(given) - _OPTIONS - _SPARKS_OWN)
+    unknown = sorted(set(given) - _OPTIONS - _SPARKS_OWN - _OF_SOURCES)
     if not unknown:
         return
     guess = nearest(unknown[0], _OPTIONS)

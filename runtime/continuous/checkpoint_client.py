@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
@@ -298,31 +299,24 @@ class CheckpointClient:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class TaskRegistry:
     """Implements `sluice.runtime.contracts.WaitRegistry`. Executor, the task's thread.
 
     A task that waits for brokers, or for an answer, does not check for barriers. It still ends if
     its checkpoint client finds that the attempt is over or the coordinator is lost.
 
-    Args:
+    Attributes:
         client: to the coordinator; gives up within seconds.
         checkpoint_client: of the task.
         lost_timeout_s: how long the coordinator may leave a registration without an answer.
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        client: WaitRegistry,
-        checkpoint_client: CheckpointClient,
-        *,
-        lost_timeout_s: float,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self._client = client
-        self._checkpoint_client = checkpoint_client
-        self._lost_timeout_s = lost_timeout_s
-        self._clock = clock
+    client: WaitRegistry
+    checkpoint_client: CheckpointClient
+    lost_timeout_s: float = field(kw_only=True)
+    clock: Clock = field(kw_only=True, default=time.monotonic)
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `sluice.runtime.contracts.AttemptRegistry.register`.
@@ -333,27 +327,27 @@ class TaskRegistry:
             FencedError: the attempt is over.
         """
         at_s = _call_with_retries(
-            lambda: self._client.register(attempt),
+            lambda: self.client.register(attempt),
             region=attempt.batch.region,
             attempt_id=attempt.batch.attempt_id,
-            lost_timeout_s=self._lost_timeout_s,
+            lost_timeout_s=self.lost_timeout_s,
             is_needed=self._is_running,
-            clock=self._clock,
+            clock=self.clock,
         )
         assert at_s is not None  # `_is_running` returns True or raises
         return at_s
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         """See `sluice.runtime.contracts.WaitRegistry.waits`."""
-        self._checkpoint_client.require_running()
-        self._client.waits(batch, what, why=why)
+        self.checkpoint_client.require_running()
+        self.client.waits(batch, what, why=why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
         """See `sluice.runtime.contracts.WaitRegistry.waited`."""
-        self._client.waited(batch, what)
+        self.client.waited(batch, what)
 
     def _is_running(self) -> bool:
-        self._checkpoint_client.require_running()
+        self.checkpoint_client.require_running()
         return True
 
 

@@ -9,9 +9,9 @@ kill is what a kill costs, so a chain shares topics, checkpoint directory and fi
 from collections.abc import Mapping
 
 from benchmarks.regions.mortal_sink import Doom
-from sluice.runtime.coordinator.policy.commit_failpoints import REGIONAL_FAILPOINTS
 from tests.chaos.programs import MARKED_FILES, MORTAL_FILES, MORTAL_ROLLING, Subject
 from tests.chaos.scenario import Kill, Setting
+from tests.kit.coordinator.coordinator_failpoints import REGIONAL_FAILPOINTS
 
 _AT_FIRST = frozenset({"before-first", "after-first"})
 AT_START = _AT_FIRST | {"before-fencing", "after-fencing", "before-sweep", "after-sweep"}
@@ -70,7 +70,8 @@ DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit
 """In the drop-in Spark's trigger is the barrier, and its own writer ends the task."""
 
 
-FILES = ("before-stage", "after-stage", "before-rename", "mid-rename", "after-rename")
+FILES = ("before-stage", "mid-stage", "after-stage")
+FILES += ("before-rename", "mid-rename", "after-rename")
 """Reached where files are written, and where they are published (`test_files`)."""
 
 ROLLING = ("before-merge", "mid-merge", "after-merge")

@@ -38,7 +38,7 @@ def _blocked_place(scenario: Scenario) -> Iterator[None]:
 def _missing_files(scenario: Scenario) -> Iterator[None]:
     """A decided file is neither staged nor published."""
     root = Path(scenario.topics.files.fs.uri.removeprefix("file://"))
-    staged = [path for path in root.glob(".sluice-staging-*/**/*.parquet") if path.is_file()]
+    staged = [path for path in root.glob(".sluice-staging-*/**/*.staged") if path.is_file()]
     assert staged, "no file waits to be published"
     away = {path: path.rename(path.with_name(f"{path.name}.away")) for path in staged}
     try:

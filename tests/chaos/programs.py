@@ -6,19 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.verify.topic_history import read_history, read_records
-from sluice.runtime.checker import (
-    History,
-    HistoryVerdict,
-    KeyCountVerdict,
-    Record,
-    WindowVerdict,
-    check,
-    check_key_counts,
-    check_windows,
-    expect,
-)
+from sluice.connectors.kafka.tools.verify.topic_history import read_records
+from sluice.runtime.checker import HistoryVerdict, Record
 from tests.chaos.published_files import PublishedFiles
+from tests.kit.kafka.topic_histories import read_history
+from tests.kit.key_counts import KeyCountVerdict, check_key_counts
+from tests.kit.memory_checker import check, expect, history_of
+from tests.kit.window_counts import WindowVerdict, check_windows
 
 _ROOT = Path(__file__).parents[2]
 
@@ -151,7 +145,7 @@ def _judge_rows(topics: Topics) -> HistoryVerdict:
             yield made._replace(headers=())
 
     source = read_records(topics.connection, topics.source)
-    found = History.of(topics.files.records(topic=topics.output))
+    found = history_of(topics.files.records(topic=topics.output))
     return check(expect(source, mapping), found)
 
 
@@ -170,7 +164,7 @@ def _judge_two_regions(topics: Topics) -> HistoryVerdict:
 
     source = read_records(topics.connection, topics.source)
     found = (read_records(topics.connection, topic) for topic in (topics.output, copy))
-    return check(expect(source, mapping), History.of(itertools.chain.from_iterable(found)))
+    return check(expect(source, mapping), history_of(itertools.chain.from_iterable(found)))
 
 
 def _judge_counts(topics: Topics) -> KeyCountVerdict:
@@ -201,6 +195,12 @@ COPY_IN_BATCHES = Subject(
     name="copy-in-batches", script=Path(__file__).with_name("mortal_copy.py"), judge=_judge_copy
 )
 DROP_IN = Subject(name="drop-in", script=_ROOT / "examples" / "drop_in.py", judge=_judge_copy)
+FRAMES_DROP_IN = Subject(
+    name="frames-drop-in", script=Path(__file__).with_name("frames_drop_in.py"), judge=_judge_copy
+)
+DROP_IN_COUNTS = Subject(
+    name="drop-in-counts", script=_ROOT / "examples" / "drop_in_counts.py", judge=_judge_counts
+)
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
 WINDOWED = Subject(
     name="windowed", script=Path(__file__).with_name("windowed.py"), judge=_judge_windows

@@ -32,12 +32,14 @@ from confluent_kafka import Producer
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
-from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
+from sluice.runtime.checker import History, Identity, Record
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
+from sluice.runtime.embedded.program import ProgramSpec, command_of
 from tests.chaos.spark_start import spark_environment
 from tests.kit.kafka.broker_cluster import BrokerCluster
 from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.memory_checker import check, check_prefix, expect, history_of
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -131,9 +133,9 @@ class Copy:
         self._seed()
         self._seen = History(Identity(partition=False))
         self.observer = Observer(self._connection, self._output, seen=self._seen)
-        self.program: Program | None = None
+        self.program: MortalProgram | None = None
 
-    def start(self) -> Program:
+    def start(self) -> MortalProgram:
         """The next attempt of the copier; it ends at the end of the input."""
         command = command_of(
             sys.executable,
@@ -144,7 +146,7 @@ class Copy:
                 *("--checkpoint", str(self._checkpoint), "--interval", "0.2"),
             ],
         )
-        self.program = Program(
+        self.program = MortalProgram(
             ProgramSpec(
                 command=command,
                 log_path=self._directory / "copier.log",
@@ -190,7 +192,7 @@ class Copy:
         outputs = [record.value for record in found]
         assert len(outputs) == len(set(outputs)), "duplicates in the output"
         assert set(outputs) == inputs, "input and output are different sets"
-        final = History.of(found, Identity(partition=False))
+        final = history_of(found, Identity(partition=False))
         prefix = check_prefix(self._seen, final)
         # The same records at the same places, so no duplicate and the whole input, too.
         assert prefix.is_clean, f"the concurrent reader: {prefix}"

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
 from tests.chaos import (
     test_continuous,
     test_failpoints,
@@ -23,6 +22,7 @@ from tests.chaos import (
     test_timeouts,
 )
 from tests.chaos.beds import ACCEPTANCE, LOSSES, REGIONAL, REPAIR
+from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 
 pytestmark = pytest.mark.chaos
 

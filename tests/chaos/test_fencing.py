@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.regions.mortal_sink import PRE_COMMITTED, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.embedded.program import Program
 from tests.chaos.beds import (
     CONTINUOUSLY,
     IN_BATCHES,
@@ -30,6 +29,7 @@ from tests.chaos.programs import (
 )
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kit.kafka.kafka_records import await_stable
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -54,20 +54,20 @@ def _marks(failpoint: str, engine: str = "micro-batch") -> pytest.MarkDecorator:
     return pytest.mark.extended if is_daily else pytest.mark.long
 
 
-def _stand_still(scenario: Scenario) -> Program:
+def _stand_still(scenario: Scenario) -> MortalProgram:
     """A coordinator that is paused before its third decision."""
     first = scenario.start(failpoints="before-decision=pause@3")
     wait_for(first.is_driver_paused, what="the first coordinator paused")
     return first
 
 
-def _await_fenced(program: Program) -> None:
+def _await_fenced(program: MortalProgram) -> None:
     """It ends because another run has the job, and says so."""
     assert program.await_exit(timeout_s=START_S) == _ERROR, program.log_tail()
     assert _FENCED.search(program.log()), program.log_tail()
 
 
-def _replaced(scenario: Scenario, first: Program) -> Program:
+def _replaced(scenario: Scenario, first: MortalProgram) -> MortalProgram:
     """The second one, which continues while the first wakes up, and ends."""
     second = scenario.start()
     scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
@@ -78,7 +78,7 @@ def _replaced(scenario: Scenario, first: Program) -> Program:
     return second
 
 
-def _wake(scenario: Scenario, first: Program) -> None:
+def _wake(scenario: Scenario, first: MortalProgram) -> None:
     first.resume_driver()
     last = scenario.start()
     _await_fenced(first)

@@ -7,9 +7,9 @@ import pytest
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch, await_readable, topic_ends
-from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY, MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -18,7 +18,7 @@ UNBLOCKED_S = 300.0
 """A bound of the broker's markers; the transaction itself would time out after 15 minutes."""
 
 
-def start_and_see(scenario: Scenario) -> Program:
+def start_and_see(scenario: Scenario) -> MortalProgram:
     """A program that has committed something of its own."""
     program = scenario.start()
     scenario.observer.await_total(scenario.observer.total + 1, timeout_s=START_S)
@@ -31,7 +31,7 @@ def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Pa
     either way the result is exact."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         program = start_and_see(scenario)
-        for strike in (Program.kill_worker, Program.kill_jvm):
+        for strike in (MortalProgram.kill_worker, MortalProgram.kill_jvm):
             if not struck(program, strike):
                 program = start_and_see(scenario)
                 assert struck(program, strike), program.log_tail()
@@ -43,7 +43,7 @@ def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Pa
         scenario.finish()
 
 
-def struck(program: Program, strike: Callable[[Program], bool]) -> bool:
+def struck(program: MortalProgram, strike: Callable[[MortalProgram], bool]) -> bool:
     """Whether it was; not, if it has ended before, by what it was struck with last."""
 
     def outcome() -> str:

@@ -19,11 +19,11 @@ import pytest
 from benchmarks.regions.mortal_sink import MOMENTS, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
-from sluice.runtime.embedded.program import Program
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.programs import MORTAL_REGIONS
 from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import Scenario, Setting
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
@@ -89,13 +89,13 @@ def _carried(logs: Sequence[str]) -> int:
     return sum(len(_CARRIED.findall(log)) for log in logs)
 
 
-def _started(scenario: Scenario) -> Program:
+def _started(scenario: Scenario) -> MortalProgram:
     program = scenario.start()
     _await_records(scenario, program, 1)
     return program
 
 
-def _await_records(scenario: Scenario, program: Program, count: int) -> None:
+def _await_records(scenario: Scenario, program: MortalProgram, count: int) -> None:
     """A random count of them is a random moment."""
     goal = scenario.observer.total + count
     wait_for(
@@ -104,13 +104,13 @@ def _await_records(scenario: Scenario, program: Program, count: int) -> None:
     )
 
 
-def _attempts(program: Program) -> bool:
+def _attempts(program: MortalProgram) -> bool:
     assert program.exit_code is None, program.log_tail()
     return True
 
 
 def _kill_regions(
-    program: Program, doom: Doom, dice: random.Random, *, regions: int, size: int
+    program: MortalProgram, doom: Doom, dice: random.Random, *, regions: int, size: int
 ) -> None:
     """Ask for the deaths of so many regions at once, and wait until they have come."""
     dead = len(doom.deaths()) + size

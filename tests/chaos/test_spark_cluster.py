@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from benchmarks.regions.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
-from sluice.runtime.embedded.program import Program
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job_cli import app as job_commands
 from tests.chaos.dropped import on_record, require_the_rest_once
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.waiting import wait_for
 
@@ -66,7 +66,7 @@ def scenario(
         yield made
 
 
-def started(scenario: Scenario, cluster: SparkCluster) -> Program:
+def started(scenario: Scenario, cluster: SparkCluster) -> MortalProgram:
     """A copy whose tasks run on both workers."""
     program = scenario.start(arguments=["--master", cluster.url])
 

@@ -12,8 +12,8 @@ from typing import Any, Self
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from sluice.runtime.embedded.hdfs.embedded_hdfs import takes_files
 from sluice.runtime.embedded.hdfs.hdfs_site import render
-from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
 from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kit.waiting import wait_for
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario
 from tests.containers.kafka_cluster import KafkaCluster
 from tests.kit.kafka.kafka_records import end_offsets
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.containers, pytest.mark.extended, pytest.mark.timeout(2400)]
@@ -17,7 +17,7 @@ _PROGRESS_S = 600.0
 
 
 def _await_progress(
-    cluster: KafkaCluster, scenario: Scenario, program: Program, records: int
+    cluster: KafkaCluster, scenario: Scenario, program: MortalProgram, records: int
 ) -> None:
     """Wait until a read_committed reader has seen so many records more; the program must live."""
     target = scenario.observer.total + records

@@ -145,7 +145,7 @@ def test_everything_written_says_its_version(store: CheckpointStore) -> None:
     store.mark_committed(1)
     store.mark_superseded(1, by=2)
     RunRecordStore(store.fs).announce(
-        RunRecord(leader_session_id="first", address="h:1", attempt_id=0)
+        RunRecord(job_uid="job", leader_session_id="first", address="h:1", attempt_id=0)
     )
     for path in (f"{slot_name(1)}/_committed", f"{slot_name(1)}/_superseded", "_leader"):
         assert b'"format_version": 1' in (store.fs.read(path) or b"")

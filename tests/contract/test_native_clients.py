@@ -352,7 +352,7 @@ def test_pre_commit_confirmed_a_flush_never_ends_before_an_error_was_seen(
     assert delivery.failed_records == 0
     with pytest.raises(UnreachableError, match="_MSG_TIMED_OUT") as caught:
         flush(client, delivery, timeout_s=60)
-    assert caught.value.args[1]["source_offset"] in {500, 501, 502}
+    assert "source_offset" not in caught.value.args[1], "no single record is the reason"
     wait_for(lambda: client.flush(0.1) == 0, what="all settled")
     assert delivery.failed_records == 3
 

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.connectors.kafka.client.confluent import KafkaException
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
-from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.splits import BatchKey
@@ -38,10 +38,12 @@ def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) ->
     commits.begin("main", 1)
     commits.add_epoch(BatchKey(region="main", attempt_id=1, batch_id=0), (entry,))
     commits.wake_polls_with(lambda: act(attempt, commits))
-    committer = TasksFirst(lambda: KafkaCommitter(harness.wire), commits, report_s=0.2)
-    (report,) = committer.commit([entry], timeout_s=300, after_crash=False)
+    committer = TasksFirst(commits, LostTimeout(None), report_s=0.2)
+    (report,) = committer.commit(
+        KafkaCommitter(harness.wire), [entry], timeout_s=300, after_crash=False
+    )
     assert report.outcome is CommitOutcome.COMMITTED
-    assert committer.await_visible(timeout_s=300)
+    assert KafkaCommitter(harness.wire).await_visible(timeout_s=300)
     return attempt
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Protocol, cast
 
 import pytest
 
@@ -24,9 +25,9 @@ from sluice.runtime.contracts import (
     FailureReason,
     RegionCheckpointFailedDetail,
     RegionProgress,
-    SharedCommitter,
+    SinkCoordinator,
 )
-from sluice.runtime.coordinator.committing.shared_committer import RegionalCommitter
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink, SharedCommitter
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.model.checkpoint_record import RegionStatus, StateEntry
 from sluice.runtime.storage.file_system import FileSystem
@@ -188,6 +189,11 @@ class Counted:
         return CommitReport(outcome=self.follows)
 
 
+def _shared(committer: Committer) -> SharedCommitter:
+    sink = SimpleNamespace(committer=committer)
+    return SharedCommitter(SerialSink(cast(SinkCoordinator, sink)))
+
+
 class Coordinator:
     """What the coordinator tells one committer; regions ``a``, ``b``, ``c``."""
 
@@ -198,7 +204,7 @@ class Coordinator:
     def restart(self) -> None:
         """Another process: nothing is remembered."""
         self.inner = Counted(self.remote.committer())
-        self.committer: SharedCommitter = RegionalCommitter(self.inner)
+        self.committer = _shared(self.inner)
 
     def write(self, checkpoint_id: int, *regions: str) -> dict[str, list[StateEntry]]:
         work = {
@@ -448,6 +454,6 @@ def test_a_sink_learns_how_far_its_regions_are_once_all_is_published(
 
 
 def test_a_connectors_committer_that_follows_nothing_is_done_at_once(remote: Remote) -> None:
-    committer = RegionalCommitter(remote.committer())
+    committer = _shared(remote.committer())
     report = committer.regions_published(1, (), timeout_s=1.0)
     assert report.outcome is CommitOutcome.COMMITTED

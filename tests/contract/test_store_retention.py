@@ -97,7 +97,9 @@ def test_what_was_half_made_beside_the_places_goes_once_nobody_can_be_writing_it
     now_s = [0.0]
     store = CheckpointStore(fs, clock=lambda: now_s[0])
     publish(store, record(0))
-    RunRecordStore(fs).announce(RunRecord(leader_session_id="s", address="a", attempt_id=0))
+    RunRecordStore(fs).announce(
+        RunRecord(job_uid="job", leader_session_id="s", address="a", attempt_id=0)
+    )
     old, new = (f".{name}.{uuid.uuid4().hex}.tmp" for name in ("_command-0", "_leader"))
     fs.write_temporary(old, b"half")
     others = {entry.name for entry in fs.entries("")} - {old}
@@ -224,10 +226,17 @@ def test_leader_record_is_replaced_whole(store: CheckpointStore) -> None:
     leaders = RunRecordStore(store.fs)
     for attempt_id, session in enumerate(("first", "second")):
         leaders.announce(
-            RunRecord(leader_session_id=session, address=f"{session}:1", attempt_id=attempt_id)
+            RunRecord(
+                job_uid="job",
+                leader_session_id=session,
+                address=f"{session}:1",
+                attempt_id=attempt_id,
+            )
         )
     found = RunRecordStore(store.fs).current()
-    assert found == RunRecord(leader_session_id="second", address="second:1", attempt_id=1)
+    assert found == RunRecord(
+        job_uid="job", leader_session_id="second", address="second:1", attempt_id=1
+    )
     assert [entry.name for entry in store.fs.entries("")] == ["_leader"]
     assert store.slots() == []
 

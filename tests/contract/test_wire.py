@@ -52,6 +52,7 @@ def test_endtxn_version_the_finalised_level_is_read_from_the_cluster(
     wire.close()
 
     assert cluster.transaction_version == level
+    assert cluster.missing_requests == ()
     assert cluster.max_transaction_timeout_s == 900
     assert len(cluster.cluster_id) == 22
 

@@ -16,7 +16,7 @@ import pyspark
 from confluent_kafka import KafkaException
 
 from sluice.runtime.embedded.cache import cache_dir
-from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
+from sluice.runtime.embedded.hdfs.embedded_hdfs import takes_files
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.spark.fast_start.class_archive import find_archive
 from tests.environment.containers import Container, ContainerSpec, Engine

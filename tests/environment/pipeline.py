@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_history
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable
 from sluice.runtime.checker import Payload
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.feeder import Feeder
@@ -20,6 +20,7 @@ from tests.environment.plan import TRANSACTION_TIMEOUT_S
 from tests.environment.verdict import RoundVerdict, judge_all, with_sight
 from tests.environment.witness import Witness
 from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.kafka.topic_histories import read_history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

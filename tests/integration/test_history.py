@@ -9,11 +9,10 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import (
     await_readable,
-    read_history,
     read_records,
     topic_ends,
 )
-from sluice.runtime.checker import Payload, SpilledPrefix, check, expect
+from sluice.runtime.checker import Payload, SpilledPrefix
 from sluice.runtime.errors import SourceChangedError, UnreachableError
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import (
@@ -23,6 +22,8 @@ from tests.kit.kafka.kafka_records import (
     produce,
     produce_transaction,
 )
+from tests.kit.kafka.topic_histories import read_history
+from tests.kit.memory_checker import check, expect
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

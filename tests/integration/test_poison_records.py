@@ -16,8 +16,8 @@ from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.contracts import Sink
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import SourceChangedError
 from sluice.runtime.functions.record_counts import added, decode_totals
 from sluice.runtime.job.job import Job

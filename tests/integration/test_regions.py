@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job import Job
 from sluice.runtime.job.job_cli import app as job_commands

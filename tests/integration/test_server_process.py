@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from sluice.runtime.embedded.process import ServerProcess, ServerSpec
-from sluice.runtime.embedded.program import Program, ProgramSpec
+from sluice.runtime.embedded.program import ProgramSpec
 from sluice.runtime.errors import MissingRequirementError
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -72,7 +73,7 @@ def test_a_program_ends_with_whoever_started_it_and_so_does_what_it_has_forked(
 
 def test_a_program_of_which_one_process_is_paused_is_not_paused_itself(tmp_path: Path) -> None:
     command = ("/bin/sh", "-c", "sleep 600 & wait")
-    with Program(ProgramSpec(command=command, log_path=tmp_path / "log")) as program:
+    with MortalProgram(ProgramSpec(command=command, log_path=tmp_path / "log")) as program:
         child = wait_for(
             lambda: next((p for p in program.members() if p.pid != program.pid), None),
             what="a child",

@@ -148,6 +148,18 @@ def test_what_retention_took_from_the_input_is_not_judged_and_said(
     assert verdict["input_starts"] == {f"{source}-0": RECORDS // PARTITIONS}
 
 
+def test_what_retention_took_from_the_output_is_lost_and_the_reason_is_said(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    source, output = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    produce(kafka.bootstrap, source, load(source))
+    produce(kafka.bootstrap, output, load(output))
+    delete_records(kafka, output, RECORDS // PARTITIONS)
+    verdict = verified(kafka, source, output, exit_code=3)
+    assert verdict["lost"] == RECORDS // PARTITIONS
+    assert verdict["output_starts"] == {f"{output}-0": RECORDS // PARTITIONS}
+
+
 def test_part_of_a_transaction_is_torn(
     kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -351,7 +351,9 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
     uri = f"{hdfs.uri}/{uuid.uuid4().hex}/check points"
     context = session.sparkContext
     leaders = RunRecordStore(open_store(uri, context._jvm).fs)  # noqa: SLF001
-    leaders.announce(RunRecord(leader_session_id="ours", address="http://ours", attempt_id=4))
+    leaders.announce(
+        RunRecord(job_uid="job", leader_session_id="ours", address="http://ours", attempt_id=4)
+    )
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         address = CoordinatorAddress(
             address=f"http://127.0.0.1:{frozen.getsockname()[1]}",
@@ -364,7 +366,11 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
         )
         with CoordinatorClient(address, deadline_s=0.0) as client, pytest.raises(UnreachableError):
             client.poll_barrier("main", 4, wait_s=0.0)
-        leaders.announce(RunRecord(leader_session_id="later", address="http://later", attempt_id=9))
+        leaders.announce(
+            RunRecord(
+                job_uid="job", leader_session_id="later", address="http://later", attempt_id=9
+            )
+        )
         with (
             CoordinatorClient(address, deadline_s=120.0) as client,
             pytest.raises(FencedError, match="http://later"),

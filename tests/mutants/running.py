@@ -27,7 +27,6 @@ _DEPENDENCIES = (
     "pyarrow.parquet",
     "pandas",
     "fastavro",
-    "pydantic",
     "starlette.applications",
     "prometheus_client",
     "uvicorn.protocols.http.httptools_impl",

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from sluice.runtime.continuous.task_messages import EpochResult, NextBarrier
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model.json_values import to_json
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
-from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.drop_in_client import DropInMessage
+from sluice.runtime.service.error_json import error_from_json
 from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
@@ -58,13 +59,16 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
     """A body that each path takes."""
     address = service.coordinator_address
     envelope = {"job_uid": address.job_uid, "leader_session_id": address.leader_session_id}
-    region = envelope | {"region": "main", "attempt_id": 0, "checkpoint_id": None}
+    region = envelope | {"region": "main", "attempt_id": 0}
+    attempt = RegisteredAttempt(batch=_BATCH, operator_id="sink", resource="r")
+    batch = envelope | {"batch": to_json(_BATCH)}
     return {
         "/v1/barrier": region | {"wait_s": 0.0},
-        "/v1/attempts": region | {"batch_id": 1, "operator_id": "sink", "resource": "r"},
-        "/v1/waits": region | {"batch_id": 1, "what": "a producer", "why": "away"},
+        "/v1/attempts": envelope | {"attempt": to_json(attempt)},
+        "/v1/waits": batch | {"what": "a producer", "why": "away"},
+        "/v1/batches/decided": batch,
         "/v1/epochs/next": region | {"wait_s": 0.0, "has_read": True, "committed": []},
-        "/v1/epochs": envelope | {"epoch": wire.to_json(_RESULT)},
+        "/v1/epochs": envelope | {"epoch": to_json(_RESULT)},
         "/v1/regions/restart": envelope | {"regions": [], "exclude_hosts": []},
         "/v1/queries/key/call": envelope | {"payload": {"a": [1, None]}},
     }
@@ -72,7 +76,7 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
 
 _PATHS = (
     *("/v1/barrier", "/v1/attempts", "/v1/waits", "/v1/epochs/next", "/v1/epochs"),
-    *("/v1/regions/restart", "/v1/queries/key/call"),
+    *("/v1/regions/restart", "/v1/queries/key/call", "/v1/batches/decided"),
 )
 
 
@@ -91,7 +95,7 @@ def answered(service: CoordinatorService, path: str, body: bytes) -> Any:
     assert response.status < 500 or response.status == 503, (response.status, response.data)
     found = json.loads(response.data)
     if response.status != 200:
-        error = wire.error_from_json(found["error"])
+        error = error_from_json(found["error"])
         assert type(error) is not StreamError, "a class of its own reports the client what to do"
         assert all(error.args[at] for at in (0, 2))
     return found
@@ -210,8 +214,8 @@ def garbled() -> Iterator[_Garbled]:
 
 
 _RIGHT = {
-    "barrier": wire.to_json(_BARRIER),
-    "next": wire.to_json(NextBarrier(barrier=_BARRIER)),
+    "barrier": to_json(_BARRIER),
+    "next": to_json(NextBarrier(barrier=_BARRIER)),
     "decided": True,
     "answer": {"result": {"region": "main", "attempt_id": 1, "state": "running"}},
     "error": {"type": "FencedError", "what": "w", "where": {"a": 1}, "remedy": "r"},
@@ -284,9 +288,9 @@ def test_a_task_reports_its_epoch_whatever_its_function_said(garbled: _Garbled) 
         client.acknowledge_epoch(replace(_RESULT, examples=(("op", "half \ud800"),)))
 
 
-_ENTRY = wire.to_json(committable())
+_ENTRY = to_json(committable())
 _MESSAGES = {
-    "begin": {"location": "/c", "format": "sluice-kafka", "options": {"topic": "t"}},
+    "begin": {"location": "/c", "format_name": "sluice-kafka", "options": {"topic": "t"}},
     "commit": {
         "location": "/c",
         "run_id": "r",

@@ -1,16 +1,20 @@
 """Rule `ids-never-reused`: a transactional id is initialised again only when its last transaction
 is over."""
 
+import os
+import tempfile
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sluice.connectors.kafka.sink.producers.id_owners import OwnerFile, take_owner
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool
-from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK
+from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK, SlotState
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import UnreachableError
@@ -55,6 +59,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.unanswered: set[str] = set()
         self.given_up: set[str] = set()
         self.breaches: list[str] = []
+        self.left: set[str] = set()
+        self.directory = tempfile.TemporaryDirectory()
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        self.pending.clear()
+        self.owner = take_owner(["p", "j", "r", "o"], 0, base=Path(self.directory.name))
+        assert isinstance(self.owner, OwnerFile)
         self.pool = ProducerPool(
             prefix="p",
             scope=self.scope(0),
@@ -63,7 +75,14 @@ class PoolMachine(RuleBasedStateMachine):
             keep_alive_s=None,
             clock=lambda: 0.0,
             ages=lambda: 0.0,
+            owner=self.owner,
         )
+
+    def teardown(self) -> None:
+        """Hypothesis calls this at the end of each example."""
+        if hasattr(self, "directory"):
+            os.close(self.owner._descriptor)  # noqa: SLF001
+            self.directory.cleanup()
 
     def scope(self, task: int) -> TaskScope:
         return TaskScope(
@@ -160,6 +179,25 @@ class PoolMachine(RuleBasedStateMachine):
                     use.over = True
                     use.transaction.state = "over"
 
+    @rule(is_sent=st.booleans())
+    def end_process(self, is_sent: bool) -> None:
+        """Spark ends the worker, at any time; a later one takes its ids over. What a background
+        thread was about to send may be on its way."""
+        slots = self.pool._slot_table  # noqa: SLF001
+        for number in range(len(slots)):
+            name, state = self.pool._id_of(number), slots.state(number)  # noqa: SLF001
+            if state is SlotState.PREPARING and is_sent:
+                self.unanswered.add(name)
+            if state not in (SlotState.FREE, SlotState.READY, SlotState.RETIRED):
+                self.left.add(name)
+        self.leases = []
+        os.close(self.owner._descriptor)  # noqa: SLF001 - as the kernel does
+        name, left = self.owner.name, len(slots)
+        self.begin_process()
+        if left:
+            assert self.owner.name == name or len(self.left) > 16
+        self.tasks = set()
+
     @rule(answer=st.booleans())
     def pause_or_wake_the_brokers(self, answer: bool) -> None:
         """Requests to initialise an id are given up while they are paused."""
@@ -190,7 +228,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def ids_are_bounded(self) -> None:
         assert len(self.pool) <= IDS_PER_TASK * self.most_tasks + len(
-            self.unanswered | self.given_up
+            self.unanswered | self.given_up | self.left
         )
 
 

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.coordinator.committing.decided_commits import (
+from sluice.runtime.coordinator.committing.commit_steps import (
     DecidedWork,
     SharedCommitters,
-    follow_all,
-    notify,
 )
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
@@ -86,7 +85,7 @@ class _World:
     def start(self) -> None:
         """A new process: it knows the directory, and nothing else."""
         sink = FakeSink(self.broker, may_reach=self._may_reach, is_answered=self._is_answered)
-        self.committers = SharedCommitters({"sink": sink}, PLAN)
+        self.committers = SharedCommitters({"sink": SerialSink(sink)}, PLAN)
         self.notified = 0
 
     def _may_reach(self) -> bool:
@@ -158,7 +157,7 @@ class _World:
         record = due[0]
         decided = DecidedWork(checkpoint_id=record.checkpoint_id, regions=record.regions)
         crashed = self.is_recovering or self.random.random() < 0.5
-        reports = notify(self.committers, "sink", decided, timeout_s=1.0, after_crash=crashed)
+        reports = self.committers.notify("sink", decided, timeout_s=1.0, after_crash=crashed)
         self.notified = max(self.notified, record.checkpoint_id)
         named = committables_of(record.regions)
         assert set(named) <= set(reports) or again
@@ -170,7 +169,7 @@ class _World:
             and set(named) <= done
             and all(
                 report.outcome is CommitOutcome.COMMITTED
-                for report in follow_all(self.committers, decided, timeout_s=1.0)
+                for report in self.committers.follow_all(decided, timeout_s=1.0)
             )
         )
         if record.is_marked and self.is_recovering:

@@ -81,7 +81,8 @@ def test_more_tasks_read_the_same_offsets_once(
         assert all(size <= max_records for size in sizes)
     records = sum(r.end_offset - r.start_offset for r in ranges)
     if min_partitions is not None and records >= min_partitions * len(ranges):
-        assert len(cut) >= min(min_partitions, records)
+        # As in Spark, about as many: the number for each range is rounded.
+        assert 3 * len(cut) >= 2 * min(min_partitions, records)
     as_few_as_allowed = split_evenly(ranges, max_records=max_records)
     if min_partitions is None or min_partitions <= len(as_few_as_allowed):
         assert cut == as_few_as_allowed, "what is cut without need is out of order for nothing"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sluice.runtime.checker import (
     Finding,
-    History,
     HistoryVerdict,
     Identity,
     Kind,
@@ -23,17 +22,15 @@ from sluice.runtime.checker import (
     SpilledHistory,
     TransactionRange,
     Transactions,
-    check,
     check_spilled,
-    expect,
     origin_of,
-    wanted_of,
 )
 from sluice.runtime.checker.records.history import Columns
 from sluice.runtime.checker.row_files import ROW
 from sluice.runtime.checker.spilled import LEAST_MEMORY_BYTES
 from sluice.runtime.errors import ConfigError, StorageError
 from tests.kit.effort import examples
+from tests.kit.memory_checker import check, expect, history_of, wanted_of
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)
@@ -171,7 +168,7 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
     on_disk: list[Finding] = []
     wanted = check(
         expect(PAYLOAD.records(count), mark, NAMED),
-        History.of(found, NAMED),
+        history_of(found, NAMED),
         transactions=Transactions(epochs(count)),
         sink=in_memory.append,
     )

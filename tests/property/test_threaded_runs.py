@@ -114,13 +114,13 @@ def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
         history = self._read(None)
         view = SweepView(
             job_uid=history.newest.job_uid,
-            attempt_ids={r.name: history.next_slot for r in self._plan.regions},
+            attempt_ids={r.name: history.next_slot for r in self.plan.regions},
             protected=tuple(e for p in history.slots for e in p.record.committables),
             orphans=(),
         )
-        for sink in self._sinks.values():
+        for sink in self.sinks.values():
             sink.sweep(view, timeout_s=10.0)
-        self._pause(1.0)
+        self.pause(1.0)
         return fencing_record(self, restore_from)
 
     patch.setattr(StartSequence, "_fence", swept)

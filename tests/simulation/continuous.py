@@ -14,8 +14,12 @@ from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits, RequestedCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import (
+    LostTimeout,
+    NativeCommits,
+    RequestedCommits,
+    TasksFirst,
+)
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import (
@@ -23,7 +27,6 @@ from sluice.runtime.contracts import (
     Coordinator,
     OpenWork,
     RegionRegistration,
-    SinkCoordinator,
     TaskScope,
 )
 from sluice.runtime.coordinator.core.events import (
@@ -78,13 +81,9 @@ class Engine:
         self.commits = _Commits(self)
         self.barrier_service = BarrierService(cast(Coordinator, self), self.commits)
 
-    def around(self, sink: SinkCoordinator) -> SinkCoordinator:
-        """The sink, whose tasks commit first."""
-        made = ContinuousSink(sink, self.commits, LostTimeout(None))
-        made.committer = TasksFirst(
-            lambda: sink.committer, self.commits, report_s=0.0, clock=self._world.clock
+        self.tasks_first = TasksFirst(
+            self.commits, LostTimeout(None), report_s=0.0, clock=self._world.clock
         )
-        return made
 
     def move_tasks(self) -> None:
         """Some of the tasks that live ask, commit and answer."""
@@ -359,8 +358,7 @@ class Task:
         """Tell the coordinator of a transaction, before its first record (`ids-never-reused`)."""
         if self._process.dead:
             raise CoordinatorLostError("silent for too long", {}, "The task ends.")
-        self._process.core.require_wanted(batch)
-        self._process.task_attempts.add(attempt_of(transaction, batch))
+        self._process.core.register(attempt_of(transaction, batch))
 
     def read(self) -> None:
         """Read, write, and end the epoch if that is asked for."""

@@ -34,7 +34,8 @@ def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, action: Publish) -> Generator[str, None, CoreEvent]:
         entries = [e for e in committables_of(action.regions) if e.kind == COMMITTABLE_KIND]
         if action.verdict is Verdict.DECIDED:
-            self._sinks[FILES].committer.commit(entries, timeout_s=1.0, after_crash=True)
+            with self._sinks[FILES].committing() as committer:
+                committer.commit(entries, timeout_s=1.0, after_crash=True)
         yield "renamed too early"
         return (yield from publish(self, action))
 

@@ -143,8 +143,7 @@ class Staging:
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `AttemptRegistry.register`."""
-        self._process.core.require_wanted(attempt.batch)
-        self._process.task_attempts.add(attempt)
+        self._process.core.register(attempt)
         return 0.0
 
     def begin(self, scope: TaskScope) -> StagingDirectory:

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import CommitOutcome, UnsettledWork
-from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, SharedCommitters
+from sluice.runtime.coordinator.committing.commit_steps import DecidedWork, SharedCommitters
 from sluice.runtime.coordinator.committing.repairs import Repairs
 from sluice.runtime.coordinator.start import settlement
 from sluice.runtime.coordinator.start.settlement import Answers, Settlement

@@ -3,29 +3,22 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import FailureReason, SinkCoordinator, SplitEnumerator
+from sluice.runtime.contracts import FailureReason, SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
-from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
-    AbortWork,
     Action,
-    Commit,
     CoreEvent,
     EndJob,
     FailBatches,
-    MarkCommitted,
-    NoteUnsettled,
     OrphansSwept,
-    Publish,
-    PublishPositions,
+    Progress,
     RegionRegistered,
     RegionRestarted,
-    Repair,
-    Report,
+    RemoteAction,
     RestartCommanded,
     RestartRequested,
-    Retire,
     ReturnBatches,
     SplitsDiscovered,
     StepFailed,
@@ -34,8 +27,8 @@ from sluice.runtime.coordinator.core.events import (
     Tick,
     TriggerRequested,
 )
-from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.policy.state_tables import State
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.checkpoint_record import (
@@ -60,16 +53,6 @@ from tests.simulation.state_logs import require_way_back
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-_REMOTE = (
-    Publish,
-    Commit,
-    Repair,
-    MarkCommitted,
-    AbortWork,
-    PublishPositions,
-    Retire,
-    NoteUnsettled,
-)
 _START_S = 60.0
 _SHORT_START_S = 0.5
 _IDLE_S = 0.1
@@ -102,22 +85,21 @@ class Process:
         self.error: BaseException | None = None
         self.finished = False
         self.results: dict[BatchKey, BaseException | None] = {}
-        self.task_attempts = RegisteredAttempts()
         self.attempts: list[Life | ContinuousAttempt] = []
         self.core: CoordinatorCore
         self.found: Found
         self.staging: Staging
         self.engine: Engine
         self.source = _Source("source", world.ends, bounded=False)
-        self._sinks: dict[str, SinkCoordinator] = {}
+        self._sinks: dict[str, SerialSink] = {}
         if not world.profile.only_files:
-            self._sinks["sink"] = make_sink(self)
+            self._sinks["sink"] = SerialSink(make_sink(self))
         if self._plan.regions[0].follows:
             self.engine = Engine(self)
-            self._sinks["sink"] = self.engine.around(self._sinks["sink"])
+            self._sinks["sink"].tasks_first = self.engine.tasks_first
         if world.profile.files:
             fs = open_files(world)
-            self._sinks[FILES] = make_file_sink(world, fs)
+            self._sinks[FILES] = SerialSink(make_file_sink(world, fs))
             self.staging = Staging(self, fs)
         self._store = world.open_store()
         self._settings = world.draw_settings()
@@ -125,7 +107,7 @@ class Process:
             {} if world.profile.external else {"source": self.source}
         )
         self._rewriter = Rewriter(self)
-        self._queue: list[RemoteStep] = []
+        self._queue: list[RemoteAction] = []
         self._at_work_for = 0
         self._working: Generator[str, None, CoreEvent | None] | None = None
         self._sweeping: Generator[str, None, int] | None = None
@@ -376,8 +358,7 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
-            orphans = self.task_attempts.orphans(self.core.fate)
-            view = self.core.sweep_view(self.found.record.job_uid, orphans)
+            view = self.core.sweep_view(self.found.record.job_uid)
             self._sweeping = self._io_executor.sweep(view)
             self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []
         if next(self._sweeping, None) is None:
@@ -416,11 +397,11 @@ class Process:
 
     def _carry_out(self, action: Action) -> None:
         self.watch.ordered(action)
-        if isinstance(action, _REMOTE):
+        if isinstance(action, RemoteAction):
             self._queue.append(action)
-        elif isinstance(action, Report):
-            if action.progress.state is State.DECIDED:
-                self.left_out += action.progress.skipped.values()
+        elif isinstance(action, Progress):
+            if action.state is State.DECIDED:
+                self.left_out += action.skipped.values()
         elif isinstance(action, SweepOrphans):
             swept = OrphansSwept(checkpoint_id=action.checkpoint_id)
             self._sweeps_asked.append(lambda: self.tell(swept))
@@ -444,7 +425,8 @@ class Process:
 
     def abort_at_the_broker(self, entries: list[StateEntry], *, timeout_s: float) -> None:
         """What was written again, and will not be put on record."""
-        self._sinks["sink"].committer.abort(entries, timeout_s=timeout_s)
+        with self._sinks["sink"].committing() as committer:
+            committer.abort(entries, timeout_s=timeout_s)
 
     def is_stuck(self) -> bool:
         """Nothing of it moves any more."""

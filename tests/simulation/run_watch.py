@@ -6,19 +6,18 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
     CoreEvent,
     Progress,
     Publish,
-    Report,
     RestartCommanded,
     SplitsDiscovered,
     SweepOrphans,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, StateEntry, Verdict
 from sluice.runtime.model.splits import SplitKey
 from tests.simulation.kafka import identities_of
@@ -75,8 +74,8 @@ class RunWatch:
         if isinstance(action, SweepOrphans):
             # What fails from here on is a late region's, if it is skipped: the next sweep has it.
             self._to_sweep[action.checkpoint_id] = self._left_so_far()
-        if isinstance(action, Report) and action.progress.state is State.DECIDED:
-            self._check_carried(action.progress)
+        if isinstance(action, Progress) and action.state is State.DECIDED:
+            self._check_carried(action)
         if not isinstance(action, Publish) or action.verdict is not Verdict.DECIDED:
             return
         if action.checkpoint_id not in self._decided:  # a repetition is of what was then

@@ -160,8 +160,7 @@ class KafkaTasks:
             worker.work()
         yield
         transaction = transaction_of(lease)
-        self._process.core.require_wanted(batch)
-        self._process.task_attempts.add(attempt_of(transaction, batch))
+        self._process.core.register(attempt_of(transaction, batch))
         writer = Writer(self._world.broker, lease, transaction, self._world.records_of(splits))
         self.writers.append(writer)
         return worker, writer

@@ -12,8 +12,8 @@ import pytest
 
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.events import Progress, Report
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord
 from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.checkpoint_records import record
@@ -100,7 +100,7 @@ def _carried_by_nobodys_leave() -> None:
         state=State.DECIDED,
         skipped={"r0": FailureReason.ERROR},
     )
-    RunWatch(world.start_process()).ordered(Report(progress=skipped))
+    RunWatch(world.start_process()).ordered(skipped)
 
 
 def _no_prefix() -> None:

@@ -14,7 +14,7 @@ from sluice.connectors.kafka.sink.handles import TransactionalId
 from sluice.runtime.checkpoint.lost_work import LostCommittables, digest_of
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
-from sluice.runtime.coordinator.core import lost_transactions
+from sluice.runtime.coordinator.core import failed_steps
 from sluice.runtime.coordinator.start import settlement
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateEntry
@@ -74,7 +74,7 @@ def repair_a_region_as_a_whole(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(settlement, "lost_by_region", broken)
-    patch.setattr(lost_transactions, "lost_by_region", broken)
+    patch.setattr(failed_steps, "lost_by_region", broken)
 
 
 def continue_after_a_failed_repair(patch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.producers.id_owners import NewOwner
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
@@ -58,7 +59,7 @@ class Worker:
             keep_alive_s=None,
             clock=world.clock,
             ages=world.ages,
-            draw_owner=lambda: f"w{next(world.names)}",
+            owner=NewOwner(f"w{next(world.names)}"),
         )
 
     def _prepare(self, transactional_id: str) -> TransactionalProducer:

@@ -18,6 +18,7 @@ __all__ = [
     "PREFIX",
     "Role",
     "check_known",
+    "is_of_consumers",
     "is_sendable",
     "refuse_owned",
     "refuse_weak_acks",
@@ -204,6 +205,11 @@ def check_known(options: Mapping[str, str]) -> None:
                 {"option": PREFIX + name},
                 f"Did you mean {PREFIX}{guess}?" if guess else "Remove it.",
             )
+
+
+def is_of_consumers(name: str) -> bool:
+    """Whether only a consumer has this option; in lower case, without the prefix. Pure."""
+    return _RENAMED.get(name, name) in _CONSUMER
 
 
 def is_sendable(text: str) -> bool:

@@ -4,8 +4,9 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -14,13 +15,15 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY, query_setting, require_setting
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["ActiveQuery", "find_query"]
+__all__ = ["ActiveQuery", "active_query", "find_query", "require_micro_batches"]
 
 log = logging.getLogger(__name__)
 
-_REFUSED_EXECUTIONS = {
-    "ContinuousExecution": "trigger(continuous=…)",
-    "AsyncProgressTrackingMicroBatchExecution": "asyncProgressTrackingEnabled",
+_ASYNC = "asyncProgressTrackingEnabled"
+_REFUSED = {  # part of the name of Spark's execution or trigger
+    "Continuous": "trigger(continuous=…)",
+    "RealTime": "trigger(realTime=…)",
+    "AsyncProgressTracking": _ASYNC,
 }
 
 
@@ -32,6 +35,10 @@ class ActiveQuery:
     run_id: str
     query: StreamingQuery
 
+    @property
+    def _execution(self) -> Any:  # noqa: ANN401 - py4j's view
+        return self.query._jsq.streamingQuery()  # noqa: SLF001 - not public
+
     def is_active(self) -> bool:
         """Whether this run is still active."""
         return bool(self.query.isActive)
@@ -39,6 +46,16 @@ class ActiveQuery:
     def setting(self, name: str) -> str:
         """The value of a setting in the session when the query was started."""
         return query_setting(self.query, name)
+
+    @property
+    def session(self) -> object:
+        """Spark's session for its batches, in the JVM."""
+        return self._execution.sparkSessionForStream()
+
+    @property
+    def location(self) -> str:
+        """URI of its checkpoint location."""
+        return str(self._execution.resolvedCheckpointRoot())
 
     def stop(self, *, timeout_s: float) -> None:
         """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""
@@ -55,22 +72,43 @@ class ActiveQuery:
 
     def require_micro_batches(self) -> None:
         """Refuse execution modes that do not commit batch by batch (`refused-settings`)."""
-        execution = self.query._jsq.streamingQuery()  # noqa: SLF001 - the mode is not public
-        refused = _REFUSED_EXECUTIONS.get(execution.getClass().getSimpleName())
-        if refused is None and "RealTime" in execution.trigger().getClass().getSimpleName():
-            refused = "trigger(realTime=…)"
-        if refused is not None:
-            raise ConfigError(
-                f"a drop-in sink cannot be exactly-once with {refused}",
-                {"query_id": self.query_id, "option": refused},
-                "Use trigger(processingTime=…) or trigger(availableNow=True).",
-            )
+        names = (self._execution, self._execution.trigger())
+        _require_micro_batches(*(each.getClass().getSimpleName() for each in names))
 
     def require_settings(self) -> None:
         """Refuse unsafe settings of the query's own session. `prepare` sees neither
         `spark.conf.set` nor settings of a builder that got an existing session
         (`stateful-replay`)."""
         require_setting(SHUFFLE_RETRY, self.setting(SHUFFLE_RETRY))
+
+
+def require_micro_batches(trigger: str, options: Mapping[str, str]) -> None:
+    """Refuse, before a query starts, what `ActiveQuery.require_micro_batches` refuses; pure.
+
+    Args:
+        trigger: simple name of the trigger's class.
+        options: of the stream.
+    Raises:
+        ConfigError: with the name of the mode.
+    """
+    given = {name.lower(): value.strip().lower() for name, value in options.items()}
+    is_async = given.get(_ASYNC.lower()) == "true"
+    _require_micro_batches(trigger, "AsyncProgressTracking" if is_async else "")
+
+
+def _require_micro_batches(*names: str) -> None:
+    for part, refused in _REFUSED.items():
+        if any(part in name for name in names):
+            raise ConfigError(
+                f"a drop-in sink cannot be exactly-once with {refused}",
+                {"option": refused},
+                "Use trigger(processingTime=…) or trigger(availableNow=True).",
+            )
+
+
+def active_query(query: StreamingQuery) -> ActiveQuery:
+    """Spark's handle with its ids."""
+    return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
 
 
 def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
@@ -83,7 +121,7 @@ def find_query(sessions: Iterable[SparkSession], fs: FileSystem) -> ActiveQuery:
     query_id = json.loads(content)["id"] if content else None
     for query in itertools.chain.from_iterable(spark.streams.active for spark in sessions):
         if query.id == query_id:
-            return ActiveQuery(query_id=query.id, run_id=query.runId, query=query)
+            return active_query(query)
     raise ConfigError(
         "no query with this checkpointLocation runs in this process",
         {"location": fs.uri, "query_id": query_id},

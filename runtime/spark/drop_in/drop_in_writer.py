@@ -21,29 +21,24 @@ from sluice.runtime.errors import ConfigError, FencedError, IllegalTransitionErr
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.model.timestamps import earliest
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.drop_in_client import REGION, DropInClient, QueryRun
 from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.spark.tasks.region_tasks import BATCH_ID
 
 __all__ = ["DropInStreamWriter", "refuse_frame"]
 
-_BATCH_ID = "streaming.sql.batchId"
 
+def refuse_frame(format_name: str) -> NoReturn:
+    """Refuse a frame that Spark writes itself: its decision needs the user's process.
 
-def refuse_frame(format_name: str, *, instead: str) -> NoReturn:
-    """Refuse a frame that is no stream, as in ``foreachBatch``: it has no checkpoint that could
-    decide its output.
-
-    Args:
-        instead: the way to write such a frame.
     Raises:
         ConfigError: always.
     """
     raise ConfigError(
-        "this format writes streams only",
+        "this format writes frames by save() only",
         {"format": format_name},
-        "Write the stream itself, with df.writeStream.format(…) instead of foreachBatch, where a "
-        f"retried batch would be written twice; write a frame with {instead}.",
+        "Call df.write.format(…).save() in the Python process that called sluice.install(spark).",
     )
 
 
@@ -88,7 +83,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows and pre-commit them; a decided batch's replay writes nothing."""
         context = TaskContext.get()
-        batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+        batch_id = None if context is None else context.getLocalProperty(BATCH_ID)
         if context is None or batch_id is None:
             raise ConfigError(
                 "this call is outside a task of a streaming query", {}, "Leave this call to Spark."
@@ -114,7 +109,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         factory: WriterFactory = pickle.loads(self._run.writer_factory)  # by `DropInQueries`
         writer = factory.open(scope, coordinator)
         committables = _write_all(writer, iterator)
-        freeze_once()
+        tidy_after_task()
         return _PreCommitted(
             self._run.run_id, self._run.attempt_id, committables, writer.decide_by_s
         )

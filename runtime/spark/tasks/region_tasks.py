@@ -25,10 +25,11 @@ from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.splits import BatchKey, SplitRange
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 __all__ = [
+    "BATCH_ID",
     "RESULT_SCHEMA",
     "Chain",
     "RegionTasks",
@@ -44,7 +45,8 @@ __all__ = [
 
 RESULT_SCHEMA = "result binary"
 _ERROR_CHARACTERS = 2_000
-_BATCH_ID = "streaming.sql.batchId"  # Spark's local property; its own foreach sink reads it, too
+BATCH_ID = "streaming.sql.batchId"
+"""Spark's local property for the batch id; its own foreach sink reads it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,7 @@ def write_task(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writing = _write_and_pre_commit(tasks, checkpoint_id, (), batches, output=output)
         yield from output.deliver(writing)
-        freeze_once()
+        tidy_after_task()
 
     return run
 
@@ -284,7 +286,7 @@ def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
+    batch_id = None if context is None else context.getLocalProperty(BATCH_ID)
     if context is None or batch_id is None:
         raise StreamError(
             "Spark did not pass the batch id to a task",

@@ -12,8 +12,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RestartedRegion,
     StartedJob,
 )
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.coordinator.shell.progress import ProgressListener
 from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource

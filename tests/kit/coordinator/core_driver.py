@@ -207,16 +207,16 @@ class CoreDriver:
         again_in_s: float | None = None,
         state_is_due: bool = False,
         keeps: bool = False,
+        states: tuple[StateEntry, ...] = (),
     ) -> BatchKey:
         """The region acknowledges its next batch; a sink may keep a state, and ask for another, as
-        may Spark's."""
+        may Spark's. ``states``: further states of operators."""
         number = self._batch_ids.get((region, attempt_id), 0) + 1
         batch = BatchKey(region=region, attempt_id=attempt_id, batch_id=number)
         ack = replace(self.acknowledgement(batch, barrier), again_in_s=again_in_s)
         ack = replace(ack, state_is_due=state_is_due)
-        if keeps:
-            kept = (committable("kept"),)
-            ack = replace(ack, region=replace(ack.region, operator_states=kept))
+        states += (committable("kept"),) if keeps else ()
+        ack = replace(ack, region=replace(ack.region, operator_states=states))
         self.tell(Acknowledged(ack=ack))
         self._batch_ids[region, attempt_id] = number
         return batch

@@ -294,6 +294,7 @@ class RegionWorld:
             operator_states=restored,
             functions=functions,
             event_times=event_times,
+            frame_name="windows",
             drops=drops,
         )
         fs = FakeFileSystem(self.disk, uri="file:///checkpoints")

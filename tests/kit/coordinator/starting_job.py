@@ -7,13 +7,13 @@ from typing import Any
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
 from sluice.runtime.coordinator.committing.repairs import Repairer
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
     RegionPlan,
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
@@ -128,7 +128,7 @@ class Job:
             plan=plan,
             settings=self.settings,
             store=self.store,
-            sinks={"sink": self.sink},
+            sinks={"sink": SerialSink(self.sink)},
             sources={"source": self.source, **self.other_sources},
             session=session,
             clock=self.clock,

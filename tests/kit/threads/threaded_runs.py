@@ -19,12 +19,12 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import TransactionalId
+from sluice.connectors.kafka.sink.producers.id_owners import NewOwner
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
 from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.continuous.barrier_service import BarrierService
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.contracts import (
     MetadataStore,
     RegionAttempt,
@@ -79,13 +79,9 @@ _SWITCHED = (
     "sluice.runtime.coordinator.shell.run_threads",
     "sluice.runtime.coordinator.shell.core_loop",
     "sluice.runtime.ownership.lease_watch",
-    "sluice.runtime.coordinator.shell.progress",
-    "sluice.runtime.coordinator.shell.region_watch",
     "sluice.runtime.coordinator.shell.action_dispatcher",
-    "sluice.runtime.coordinator.shell.run_threads",
-    "sluice.runtime.coordinator.shell.serial_calls",
-    "sluice.runtime.coordinator.shell.serial_calls",
-    "sluice.runtime.coordinator.shell.restart_waits",
+    "sluice.runtime.coordinator.shell.region_watch",
+    "sluice.runtime.coordinator.committing.sink_committer",
     "sluice.runtime.continuous.checkpoint_client",
     "sluice.runtime.continuous.barrier_service",
     "sluice.runtime.continuous.native_commits",
@@ -282,7 +278,8 @@ class Run:
         coordinator = self._coordinator = BarrierCoordinator(
             self._plan(),
             cast(MetadataStore, self._store),
-            sinks={name: self._sink(name, commits) for name in self.sinks},
+            sinks={name: self._sink() for name in self.sinks},
+            tasks_first=self._tasks_first(commits),
             sources={"source": cast(SplitEnumerator, FakeSource("source", self.logs))},
             settings=self._settings(),
             clock=self.switched.clock,
@@ -306,6 +303,7 @@ class Run:
                 leader_session_id=started.session,
                 address=self.driver.name,
                 attempt_id=started.attempt_id,
+                job_uid=started.job_uid,
             )
         )
         handles: Mapping[str, RegionHandle] = {
@@ -385,9 +383,13 @@ class Run:
             sweep_interval_s=5.0,
         )
 
-    def _sink(self, name: str, commits: NativeCommits) -> SinkCoordinator:
+    def _tasks_first(self, commits: NativeCommits) -> Mapping[str, TasksFirst]:
+        tasks = TasksFirst(commits, LostTimeout(None), clock=self.switched.clock)
+        return dict.fromkeys(self.sinks, tasks)
+
+    def _sink(self) -> SinkCoordinator:
         clock, sleep = self.switched.clock, self.switched.sleep
-        own = KafkaSinkCoordinator(
+        return KafkaSinkCoordinator(
             KafkaConnection(bootstrap_servers="played:9092", options={}),
             transactional_id_prefix=PREFIX,
             transaction_timeout_s=None,
@@ -397,9 +399,6 @@ class Run:
             clock=clock,
             sleep=sleep,
         )
-        sink = ContinuousSink(own, commits, LostTimeout(None))
-        sink.committer = TasksFirst(lambda: own.committer, commits, clock=clock)
-        return sink
 
     # --- as its tasks see it ----------------------------------------------------------------------
 
@@ -442,5 +441,5 @@ class Run:
             background=lambda body: cast(None, self.switched.spawn_here(body, "pool")),
             clock=self.switched.clock,
             ages=self.switched.clock,
-            draw_owner=lambda: owner,
+            owner=NewOwner(owner),
         )

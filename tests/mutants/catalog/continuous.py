@@ -54,11 +54,11 @@ MUTANTS = (
     Mutant(
         name="continuous-records-not-renewed",
         rules=("lease-guards-outputs",),
-        wrong="The continuous engine does not renew the leases of its sinks, so another job takes the name of a running one.",
+        wrong="The coordinator does not renew the leases of its sinks, so another job takes the name of a running one.",
         catchers=("tests/unit/runtime/continuous/test_native_commits.py",),
         edits=(
             Edit(
-                function="sluice.runtime.continuous.continuous_sink:ContinuousSink.renew",
+                function="sluice.runtime.coordinator.committing.sink_committer:SerialSink.renew",
                 old="self._sink.renew()",
                 new="return",
             ),

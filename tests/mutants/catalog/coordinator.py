@@ -214,7 +214,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.core.lost_transactions:_has_open_rest",
+                function="sluice.runtime.coordinator.core.failed_steps:_has_open_rest",
                 old="return any(report.outcome is CommitOutcome.PENDING for report in event.reports)",
                 new="return False",
             ),
@@ -259,7 +259,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.core.lost_transactions:_abort_later",
+                function="sluice.runtime.coordinator.core.failed_steps:_abort_later",
                 old="if state.regions[name].plan.follows:",
                 new="if state.is_over:",
             ),

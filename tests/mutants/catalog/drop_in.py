@@ -34,9 +34,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._abort",
+                function="sluice.runtime.spark.drop_in.drop_in_run:DropInRun.abort",
                 old="""
-                if run.coordinator.is_decided(batch):
+                if self.coordinator.is_decided(self.batch(batch_id)):
                     return
                 """,
                 new="",
@@ -70,7 +70,7 @@ MUTANTS = (
                 function="sluice.runtime.spark.drop_in.drop_in_queries:DropInQueries._begin",
                 old="""
                 if run is not None:
-                    run.stop()
+                    run.began.stop()
                 """,
                 new="",
             ),

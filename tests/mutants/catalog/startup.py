@@ -139,4 +139,19 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="topics-of-other-sources-given-up",
+        rules=("restore-by-attempt",),
+        wrong="A start gives up a topic's positions of every source, not only of the one that names the topic.",
+        catchers=(
+            "tests/unit/runtime/coordinator/start/test_rescaling.py::test_a_topic_that_its_source_gives_up_leaves_the_record_and_the_others_continue",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.policy.assignment:without_topics",
+                old="return key[:2] not in forgotten",
+                new="return key[1] not in {topic for _, topic in forgotten}",
+            ),
+        ),
+    ),
 )

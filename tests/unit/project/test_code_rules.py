@@ -14,7 +14,7 @@ from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee
 from sluice.connectors.kafka.source.enumerator.topic_compression import CODECS, prevailing
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.checkpoint.checkpoint_store import STORE_FAILPOINTS
-from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
+from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 from tests.mutants.model import CRITICAL_RULES, OTHER_RULES
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.runtime.checker import History, Payload, Record
+from sluice.runtime.checker import Payload, Record
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos import programs
@@ -27,6 +27,7 @@ from tests.environment.plan import BROKERS, KINDS, TRANSACTION_TIMEOUT_S, Planne
 from tests.environment.report import summary, table
 from tests.environment.soak import MEASURES, Sample, growth
 from tests.environment.verdict import RoundVerdict, judge_all, with_sight
+from tests.kit.memory_checker import history_of
 
 
 def test_a_seed_makes_the_same_faults_again() -> None:
@@ -254,7 +255,7 @@ def left(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rou
     """Everything in both outputs; in two files, of two checkpoints."""
     held = {"in": in_place(_SENT)}
     monkeypatch.setattr(programs, "read_records", lambda _, topic: iter(held[topic]))
-    monkeypatch.setattr(programs, "read_history", lambda _, topic: History.of(held[topic]))
+    monkeypatch.setattr(programs, "read_history", lambda _, topic: history_of(held[topic]))
     made = Round(topics=topics, held=held, directory=tmp_path)
     copies = rows(topics, held["in"])
     made.write(output=written(topics, held["in"]), files={_FILE: copies[:24], _LATER: copies[24:]})
@@ -343,7 +344,7 @@ def test_what_a_reader_saw_must_be_a_prefix(
     topics: Topics, wrong: Callable[[Records], Records], torn: int
 ) -> None:
     final = written(topics, _SENT)
-    verdict = with_sight(_CLEAN, History.of(in_place(wrong(final))), History.of(final))
+    verdict = with_sight(_CLEAN, history_of(in_place(wrong(final))), history_of(final))
     assert verdict.faults[0].startswith("a reader: ")
     assert verdict.counts == {"torn": torn}
 
@@ -351,7 +352,7 @@ def test_what_a_reader_saw_must_be_a_prefix(
 def test_a_reader_that_saw_a_part_of_each_partition_saw_a_prefix(topics: Topics) -> None:
     final = written(topics, _SENT)
     for seen in (final, final[:7]):
-        verdict = with_sight(_CLEAN, History.of(seen), History.of(final))
+        verdict = with_sight(_CLEAN, history_of(seen), history_of(final))
         assert verdict.faults == ()
 
 

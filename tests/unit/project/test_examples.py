@@ -15,8 +15,10 @@ from sluice.runtime.errors import UnreachableError
 from sluice.runtime.job.job import Job
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
-JOBS = [path for path in EXAMPLES if path.stem != "drop_in"]
-NEEDED = ("--bootstrap", "--input", "--output", "--path", "--checkpoint")
+JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
+NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
+    ("--input", "--output", "--path", "--checkpoint"), "here"
+)
 
 
 class AnyBuilder:
@@ -64,7 +66,7 @@ def test_a_job_that_cannot_start_is_one_line_that_says_what_to_do(
     monkeypatch.setattr(Job, "run", run)
     monkeypatch.setattr(SparkSession, "builder", AnyBuilder())
     takes = helped(path, monkeypatch, capsys)
-    arguments = [text for each in NEEDED if each in takes for text in (each, "here")]
+    arguments = [text for each in NEEDED if each in takes for text in (each, NEEDED[each])]
     monkeypatch.setattr(sys, "argv", [path.name, *arguments])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")

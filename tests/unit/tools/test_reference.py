@@ -64,7 +64,8 @@ def test_the_page_lists_each_argument_of_the_source_and_no_others() -> None:
 
 
 def test_the_page_lists_each_option_of_the_sink_and_no_others() -> None:
-    found = without_kafka(named(section("## Kafka sink"), 0)) - {"checkpointLocation"}
+    of_writers = {"batchId", "checkpointLocation"}
+    found = without_kafka(named(section("## Kafka sink"), 0)) - of_writers
     assert {name.lower() for name in found} == set(SINK_OPTIONS)
 
 

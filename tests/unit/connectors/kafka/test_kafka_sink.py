@@ -125,8 +125,30 @@ def test_the_drop_ins_options_make_the_same_sink() -> None:
 
 
 @pytest.mark.parametrize(
+    "shared",
+    [
+        {"includeHeaders": "true"},
+        {"subscribe": "orders", "startingOffsets": "earliest", "failOnDataLoss": "false"},
+        {"kafka.group.id": "orders", "groupIdPrefix": "mine"},
+        {"kafka.auto.offset.reset": "earliest", "kafka.enable.auto.commit": "false"},
+        {"kafka.isolation.level": "read_uncommitted", "kafka.session.timeout.ms": "30000"},
+        {"kafka.max.poll.records": "500", "kafka.fetch.max.wait.ms": "50"},
+        {"topic": " out "},
+    ],
+)
+def test_options_that_reader_and_writer_share_make_the_same_sink(shared: dict[str, str]) -> None:
+    """Spark's own sink ignores those of a source, and blanks around the topic."""
+    made = KafkaSink.from_options({**OPTIONS, **shared})
+    known = KafkaSink.from_options({**OPTIONS, "kafka.max.poll.records": "500"})
+    wanted = known if "kafka.max.poll.records" in shared else KafkaSink.from_options(OPTIONS)
+    assert made.settings() == wanted.settings()
+
+
+@pytest.mark.parametrize(
     ("option", "value", "words"),
     [
+        ("kafka.key.serializer", "Bytes", "not available"),
+        ("subscrib", "orders", "unknown option"),
         ("transactionIdPrefix", "x", "Did you mean transactionalIdPrefix"),
         ("transactionTimeout", "soon", "a duration cannot be read"),
         ("kafka.acks", "0", "unsafe with exactly-once"),

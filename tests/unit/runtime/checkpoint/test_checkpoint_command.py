@@ -62,7 +62,7 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / slot_name(43)).mkdir()
     (tmp_path / slot_name(43) / "_metadata").write_bytes(b"damaged")
     RunRecordStore(store.fs).announce(
-        RunRecord(leader_session_id="second", address="h:1", attempt_id=0)
+        RunRecord(job_uid="job", leader_session_id="second", address="h:1", attempt_id=0)
     )
     return tmp_path
 

@@ -11,6 +11,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_nam
 from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Publish, Published
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
@@ -186,7 +187,7 @@ def _start(store: CheckpointStore, session: str, *, restore_from: int | None = N
         plan=PLAN,
         settings=CheckpointSettings(),
         store=store,
-        sinks={"sink": FakeSink(FakeBroker())},
+        sinks={"sink": SerialSink(FakeSink(FakeBroker()))},
         sources={"source": FakeSource("source", {0: 100})},
         session=session,
         clock=clock,

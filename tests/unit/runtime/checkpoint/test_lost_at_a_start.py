@@ -10,6 +10,7 @@ from sluice.runtime.checkpoint.lost_work import LostCommittables, why_lost
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
 from sluice.runtime.errors import DataLostError, SourceChangedError, TransactionLostError
@@ -22,9 +23,9 @@ from tests.kit.coordinator.starting_job import Job, record
 
 def _repairs(job: Job, repairer: Rewriter) -> Repairs:
     return Repairs(
-        repairer,
-        job.store,
-        sinks={"sink": job.sink},
+        repairer=repairer,
+        store=job.store,
+        sinks={"sink": SerialSink(job.sink)},
         sources={"source": job.source},
         session="s",
         job_uid="uid",
@@ -380,9 +381,9 @@ def test_two_phase_repair_a_loss_of_a_source_that_the_job_left_is_named() -> Non
     (lost, _) = job.store.records[1].regions
     part = LostCommittables(region=lost, committables=lost.committables[:1])
     repairs = Repairs(
-        Rewriter(job),
-        job.store,
-        sinks={"sink": job.sink},
+        repairer=Rewriter(job),
+        store=job.store,
+        sinks={"sink": SerialSink(job.sink)},
         sources={},
         session="s",
         job_uid="uid",

@@ -272,17 +272,17 @@ def test_retire_after_commit_a_start_reads_what_is_kept_after_seals_and_damaged_
 
 def test_ids_never_reused_a_batch_is_settled_once_it_is_committed_on_record() -> None:
     driver = CoreDriver(FAST)
-    view = driver.core.sweep_view("uid", ())
+    view = driver.core.sweep_view("uid")
     assert not view.is_settled(BatchKey(region="main", attempt_id=0, batch_id=0))
     driver.auto = False
     batch = driver.epoch_batch(3)
     for _ in ("it is decided", "it is committed"):
-        assert not driver.core.sweep_view("uid", ()).is_settled(batch)
+        assert not driver.core.sweep_view("uid").is_settled(batch)
         driver.answer(driver.held.pop(0))
-    assert not driver.core.sweep_view("uid", ()).is_settled(batch)
+    assert not driver.core.sweep_view("uid").is_settled(batch)
     while driver.held:
         driver.answer(driver.held.pop(0))
-    view = driver.core.sweep_view("uid", ())
+    view = driver.core.sweep_view("uid")
     assert view.is_settled(batch)
     assert not view.is_settled(replace(batch, batch_id=batch.batch_id + 1))
     assert not view.is_settled(replace(batch, attempt_id=1))
@@ -294,7 +294,7 @@ def test_ids_never_reused_no_batch_of_a_new_attempt_is_settled_by_what_an_older_
     driver = CoreDriver(FAST)
     batch = driver.epoch_batch(3)
     attempt_id = driver.restart()
-    assert not driver.core.sweep_view("uid", ()).is_settled(replace(batch, attempt_id=attempt_id))
+    assert not driver.core.sweep_view("uid").is_settled(replace(batch, attempt_id=attempt_id))
 
 
 def test_retire_after_commit_a_run_that_was_taken_over_retires_nothing() -> None:

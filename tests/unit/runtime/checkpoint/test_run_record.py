@@ -36,11 +36,15 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
     """The record in the checkpoint directory ends it long before its deadline."""
     store = RunRecordStore(LocalFileSystem(tmp_path))
     gone = replace(_NOBODY, checkpoint_uri=tmp_path.as_uri())
-    store.announce(RunRecord(leader_session_id="first", address=gone.address, attempt_id=4))
+    store.announce(
+        RunRecord(job_uid="job", leader_session_id="first", address=gone.address, attempt_id=4)
+    )
     with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
     elsewhere = "http://elsewhere"
-    store.announce(RunRecord(leader_session_id="second", address=elsewhere, attempt_id=7))
+    store.announce(
+        RunRecord(job_uid="job", leader_session_id="second", address=elsewhere, attempt_id=7)
+    )
     with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
         client.poll_barrier("main", 0, wait_s=0.0)
 
@@ -48,9 +52,13 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
 def test_a_start_that_slept_after_its_seal_announces_itself_over_no_later_run() -> None:
     """People and tasks would be sent to it for as long as that one runs."""
     leaders = RunRecordStore(FakeFileSystem(Disk()))
-    later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
+    later = RunRecord(
+        job_uid="job", leader_session_id="later", address="http://later", attempt_id=7
+    )
     leaders.announce(later)
-    slept = RunRecord(leader_session_id="slept", address="http://slept", attempt_id=4)
+    slept = RunRecord(
+        job_uid="job", leader_session_id="slept", address="http://slept", attempt_id=4
+    )
     with pytest.raises(FencedError, match="taken over"):
         leaders.announce(slept, is_newest=lambda: False)
     assert leaders.current() == later
@@ -60,8 +68,12 @@ def test_a_start_that_slept_after_its_seal_announces_itself_over_no_later_run() 
 
 def test_a_later_run_announces_itself_over_an_earlier_one_without_a_look() -> None:
     leaders = RunRecordStore(FakeFileSystem(Disk()))
-    leaders.announce(RunRecord(leader_session_id="first", address="http://first", attempt_id=4))
-    later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
+    leaders.announce(
+        RunRecord(job_uid="job", leader_session_id="first", address="http://first", attempt_id=4)
+    )
+    later = RunRecord(
+        job_uid="job", leader_session_id="later", address="http://later", attempt_id=7
+    )
     leaders.announce(later, is_newest=lambda: False)
     assert leaders.current() == later
 
@@ -70,7 +82,9 @@ def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
     disk = Disk()
     leaders = RunRecordStore(FakeFileSystem(disk))
     disk.files[LEADER_FILE] = b'{"format_version": 99}'
-    again = RunRecord(leader_session_id="again", address="http://again", attempt_id=7)
+    again = RunRecord(
+        job_uid="job", leader_session_id="again", address="http://again", attempt_id=7
+    )
     leaders.announce(again, is_newest=lambda: False)
     assert leaders.current() == again
 
@@ -78,7 +92,9 @@ def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
 def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
     """As a task does, whose checkpoints lie on HDFS; where no record lies it is reported silence."""
     disk = Disk()
-    later = RunRecord(leader_session_id="second", address="http://elsewhere", attempt_id=7)
+    later = RunRecord(
+        job_uid="job", leader_session_id="second", address="http://elsewhere", attempt_id=7
+    )
     RunRecordStore(FakeFileSystem(disk)).announce(later)
     (record,) = disk.files.values()
     with FakeWebHdfs() as hdfs:
@@ -115,7 +131,9 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
     thread.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     gone = replace(_NOBODY, address=address, checkpoint_uri=tmp_path.as_uri())
-    second = RunRecord(leader_session_id="second", address="http://elsewhere", attempt_id=7)
+    second = RunRecord(
+        job_uid="job", leader_session_id="second", address="http://elsewhere", attempt_id=7
+    )
     RunRecordStore(LocalFileSystem(tmp_path)).announce(second)
     try:
         with (
@@ -139,7 +157,9 @@ def test_a_leader_that_has_not_sealed_after_ours_ends_nobody(tmp_path: Path) -> 
         attempt_id=4,
         checkpoint_uri=tmp_path.as_uri(),
     )
-    other = RunRecord(leader_session_id="other", address="http://elsewhere", attempt_id=3)
+    other = RunRecord(
+        job_uid="job", leader_session_id="other", address="http://elsewhere", attempt_id=3
+    )
     RunRecordStore(LocalFileSystem(tmp_path)).announce(other)
     with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import (
     CommitOutcome,
@@ -17,9 +18,11 @@ from sluice.runtime.contracts import (
     Committer,
     RegionProgress,
     SinkContext,
+    SinkCoordinator,
     SweepReport,
     SweepView,
 )
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink, SharedCommitter
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
@@ -58,11 +61,15 @@ class Rig:
     def __init__(self, *, report_s: float = PATIENCE_S) -> None:
         self.commits = NativeCommits()
         self.by_hand = ByHand()
-        self.committer = TasksFirst(lambda: self.by_hand, self.commits, report_s=report_s)
+        self.committer = TasksFirst(self.commits, LostTimeout(None), report_s=report_s)
         self.entries = {name: committable(name) for name in _REGIONS}
         for name, entry in self.entries.items():
             self.commits.begin(name, 7)
             self.commits.add_epoch(BatchKey(region=name, attempt_id=7, batch_id=4), (entry,))
+
+    def shared(self, by_hand: ByHand) -> SharedCommitter:
+        sink = cast(SinkCoordinator, SimpleNamespace(committer=by_hand))
+        return SharedCommitter(SerialSink(sink, self.committer))
 
     def answer(
         self, region: str, *, attempt_id: int = 7, operators: tuple[str, ...] = ("sink",)
@@ -77,7 +84,7 @@ class Rig:
 
         self.commits.wake_polls_with(wake)
         reports = self.committer.commit(
-            list(self.entries.values()), timeout_s=PATIENCE_S, after_crash=after_crash
+            self.by_hand, list(self.entries.values()), timeout_s=PATIENCE_S, after_crash=after_crash
         )
         assert {report.outcome for report in reports} == {CommitOutcome.COMMITTED}
         return dict(zip(self.entries, (report.detail for report in reports), strict=True))
@@ -165,7 +172,7 @@ def test_an_epoch_of_two_sinks_is_committed_with_one_question() -> None:
     rig.commits.add_epoch(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
     rig.commits.wake_polls_with(lambda: None)
-    (report,) = rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
+    (report,) = rig.committer.commit(rig.by_hand, [other], timeout_s=PATIENCE_S, after_crash=False)
     assert report.detail == "the task's commit was accepted"
     assert rig.handed == []
 
@@ -180,7 +187,7 @@ def test_outcome_from_broker_what_a_task_may_have_committed_before_it_died_is_se
     rig.commits.add_epoch(batch, (rig.entries["main"], other))
     rig.commit(lambda: rig.answer("main", operators=("sink", "other")), lambda: rig.answer("side"))
     rig.commits.begin("main", 9)
-    rig.committer.commit([other], timeout_s=PATIENCE_S, after_crash=False)
+    rig.committer.commit(rig.by_hand, [other], timeout_s=PATIENCE_S, after_crash=False)
     assert rig.handed == [(["other"], True)]
 
 
@@ -218,7 +225,7 @@ def test_outcome_from_broker_what_is_given_up_is_aborted_by_the_driver_alone() -
     """No task is asked: it might have died with it, and its next one fences it."""
     rig = Rig()
     entry = rig.entries["main"]
-    (report,) = rig.committer.abort([entry], timeout_s=PATIENCE_S)
+    (report,) = rig.shared(rig.by_hand).abort([entry], timeout_s=PATIENCE_S).values()
     assert report.outcome is CommitOutcome.ABORTED
     assert rig.by_hand.aborted == [entry]
     assert rig.commits.requested("main", 7) == ()
@@ -241,10 +248,9 @@ def test_a_sink_that_follows_its_regions_follows_them_through_the_tasks_commits(
     """A checkpoint is finished when the driver's committer says so; others have nothing to do."""
     rig = Rig()
     follower = Following()
-    committer = TasksFirst(lambda: follower, rig.commits)
-    report = committer.regions_published(5, (), timeout_s=1.0)
+    report = rig.shared(follower).regions_published(5, (), timeout_s=1.0)
     assert (report.outcome, follower.told) == (CommitOutcome.PENDING, [5])
-    plain = rig.committer.regions_published(5, (), timeout_s=1.0)
+    plain = rig.shared(rig.by_hand).regions_published(5, (), timeout_s=1.0)
     assert plain.outcome is CommitOutcome.COMMITTED
 
 
@@ -286,7 +292,7 @@ def test_lease_guards_outputs_a_continuous_sink_claims_renews_and_sweeps_as_its_
     None
 ):
     sink, lost_timeout = _Sink(), LostTimeout(None)
-    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout)
+    continuous = SerialSink(sink, TasksFirst(NativeCommits(), lost_timeout))
     assert continuous.check(timeout_s=1.0) == {"transaction_timeout_s": "100"}
     continuous.claim(CONTEXT, timeout_s=2.0)
     assert continuous.sweep(VIEW, timeout_s=3.0) == SWEPT
@@ -306,7 +312,8 @@ def test_a_sink_without_transactions_bounds_nothing() -> None:
     """Its check reports of no time-out: nothing of it is open that could grow too old."""
     sink, lost_timeout = _Sink(), LostTimeout(None)
     sink.facts = {"cluster_id": "c"}
-    continuous = ContinuousSink(sink, NativeCommits(), lost_timeout, between_barriers_s=1e6)
+    tasks = TasksFirst(NativeCommits(), lost_timeout, between_barriers_s=1e6)
+    continuous = SerialSink(sink, tasks)
     assert continuous.check(timeout_s=1.0) == {"cluster_id": "c"}
     assert lost_timeout.seconds == 60.0
 
@@ -341,8 +348,8 @@ def test_the_start_check_of_a_sink_refuses_it_by_what_its_cluster_allows() -> No
             topics=(),
             connect=lambda _: harness.wire,
         )
-        made = ContinuousSink(sink, NativeCommits(), chosen, between_barriers_s=between_barriers_s)
-        made.check(timeout_s=1)
+        tasks = TasksFirst(NativeCommits(), chosen, between_barriers_s=between_barriers_s)
+        SerialSink(sink, tasks).check(timeout_s=1)
         return chosen.seconds
 
     assert checked(None) < limit_s / 2

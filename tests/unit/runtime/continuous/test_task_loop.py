@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 import pytest
 
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
@@ -14,7 +15,7 @@ from sluice.runtime.errors import (
     IllegalTransitionError,
     UnreachableError,
 )
-from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
@@ -242,6 +243,17 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
         bench.step()
 
 
+def test_a_split_of_which_aborted_records_are_fetched_is_not_silent() -> None:
+    """They come for as long as fetching them takes, and the task sees none of them."""
+    bench = Bench({0: 0})
+    bench.give(4, split(0, 0, 100))
+    bench.follower.skipping = {0}
+    bench.looks(1_000.0)
+    bench.follower.skipping = set()
+    with pytest.raises(UnreachableError, match="input-0"):
+        bench.looks(130.0)
+
+
 def test_a_split_that_begins_further_on_takes_the_epoch_with_it() -> None:
     """It was another region's meanwhile, whose records are decided; or retention took them."""
     bench = Bench({0: 30})
@@ -263,6 +275,19 @@ def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ende
     assert bench.writers[0].events[-1] == "end"
     assert bench.writers[1].events[-1] == "abort"
     assert bench.checkpoint_client.is_closed
+
+
+def test_an_error_of_a_function_has_what_the_epoch_has_read() -> None:
+    """These batches lack their offsets; else it has those of the batch."""
+
+    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    function = ChainedFunction(name="f", operator_id="f", function=fail)
+    bench = Bench({0: 100}, lambda: FunctionRun([function]))
+    with pytest.raises(ValueError, match="no") as caught:
+        bench.step()
+    assert caught.value.__notes__ == ["sluice: source_ranges=input-0[0,10)"]
 
 
 def test_a_task_whose_abort_fails_leaves_no_courier_after() -> None:

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from sluice.connectors.kafka.records.rows import RecordColumns
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import (
     ConfigError,
     FencedError,
@@ -29,6 +29,7 @@ from sluice.runtime.functions.function_run import (
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy, Skip, policy_of
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.process.failed_tasks import task_failed
 from tests.kit.source.source_rows import FIRST_MS, source_rows, values_of
 
 DEAD = DeadLetters(topic="dead")
@@ -90,10 +91,15 @@ def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_
 
 
 def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
-    task = Task(chained(numbers, None))
-    with pytest.raises(pa.ArrowInvalid):
-        task.through(source_rows(b"1", b"x"))
+    """Nothing is called again. Its note has the range of the batch, and of no other."""
+    task = Task(chained(lambda batch: batch, None, name="first"), chained(numbers, None))
+    with pytest.raises(pa.ArrowInvalid) as caught:
+        task.through(source_rows(b"1"), source_rows(b"2", b"x", first_offset=10))
     assert task.run.counts == {}
+    failed = task_failed("a task failed", caught.value, region="r", attempt_id=1, ranges="wider")
+    assert failed.args[1]["source_ranges"] == "orders-3[10,12)"
+    assert "ArrowInvalid: " in failed.args[1]["error"]
+    assert "source_ranges" not in failed.args[1]["error"]
 
 
 def test_a_function_without_a_policy_fails_the_task_also_after_one_with() -> None:

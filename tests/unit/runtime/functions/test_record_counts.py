@@ -15,13 +15,12 @@ from pyspark import TaskContext
 
 from sluice import KafkaSink, KafkaSource
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Progress,
     RegionFailed,
-    Report,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -91,7 +90,7 @@ def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_i
 
 def told(driver: CoreDriver, state: State) -> list[dict[str, RecordCounts]]:
     """Counts of each checkpoint that came so far."""
-    reports = [report.progress for report in driver.seen(Report)]
+    reports = driver.seen(Progress)
     return [dict(progress.counts) for progress in reports if progress.state is state]
 
 
@@ -179,7 +178,7 @@ def test_the_sum_continues_and_the_ranges_are_those_of_the_epoch() -> None:
     ]
     assert [entry.operator_id for entry in first] == ["source"]
     (second,) = drops_after(first, ())
-    assert decode_drops(second) == Drops(in_all=7)
+    assert decode_drops(second) == Drops(in_all=7, ranges=())
     assert dropped_in_all((second, *drops_after((), (split(0, 0, 2),)))) == 9
 
 
@@ -253,7 +252,7 @@ def test_drops_are_reported_once_for_each_decided_checkpoint() -> None:
     acknowledge_dropped(driver, 3, attempt_id=attempt_id)
     driver.tick(1.0)
     acknowledge_dropped(driver, 5, attempt_id=attempt_id)
-    reports = [report.progress for report in driver.seen(Report)]
+    reports = driver.seen(Progress)
     marked = [progress.dropped for progress in reports if progress.state is State.MARKED]
     assert marked == [(split(0, 0, 3),), (split(0, 3, 5),)]
     registry = CollectorRegistry()
@@ -348,7 +347,7 @@ def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:
     driver = CoreDriver(FAST)
     driver.tick()
     acknowledge_dropped(driver, 3)
-    (marked,) = (r.progress for r in driver.seen(Report) if r.progress.state is State.MARKED)
+    (marked,) = (r for r in driver.seen(Progress) if r.state is State.MARKED)
     with caplog.at_level(logging.WARNING):
         _log_failures(marked)
     assert "offsets=3 ranges=input-0:[0,3)" in caplog.text

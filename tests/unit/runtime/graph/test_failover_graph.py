@@ -79,30 +79,6 @@ def test_two_regions_of_one_name_are_refused(names: tuple[str, str]) -> None:
         failover_regions(graph)
 
 
-@pytest.mark.parametrize(
-    ("vertices", "edges", "reason"),
-    [
-        ([vertex("a", 1), vertex("a", 2)], [], "one id"),
-        ([vertex("a", 1), vertex("b", 1)], [edge("b", "a")], "earlier operator"),
-        ([vertex("a", 1)], [edge("a", "a")], "earlier operator"),
-        ([vertex("a", 1)], [edge("a", "gone")], "downstream=gone"),
-        ([vertex("a", 1)], [edge("gone", "a")], "upstream=gone"),
-        ([vertex("a", 1), vertex("b", 2)], [edge("a", "b")], "a=1 b=2"),
-    ],
-)
-def test_a_graph_that_makes_no_sense_is_refused(
-    vertices: list[Vertex], edges: list[Edge], reason: str
-) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        JobGraph(vertices=tuple(vertices), edges=tuple(edges))
-
-
-def test_an_operator_has_a_subtask() -> None:
-    """Zero is an error, not a way to say that Spark decides."""
-    with pytest.raises(ConfigError, match="operator=a"):
-        vertex("a", 0)
-
-
 def test_a_source_of_many_topics_has_a_region_that_can_name_a_directory() -> None:
     """Sources that differ in their last topic alone have different ones."""
     topics = [f"shop.orders.eu-west-{number:02d}" for number in range(20)]

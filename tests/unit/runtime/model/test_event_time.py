@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sluice import KafkaSink, KafkaSource
-from sluice.runtime.coordinator.core.events import RegionFailed, Report
+from sluice.runtime.coordinator.core.events import Progress, RegionFailed
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.graph.job_graph import job_plan, regions_of
@@ -248,8 +248,8 @@ def test_status_and_metrics_show_the_rate_of_now() -> None:
     assert CoreDriver(FAST).status().regions[0].rate_limit is None
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
-    for report in driver.seen(Report):
-        metrics.on_progress(report.progress)
+    for report in driver.seen(Progress):
+        metrics.on_progress(report)
     assert registry.get_sample_value("sluice_region_rate_limit", {"region": "main"}) == 10_000
 
 

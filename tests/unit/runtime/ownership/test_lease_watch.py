@@ -12,8 +12,8 @@ import pytest
 
 from sluice.runtime.contracts import Clock, PublishOutcome, SinkCoordinator, SweepReport, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Publish, Published
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from sluice.runtime.ownership.lease_watch import _RETRY_FOR_S, LeaseWatch
@@ -243,7 +243,7 @@ def test_lease_guards_outputs_a_renewal_that_hangs_holds_up_neither_a_decision_n
     try:
         assert away.is_waiting.wait(PATIENCE_S)
         with (
-            patch("sluice.runtime.coordinator.shell.serial_calls._CLOSE_S", 0.01),
+            patch("sluice.runtime.coordinator.committing.sink_committer._CLOSE_S", 0.01),
             patch("sluice.runtime.ownership.lease_watch._RETRY_FOR_S", 0.01),
         ):
             ends = [threading.Thread(target=each) for each in (owners.require, serial.close)]

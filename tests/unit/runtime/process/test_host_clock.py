@@ -24,7 +24,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
-from sluice.runtime.process.host_clock import SleepByBootTime, SleepByWallSteps, age_clock, slept_s
+from sluice.runtime.process.host_clock import SleepMeter, age_clock, slept_s
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore
@@ -55,34 +55,13 @@ def acknowledge(driver: CoreDriver, region: str = "main") -> None:
 def test_sleep_is_what_the_clock_of_the_start_is_ahead() -> None:
     running, lasting = ManualClock(), ManualClock()
     sleep(lasting, seconds=5_000.0)
-    slept = SleepByBootTime(running=running, lasting=lasting)
+    slept = SleepMeter(running=running, lasting=lasting)
     running.advance(10.0)
     lasting.advance(10.0)
     assert slept() == 0.0
     sleep(lasting, seconds=60.0)
     sleep(lasting, seconds=7.0)
     assert slept() == 67.0
-
-
-def test_without_such_a_clock_steps_of_the_wall_clock_are_sleep() -> None:
-    """Ahead they count, also when it was set; back they take nothing away, and hide none later."""
-    running, wall = ManualClock(), ManualClock()
-    slept = SleepByWallSteps(running=running, wall=wall)
-    sleep(wall, seconds=60.0)
-    assert slept() == 60.0
-    wall.advance(-3600.0)
-    assert slept() == 60.0
-    sleep(wall, seconds=8.0)
-    assert slept() == 68.0
-
-
-def test_a_wall_clock_that_is_kept_right_is_no_sleep() -> None:
-    running, wall = ManualClock(), ManualClock()
-    slept = SleepByWallSteps(running=running, wall=wall)
-    for _ in range(1_000):
-        running.advance(1.0)
-        wall.advance(1.0005)
-        assert slept() == 0.0
 
 
 def test_a_thread_that_was_off_its_core_between_two_clocks_has_not_slept() -> None:
@@ -95,7 +74,7 @@ def test_a_thread_that_was_off_its_core_between_two_clocks_has_not_slept() -> No
         wall.advance(pause_s)
         return wall()
 
-    slept = SleepByWallSteps(running=running, wall=late)
+    slept = SleepMeter(running=running, lasting=late)
     assert slept() == 0.0
 
 

@@ -25,7 +25,6 @@ from sluice.connectors.kafka.client.credentials import (
     without_credentials,
 )
 from sluice.connectors.kafka.tools.connection_options import read_options
-from sluice.runtime.embedded.certificates import Certificate
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.service.drop_in_client import DropInClient, DropInMessage, QueryRun
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
@@ -97,7 +96,6 @@ def _objects() -> Iterator[object]:
         token_url=f"https://u:{CANARY}@issuer/t", client_id="me", client_secret=CANARY
     )
     yield OAuthToken(value=CANARY, expires_at_s=1.0, extensions={"a": CANARY})
-    yield Certificate(keystore=Path("k"), password=CANARY, ca_file=Path("c"))
     yield _ADDRESS
     yield CoordinatorClient(_ADDRESS)
     yield DropInClient(address=_ADDRESS)

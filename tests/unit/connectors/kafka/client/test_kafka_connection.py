@@ -44,6 +44,56 @@ def test_options_of_others_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("servers", "part"),
+    [
+        ("a:9092/", "a:9092/"),
+        ("a:9092,b:abc", "b:abc"),
+        ("a:9092, b:99999", "b:99999"),
+        ("a:0", "a:0"),
+        ("a:65536", "a:65536"),
+        ("a:9092;b:9092", "a:9092;b:9092"),
+        ("SASL_SSL://a:9092", "SASL_SSL://a:9092"),
+        ("me:secret@a:9092", "a:9092"),
+        ("a", "a"),
+        ("a:", "a:"),
+        (":9092", ":9092"),
+        ("::1:9092", "::1:9092"),
+        ("[::1]", "[::1]"),
+        ("[::1:9092", "[::1:9092"),
+        ("a:9092 b:9092", "a:9092 b:9092"),
+        ("a:٩٠٩٢", "a:٩٠٩٢"),
+    ],
+)
+def test_a_part_of_the_servers_that_is_no_address_is_named_before_any_client_sees_it(
+    servers: str, part: str
+) -> None:
+    with pytest.raises(ConfigError, match="not host:port") as caught:
+        KafkaConnection.of({"kafka.bootstrap.servers": servers})
+    assert caught.value.args[1]["part"] == part
+
+
+@pytest.mark.parametrize("servers", ["", " ", ",", " , ,"])
+def test_servers_without_any_part_are_none(servers: str) -> None:
+    with pytest.raises(ConfigError, match="no Kafka servers"):
+        KafkaConnection(bootstrap_servers=servers)
+
+
+@pytest.mark.parametrize(
+    ("servers", "parts"),
+    [
+        ("a:1,b_2.c-d:65535", ("a:1", "b_2.c-d:65535")),
+        ("[::1]:9092,[fe80::1%eth0]:9092", ("[::1]:9092", "[fe80::1%eth0]:9092")),
+        # Java's clients skip empty parts, too.
+        (" a:9092 , ,b:9092,", ("a:9092", "b:9092")),
+    ],
+)
+def test_servers_that_java_clients_accept_are_accepted(
+    servers: str, parts: tuple[str, ...]
+) -> None:
+    assert KafkaConnection(bootstrap_servers=servers).servers == parts
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "kafka.key.deserializer",

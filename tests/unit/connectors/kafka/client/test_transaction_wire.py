@@ -101,7 +101,20 @@ def features(level: int | None) -> Answer:
     found = [said(name="kraft.version", max_version_level=1)]
     if level is not None:
         found.append(said(name="transaction.version", max_version_level=level))
-    return lambda request, node_id: said(error_code=0, finalized_features=found)
+    return lambda request, node_id: said(
+        error_code=0, finalized_features=found, api_keys=requests()
+    )
+
+
+def requests(**newest: int) -> list[SimpleNamespace]:
+    """What a broker of Kafka 4.3 says of its requests; -1: it lacks this one."""
+    known = {"FindCoordinator": (10, 6), "EndTxn": (26, 5)}
+    known |= {"DescribeTransactions": (65, 0), "ListTransactions": (66, 2)}
+    return [
+        said(api_key=key, max_version=newest.get(name, version))
+        for name, (key, version) in known.items()
+        if newest.get(name, version) >= 0
+    ]
 
 
 def ended(
@@ -462,6 +475,44 @@ def test_the_smallest_timeout_limit_of_the_brokers_is_the_clusters(
     found = asyncio.run(transaction_wire._cluster(cast(Net, net)))  # noqa: SLF001
     assert (found.cluster_id, found.transaction_version) == ("", 1)
     assert found.max_transaction_timeout_s == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "missing"),
+    [
+        (requests(), requests(), ()),
+        (requests(), requests(FindCoordinator=3), ("FindCoordinator v4",)),
+        (
+            requests(DescribeTransactions=-1, ListTransactions=-1),
+            requests(ListTransactions=-1),
+            ("DescribeTransactions", "ListTransactions"),
+        ),
+        (requests(), kafka_errors.RequestTimedOutError(), ()),
+    ],
+)
+def test_requests_that_some_broker_lacks_are_named_once(
+    first: Any, second: Any, missing: tuple[str, ...]
+) -> None:
+    """Brokers of several versions serve one cluster; one that is away says nothing."""
+    answers = {None: first, 1: first, 2: second}
+
+    def versions(_: Any, node_id: int | None) -> Any:
+        found = answers[node_id]
+        if isinstance(found, BaseException):
+            return found
+        return said(error_code=0, finalized_features=(), api_keys=found)
+
+    net = TableNet(
+        {
+            "MetadataRequest": lambda *_: said(
+                error_code=0, cluster_id="c", brokers=[said(node_id=1), said(node_id=2)]
+            ),
+            "ApiVersionsRequest": versions,
+            "DescribeConfigsRequest": lambda *_: said(results=[]),
+        }
+    )
+    found = asyncio.run(transaction_wire._cluster(cast(Net, net)))  # noqa: SLF001
+    assert found.missing_requests == missing
 
 
 def test_wait_for_all_brokers_a_broker_that_is_not_known_is_looked_for() -> None:

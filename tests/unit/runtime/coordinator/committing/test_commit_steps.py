@@ -26,13 +26,9 @@ from sluice.runtime.coordinator.committing.commit_ledger import (
     pre_committed,
     wave,
 )
-from sluice.runtime.coordinator.committing.commit_steps import drive
-from sluice.runtime.coordinator.committing.decided_commits import (
-    DecidedWork,
-    SharedCommitters,
-    notify,
-)
+from sluice.runtime.coordinator.committing.commit_steps import DecidedWork, SharedCommitters, drive
 from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     MarkCommitted,
     Marked,
@@ -186,14 +182,14 @@ def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job()
     """It would be published though no record says so, or lost."""
     job = _job()
     held, new = job.pre_commit("held"), job.pre_commit("new")
-    committers = SharedCommitters({"sink": job.sink}, _TWO)
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, _TWO)
     committers.of("sink").pre_committed(1, {"main": [held]})
     wrong = DecidedWork(checkpoint_id=2, regions=(_main(new),), entries=(new,))
     with pytest.raises(IllegalTransitionError, match="does not name a region's pending work"):
-        notify(committers, "sink", wrong, timeout_s=1.0, after_crash=False)
+        committers.notify("sink", wrong, timeout_s=1.0, after_crash=False)
     assert len(job.broker.ongoing()) == 2
     right = DecidedWork(checkpoint_id=2, regions=(_main(held, new),), entries=(held, new))
-    reports = notify(committers, "sink", right, timeout_s=1.0, after_crash=False)
+    reports = committers.notify("sink", right, timeout_s=1.0, after_crash=False)
     assert list(reports) == [held, new]
 
 
@@ -250,8 +246,8 @@ class _Repairer:
 def _written_under(attempt_id: int) -> int:
     repairer = _Repairer()
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={},
         session="s",
@@ -288,8 +284,8 @@ def test_what_a_log_has_lost_meanwhile_is_not_waited_for_at_each_start_again(
     ranges = tuple(split(partition, 2, 9) for partition in range(2))
     source = FakeSource("source", {0: 9, 1: 3}, error=error)
     repairs = Repairs(
-        repairer,
-        FakeStore(),
+        repairer=repairer,
+        store=FakeStore(),
         sinks={},
         sources={"source": source},
         session="s",

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_name
-from sluice.runtime.contracts import CommitOutcome, SinkCoordinator
+from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkCommitted, Marked
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
@@ -27,7 +28,7 @@ def _up_to(steps: Steps[Found], point: str) -> None:
 def _first_start(disk: Disk, session: str) -> Steps[Found]:
     """A start of a new job, with the production store."""
     clock = ManualClock()
-    sinks: dict[str, SinkCoordinator] = {"sink": FakeSink(FakeBroker())}
+    sinks = {"sink": SerialSink(FakeSink(FakeBroker()))}
     store = CheckpointStore(FakeFileSystem(disk), clock=clock, pause=clock.advance)
     sequence = StartSequence(
         plan=PLAN,

@@ -14,13 +14,13 @@ from sluice.runtime.coordinator.core.events import (
     RestartRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError, IllegalTransitionError, StreamError, WrongJobError
 from sluice.runtime.model import offsets
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateSnapshot
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.splits import Barrier, BatchKey
-from sluice.runtime.service.service_json import from_json, to_json
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
@@ -22,7 +21,8 @@ from sluice.runtime.coordinator.core.events import (
     Triggered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
-from sluice.runtime.coordinator.shell.progress import ListenerThread
+from sluice.runtime.coordinator.policy.state_tables import State
+from sluice.runtime.coordinator.shell.action_dispatcher import ListenerThread
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey

@@ -25,7 +25,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.assignment import hand_over
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.errors import FencedError, WrongJobError
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -204,13 +204,13 @@ def test_a_sweep_leaves_open_batches_alone() -> None:
     batch = driver.epoch_batch(3)
     assert driver.core.fate(batch) is Fate.OPEN
     driver.answer(driver.held.pop(0))
-    view = driver.core.sweep_view("job", ())
+    view = driver.core.sweep_view("job")
     assert driver.core.fate(batch) is Fate.OPEN
     assert view.protected == (committable("main.0.1"),)
     driver.auto = True
     driver.answer(driver.held.pop(0))
     assert driver.core.fate(batch) is Fate.SETTLED
-    assert driver.core.sweep_view("job", ()).protected == ()
+    assert driver.core.sweep_view("job").protected == ()
     later = dataclasses.replace(batch, batch_id=2)
     assert driver.core.fate(later) is Fate.OPEN
     driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("failed")))

@@ -6,22 +6,22 @@ from typing import Any
 
 from examples.regional import RegionLines
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Commit,
     EndJob,
     Progress,
     Publish,
+    RegionalStep,
     RegionFailed,
     SweepOrphans,
     Triggered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.handlers import (
     CheckpointHandler,
     RegionalCheckpointHandler,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import StorageUnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier

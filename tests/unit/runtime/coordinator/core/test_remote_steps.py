@@ -11,12 +11,13 @@ from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.checkpoint.retained_states import KeptStates
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import (
-    by_sink,
+    DecidedWork,
+    SharedCommitters,
     commit_all,
     drive,
     publish_record,
 )
-from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, SharedCommitters
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
@@ -29,12 +30,13 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RegionalStep,
+    RemoteAction,
     Repair,
     Repaired,
     Retire,
 )
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import (
     StorageError,
     TransactionLostError,
@@ -64,7 +66,7 @@ def io_executor(store: FakeStore, sink: FakeSink | None = None, **parts: Any) ->
     return hands_of(store, plan=PLAN, job_uid=JOB_UID, session="new", attempt_id=1, **parts)
 
 
-def done(of: IoExecutor, action: RemoteStep) -> CoreEvent | None:
+def done(of: IoExecutor, action: RemoteAction) -> CoreEvent | None:
     """Its answer to the core."""
     return drive(of.perform(action))
 
@@ -213,9 +215,9 @@ def test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision
 
 def test_a_committable_of_a_sink_that_the_job_lacks_is_refused_by_name() -> None:
     """Left out it would never become visible, though it is decided."""
-    sinks = {"sink": FakeSink(FakeBroker())}
+    committers = SharedCommitters({"sink": SerialSink(FakeSink(FakeBroker()))}, PLAN)
     with pytest.raises(WrongJobError, match="operator_id=gone"):
-        by_sink(sinks, [committable("a"), replace(committable("b"), operator_id="gone")])
+        committers.positions([committable("a"), replace(committable("b"), operator_id="gone")])
 
 
 def test_a_commit_can_be_interrupted_between_two_transactions(
@@ -230,7 +232,7 @@ def test_a_commit_can_be_interrupted_between_two_transactions(
     regions = record(1, entries=entries).regions
     decided = DecidedWork(checkpoint_id=1, regions=regions, entries=entries)
     monkeypatch.setenv(VARIABLE, "mid-commit=kill")
-    committers = SharedCommitters({"sink": FakeSink(broker)}, PLAN)
+    committers = SharedCommitters({"sink": SerialSink(FakeSink(broker))}, PLAN)
     steps = commit_all(committers, decided, timeout_s=1.0, after_crash=False)
     while next(steps) != "mid-commit":
         pass

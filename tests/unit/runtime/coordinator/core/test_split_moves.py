@@ -11,6 +11,7 @@ from sluice.runtime.coordinator.core.events import (
     GiveBarrier,
     NothingDue,
     Publish,
+    RegionalStep,
     RegionBarrierOffsets,
     RegionFailed,
     RegionRestarted,
@@ -20,11 +21,13 @@ from sluice.runtime.coordinator.core.reassignment import may_move
 from sluice.runtime.coordinator.policy.assignment import Move, assignment_of
 from sluice.runtime.coordinator.policy.balance import Balancer, Choice, LoadBalancer, RegionLoad
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.pacing import Pace
+from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
+from sluice.runtime.functions.at_most_once import Drops, encode_drops
+from sluice.runtime.functions.record_counts import encode_totals
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord
 from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
@@ -188,6 +191,26 @@ def test_a_sink_that_keeps_a_state_in_a_region_keeps_its_splits_there() -> None:
     wishes.seen.clear()
     _checkpoint(driver, 9)
     assert wishes.seen == []
+
+
+def test_regions_that_count_records_for_on_error_and_drops_still_exchange_splits() -> None:
+    """Totals are facts about the region, not about its splits; they stay where they are."""
+    totals = (
+        encode_totals(RecordCounts(read=5, skipped=1), operator_id="parse"),
+        encode_drops(Drops(in_all=2, ranges=()), operator_id="source"),
+    )
+    wishes = _Wishes(source_region="nobody")
+    driver = _driver(wishes)
+    driver.tick()
+    for region in ("main", "side"):
+        driver.ack(driver.poll(5, region=region), region=region, states=totals)
+    wishes.source_region = "main"
+    driver.tick(1.0)
+    for region in ("main", "side"):
+        driver.ack(driver.poll(9, region=region), region=region, states=totals)
+    assert _owned(driver) == {"main": {}, "side": {"input-1": 9, "input-0": 9}}
+    kept = {region.region: region.operator_states for region in driver.seen(Publish)[-1].regions}
+    assert kept == {"main": totals, "side": totals}
 
 
 def test_restore_by_attempt_a_region_that_has_cut_for_a_later_checkpoint_keeps_its_splits() -> None:

@@ -20,7 +20,7 @@ from sluice.runtime.coordinator.core.events import (
     SplitsDiscovered,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.suspension import apply_failure
+from sluice.runtime.coordinator.core.failures import apply_failure
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
 from sluice.runtime.coordinator.policy.failure_policy import Failure
 from sluice.runtime.coordinator.policy.handlers import (
@@ -198,7 +198,7 @@ def test_callback_after_commit_a_suspended_regions_old_attempt_is_over(
         driver.tell(BarrierPolled(region="main", attempt_id=0))
     with pytest.raises(FencedError):
         driver.ack(region="main")
-    fence = driver.core.sweep_view("uid", ()).attempt_ids["main"]
+    fence = driver.core.sweep_view("uid").attempt_ids["main"]
     assert fence > 0
     verdicts = {found.checkpoint_id: found.verdict for found in driver.seen(Publish)}
     assert verdicts[fence] is Verdict.ABORTED

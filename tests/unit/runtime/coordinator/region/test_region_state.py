@@ -7,21 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from sluice.runtime.coordinator.core import checkpoint_states
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
-from sluice.runtime.coordinator.core.events import Report
-from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT, FOR_REGION, PARTS, Part
-from sluice.runtime.coordinator.core.pending_checkpoint import ABORTABLE
-from sluice.runtime.coordinator.region.pacing import Pace
-from sluice.runtime.coordinator.region.pressure import PendingTime, Pressure, left_unread
-from sluice.runtime.coordinator.region.region_phases import (
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy import state_tables
+from sluice.runtime.coordinator.policy.state_tables import (
+    ABORTABLE,
+    FOR_CHECKPOINT,
+    FOR_REGION,
     OPEN,
     OUT_OF_SERVICE,
-    TRANSITIONS,
+    PARTS,
+    REGION_TRANSITIONS,
+    Event,
+    Part,
     RegionEvent,
     RegionPhase,
-    advance,
+    State,
+    advance_region,
 )
+from sluice.runtime.coordinator.region.region_pace import Pace, PendingTime, Pressure, left_unread
 from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.service.metrics import CheckpointMetrics
@@ -34,22 +37,22 @@ def test_every_pair_moves_by_the_table_or_is_refused(
     phase: RegionPhase, event: RegionEvent
 ) -> None:
     """A pair that the table lacks raises and names the region."""
-    if (phase, event) in TRANSITIONS:
-        assert advance(phase, event, region="main") is TRANSITIONS[phase, event]
+    if (phase, event) in REGION_TRANSITIONS:
+        assert advance_region(phase, event, region="main") is REGION_TRANSITIONS[phase, event]
         return
     with pytest.raises(IllegalTransitionError, match="region=main"):
-        advance(phase, event, region="main")
+        advance_region(phase, event, region="main")
 
 
 def test_every_phase_is_reached_and_none_is_final() -> None:
-    assert set(TRANSITIONS.values()) == set(RegionPhase)
-    assert {source for source, _ in TRANSITIONS} == set(RegionPhase)
+    assert set(REGION_TRANSITIONS.values()) == set(RegionPhase)
+    assert {source for source, _ in REGION_TRANSITIONS} == set(RegionPhase)
 
 
 def test_callback_after_commit_an_attempt_begins_only_after_the_old_work_is_settled() -> None:
     into_open = {
         (source, event)
-        for (source, event), target in TRANSITIONS.items()
+        for (source, event), target in REGION_TRANSITIONS.items()
         if source not in OPEN and target in OPEN
     }
     assert into_open == {(RegionPhase.FAILED, RegionEvent.SETTLED)}
@@ -58,7 +61,7 @@ def test_callback_after_commit_an_attempt_begins_only_after_the_old_work_is_sett
 def test_a_suspended_region_leaves_that_only_by_a_command() -> None:
     out = {
         event
-        for (source, event), target in TRANSITIONS.items()
+        for (source, event), target in REGION_TRANSITIONS.items()
         if source in OUT_OF_SERVICE and target not in OUT_OF_SERVICE
     }
     assert out == {RegionEvent.RESTART_COMMANDED}
@@ -66,7 +69,7 @@ def test_a_suspended_region_leaves_that_only_by_a_command() -> None:
 
 def test_restore_by_attempt_a_region_that_timed_out_gets_no_other_barrier() -> None:
     """Spark may not have logged its range: another one would leave that out."""
-    assert (RegionPhase.TIMED_OUT, RegionEvent.BARRIER_GIVEN) not in TRANSITIONS
+    assert (RegionPhase.TIMED_OUT, RegionEvent.BARRIER_GIVEN) not in REGION_TRANSITIONS
 
 
 @pytest.mark.parametrize(("event", "state"), list(product(RegionEvent, State)))
@@ -75,7 +78,7 @@ def test_what_a_region_means_for_a_checkpoint_is_legal_there(
 ) -> None:
     """An event that the joint table names is in the checkpoint's own table."""
     meaning = FOR_CHECKPOINT.get((event, state))
-    assert meaning is None or (state, meaning) in checkpoint_states.TRANSITIONS
+    assert meaning is None or (state, meaning) in state_tables.TRANSITIONS
 
 
 @pytest.mark.parametrize(("event", "phase"), list(product(Event, RegionPhase)))
@@ -84,19 +87,19 @@ def test_what_a_checkpoint_means_for_a_region_is_legal_there(
 ) -> None:
     """An event that the joint table names is in the region's own table."""
     meaning = FOR_REGION.get((event, phase))
-    assert meaning is None or (phase, meaning) in TRANSITIONS
+    assert meaning is None or (phase, meaning) in REGION_TRANSITIONS
 
 
 def test_an_attempt_that_ends_gives_up_only_checkpoints_without_a_record() -> None:
     given_up = {state for event, state in FOR_CHECKPOINT if event is RegionEvent.ENDED}
-    assert given_up == ABORTABLE
+    assert given_up == set(ABORTABLE)
 
 
 def test_every_abort_ends_the_attempts_in_it() -> None:
     """Whatever leads to an abort: their batches are discarded, so they read their ranges again."""
     aborts = {
         event
-        for (_, event), target in checkpoint_states.TRANSITIONS.items()
+        for (_, event), target in state_tables.TRANSITIONS.items()
         if target in (State.ABORTING, State.ABORTED)
     }
     for event, phase in product(aborts, OPEN):
@@ -210,9 +213,9 @@ def test_status_and_metrics_show_the_region_that_is_after() -> None:
     driver.poll(0, region="side")
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
-    for report in driver.seen(Report):
-        metrics.on_progress(report.progress)
-    assert driver.seen(Report)[-1].progress.state is not State.ABORTED
+    for report in driver.seen(Progress):
+        metrics.on_progress(report)
+    assert driver.seen(Progress)[-1].state is not State.ABORTED
     found = registry.get_sample_value("sluice_region_pending_ratio", {"region": "main"})
     assert found == pytest.approx(0.8)
     assert registry.get_sample_value("sluice_region_pending_ratio", {"region": "side"}) is None

@@ -9,14 +9,18 @@ from unittest.mock import patch
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome, Committer, SweepReport, SweepView
-from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress, Report
-from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
+from sluice.runtime.coordinator.core.events import Action, Commit, EndJob, Progress
+from sluice.runtime.coordinator.policy.state_tables import State
+from sluice.runtime.coordinator.shell.action_dispatcher import (
+    ActionDispatcher,
+    BatchWaiters,
+    ListenerThread,
+    WakeUp,
+)
 from sluice.runtime.coordinator.shell.core_loop import StepThread
-from sluice.runtime.coordinator.shell.progress import ListenerThread
-from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.coordinator.shell.run_threads import Housekeeper
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
+from sluice.runtime.coordinator.shell.source_service import SerialSource
 from sluice.runtime.errors import AuthenticationError, UnreachableError
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointKind
@@ -58,19 +62,19 @@ class Bench:
         self.clock = ManualClock()
         self.sink = FakeSink(FakeBroker())
         self.looking = self.sink.committer = Looking(self.sink.committer, answers)
-        self.steps = StepThread(io_executor(FakeStore(), self.sink), lambda _: None)
+        self.steps = StepThread(io_executor(FakeStore(), self.sink))
         self.dispatcher = ActionDispatcher(
             steps=self.steps,
             waiters=BatchWaiters(),
             wake=WakeUp(),
             listeners=ListenerThread([]),
-            sinks={"sink": self.sink},
+            sinks={"sink": SerialSink(self.sink)},
             sweep=lambda _: None,
             sweep_whole=self._sweep,
             visible_timeout_s=10.0,
             clock=self.clock,
         )
-        self.steps.start()
+        self.steps.start(lambda _: None)
 
     def _sweep(self) -> bool:
         assert self.looking.left == self.looking.asked, "readers stop in front of an orphan"
@@ -155,7 +159,7 @@ def test_records_that_functions_failed_for_are_reported_with_their_checkpoint(
     )
     bench = Bench()
     with caplog.at_level(logging.WARNING):
-        bench.dispatcher.carry_out([Report(progress=progress)])
+        bench.dispatcher.carry_out([progress])
     bench.steps.stop(timeout_s=PATIENCE_S)
     warned = [entry.getMessage() for entry in caplog.records]
     assert len(warned) == len(told)
@@ -174,7 +178,7 @@ def test_ranges_that_were_left_out_are_reported_by_name(caplog: pytest.LogCaptur
         dropped=(split(0, 10, 15),),
     )
     bench = Bench()
-    bench.dispatcher.carry_out([Report(progress=progress)])
+    bench.dispatcher.carry_out([progress])
     bench.steps.stop(timeout_s=PATIENCE_S)
     assert "dropped by approximate recovery: checkpoint_id=3 offsets=5" in caplog.text
 
@@ -223,7 +227,8 @@ def test_a_commit_does_not_wait_for_a_sweep() -> None:
     try:
         assert slow.began.wait(WAIT_S)
         entry = entry_of(broker.init("p/j/main.0/owner-0"))
-        (report,) = sink.committer.commit([entry], timeout_s=1.0, after_crash=False)
+        with sink.committing() as committer:
+            (report,) = committer.commit([entry], timeout_s=1.0, after_crash=False)
         assert report.outcome is not CommitOutcome.PENDING
     finally:
         slow.answered.set()

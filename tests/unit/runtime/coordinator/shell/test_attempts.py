@@ -9,14 +9,10 @@ import pytest
 
 from sluice.runtime.contracts import RegionRegistration, RegisteredAttempt, SweepReport, SweepView
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
-from sluice.runtime.coordinator.region.region_state import Fate
-from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
+from sluice.runtime.coordinator.region.region_state import Fate, RegisteredAttempts
+from sluice.runtime.coordinator.shell.action_dispatcher import BatchWaiters
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.coordinator.shell.restart_waits import (
-    BatchWaiters,
-    RequestedRestart,
-    result_within,
-)
+from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.errors import (
     FencedError,
     StorageUnreachableError,

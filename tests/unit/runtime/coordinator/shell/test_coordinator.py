@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from sluice.runtime.contracts import SweepReport, SweepView
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import FencedError, StorageError, TransactionLostError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
@@ -350,7 +350,8 @@ def test_memory_stays_flat_over_many_epochs(job: Job) -> None:
         job.source.limits.clear()
         region.barriers.clear()
         # An attempt is offered to many sweeps, and these may come late on a busy machine.
-        attempts = coordinator._attempts  # noqa: SLF001 - nobody else is reported when they are over
+        core = coordinator._running().loop._core  # noqa: SLF001 - nobody is told when they end
+        attempts = core._registered  # noqa: SLF001 - the same
         wait_for(lambda: len(attempts) < 10, what="the last sweeps of what was settled")
         gc.collect()
         return tracemalloc.get_traced_memory()[0]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.runtime.coordinator.region.pressure import PressureAlarm
+from sluice.runtime.coordinator.region.region_pace import PressureAlarm
 from sluice.runtime.coordinator.region.status_views import RegionStatusView
 from sluice.runtime.coordinator.shell.region_watch import RegionsView, RegionWatch
 from sluice.runtime.errors import UnreachableError

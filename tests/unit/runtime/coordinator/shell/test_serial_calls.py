@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from sluice.runtime.contracts import SinkContext, SinkCoordinator, SplitEnumerator, SweepView
-from sluice.runtime.coordinator.shell.serial_calls import CallQueue, SerialSink, SerialSource
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
+from sluice.runtime.coordinator.shell.source_service import CallQueue, SerialSource
 from tests.kit.threads.switched_threads import Process, Switched
 from tests.kit.waiting import PATIENCE_S, join, wait_for
 
@@ -57,8 +58,8 @@ class Slow:
 def switched() -> Iterator[Switched]:
     made = Switched(lambda _: 0)
     with made.in_modules(
-        "sluice.runtime.coordinator.shell.serial_calls",
-        "sluice.runtime.coordinator.shell.serial_calls",
+        "sluice.runtime.coordinator.committing.sink_committer",
+        "sluice.runtime.coordinator.shell.source_service",
     ):
         yield made
         made.end()
@@ -79,15 +80,14 @@ def test_calls_of_a_sink_overlap_only_where_its_contract_says_so(switched: Switc
     commit nor a renewal waits for a sweep."""
     slow = Slow(switched)
     bare = slow.methods("check", "claim", "sweep", "renew", "close")
-    bare.committer = slow.methods("commit", "abort", "await_visible", "regions_published")
+    bare.committer = slow.methods("commit")
     sink = SerialSink(cast(SinkCoordinator, bare))
-    committer = cast(SimpleNamespace, sink.committer)
-    committing: Calls = {
-        "commit": lambda: committer.commit([], timeout_s=_WAIT_S, after_crash=False),
-        "abort": lambda: committer.abort([], timeout_s=_WAIT_S),
-        "await_visible": lambda: committer.await_visible(timeout_s=_WAIT_S),
-        "regions_published": lambda: committer.regions_published(1, [], timeout_s=_WAIT_S),
-    }
+
+    def commit() -> None:
+        with sink.committing() as committer:
+            committer.commit([], timeout_s=_WAIT_S, after_crash=False)
+
+    committing: Calls = {"commit": commit}
     renewing: Calls = {"renew": sink.renew}
     rest: Calls = {
         "check": lambda: sink.check(timeout_s=_WAIT_S),
@@ -206,7 +206,7 @@ def test_who_is_interrupted_while_it_waits_keeps_nobody_out() -> None:
         holder = Holder()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "sluice.runtime.coordinator.shell.serial_calls.threading.Event",
+                "sluice.runtime.coordinator.shell.source_service.threading.Event",
                 lambda: Interrupted(has_its_turn=has_its_turn),  # noqa: B023
             )
             with pytest.raises(KeyboardInterrupt):

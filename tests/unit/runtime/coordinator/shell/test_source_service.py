@@ -22,8 +22,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RegionPlan,
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.coordinator.shell.serial_calls import SerialSource
-from sluice.runtime.coordinator.shell.source_service import SourceService
+from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
 from sluice.runtime.errors import DataLostError, UnreachableError
 from sluice.runtime.model.splits import Barrier, SplitKey, SplitRange
 from tests.kit.coordinator.core_driver import split
@@ -416,7 +415,7 @@ def test_what_was_waited_for_a_source_is_not_waited_for_again(
         return next(times_s)
 
     monkeypatch.setattr(
-        "sluice.runtime.coordinator.shell.serial_calls.time", SimpleNamespace(monotonic=monotonic)
+        "sluice.runtime.coordinator.shell.source_service.time", SimpleNamespace(monotonic=monotonic)
     )
     with serial.held(PATIENCE_S) as (_, left_s):
         assert left_s == PATIENCE_S - 4.0

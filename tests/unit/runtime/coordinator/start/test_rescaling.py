@@ -18,6 +18,7 @@ from sluice.runtime.functions.at_most_once import (
 from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import (
+    Assignment,
     CheckpointRecord,
     Redistribution,
     RegionRecord,
@@ -71,6 +72,37 @@ def test_restore_by_attempt_a_start_with_other_regions_continues_at_the_end_of_e
     } == {"main-0": [(0, 20)], "main-1": [(1, 10)], "main-2": [(2, 20)]}
     assert found.regions["main-2"].attempt_id == found.attempt_id
     assert sorted(s.end_offset for s in job.source.restored) == [10, 20, 20]
+
+
+@pytest.mark.parametrize("names", [("main-0", "main-1"), ("main",)])
+def test_a_topic_that_its_source_gives_up_leaves_the_record_and_the_others_continue(
+    names: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that another region reads from now on; a later start finds it still on record."""
+    old = two_regions(2)
+    (kept, retired), (other,) = (region.splits for region in old.regions)
+    retired = replace(retired, topic="retired", end_offset=17)
+    moved = replace(kept, topic="retired", partition=9)
+    regions = (
+        replace(old.regions[0], splits=(kept, retired, moved)),
+        replace(old.regions[1], splits=(other,)),
+    )
+    assignment = Assignment(
+        version=5,
+        regions={
+            "main-0": frozenset({kept.key, retired.key}),
+            "main-1": frozenset({other.key, moved.key}),
+        },
+    )
+    job = Job(record(0), replace(old, regions=regions, assignment=assignment), committed=(0, 2))
+    forgotten = frozenset({(kept.source_id, "retired"), ("another source", kept.topic)})
+    found = job.start(plan=replace(plan_of(*names), forgotten=forgotten))
+    ends = {s.key: s.end_offset for region in found.regions.values() for s in region.splits}
+    assert ends == {kept.key: 20, other.key: 10}
+    assert found.assignment.version > 5
+    assert {s.key for s in job.source.restored} == {kept.key, other.key}
+    assert "retired-2=17" in caplog.text
+    assert len(job.start(plan=plan_of("main-0", "main-1")).assignment.regions["main-0"]) == 2
 
 
 def test_a_crash_before_the_first_decision_leaves_the_old_assignment() -> None:
@@ -218,7 +250,7 @@ def test_counts_of_regions_that_became_one_are_added() -> None:
 
 def test_dropped_ranges_of_a_vanished_region_stay_counted() -> None:
     """In the region that continues with its splits, whose next batch adds them up."""
-    entries = [encode_drops(Drops(in_all=n), operator_id="source") for n in (5, 7)]
+    entries = [encode_drops(Drops(in_all=n, ranges=()), operator_id="source") for n in (5, 7)]
     old = two_regions(2)
     regions = tuple(
         replace(region, operator_states=(entry,))
@@ -237,7 +269,7 @@ def test_what_a_vanished_region_kept_stays_with_readers_of_its_source(kept: str)
     audit = (replace(GRAPH[0], operator_id="audit", name="audit"),)
     entry = {
         "counted": encode_totals(RecordCounts(read=5), operator_id="source"),
-        "dropped": encode_drops(Drops(in_all=5), operator_id="source"),
+        "dropped": encode_drops(Drops(in_all=5, ranges=()), operator_id="source"),
         "held": replace(committable("held"), redistribution=Redistribution.SPLIT),
     }[kept]
     main, side = two_regions(2).regions

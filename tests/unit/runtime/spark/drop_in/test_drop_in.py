@@ -144,15 +144,17 @@ def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
     queries = DropInQueries(cast(Any, None), cast(Any, None), host="127.0.0.1")
     queries.close()
     with pytest.raises(FencedError, match="being stopped"):
-        queries.call("begin", {"format": "any", "location": "/at", "options": {}})
+        queries.call("begin", {"format_name": "any", "location": "/at", "options": {}})
 
 
 @pytest.mark.parametrize("named", [KafkaFormat, FilesFormat])
-def test_a_frame_that_is_no_stream_is_refused_with_what_to_do(named: type[DataSource]) -> None:
-    """As within foreachBatch, where Spark itself says no more than that there is no such method."""
-    with pytest.raises(ConfigError, match="streams only") as refused:
+def test_a_frame_that_spark_writes_itself_is_refused_with_what_to_do(
+    named: type[DataSource],
+) -> None:
+    """As by ``writeTo``, or in a process without `sluice.install`."""
+    with pytest.raises(ConfigError, match=r"save\(\) only") as refused:
         named({}).writer(StructType(), overwrite=False)
-    assert "df.writeStream" in str(refused.value)
+    assert "df.write.format" in str(refused.value)
 
 
 def test_who_reads_the_format_of_files_is_told_how() -> None:

@@ -21,6 +21,7 @@ from sluice.runtime.errors import ConfigError, FencedError, StreamError, Unreach
 from sluice.runtime.service.drop_in_client import DropInClient, QueryRun
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.drop_in import drop_in_queries as drop_in
+from sluice.runtime.spark.drop_in import drop_in_run
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter
 from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY, prepare
@@ -44,7 +45,7 @@ def test_drop_in_abort_an_abort_after_a_commit_that_raised_leaves_the_decision_a
     transaction = world.write(run, 0)
     world.reachable = False
     with monkeypatch.context() as hasty:  # the commits below have their time
-        hasty.setattr(drop_in, "_COMMIT_TIMEOUT_S", 0.3)
+        hasty.setattr(drop_in_run, "_COMMIT_TIMEOUT_S", 0.3)
         with pytest.raises(UnreachableError, match="it may be decided"):
             world.commit(run, 0, transaction)
     wait_for(lambda: world.is_decided(run, 0), what="the decision")
@@ -129,7 +130,7 @@ def test_a_run_that_cannot_be_stopped_leaves_no_other_one_running(
             raise ConnectionError("no answer")
 
     monkeypatch.setattr(ActiveQuery, "stop", stop)
-    coordinators = [run.coordinator for run in world.queries._runs.values()]  # noqa: SLF001
+    coordinators = [run.began.coordinator for run in world.queries._runs.values()]  # noqa: SLF001
     with pytest.raises(ConnectionError):
         world.queries.close()
     assert sorted(stopped) == sorted([world.query.runId, other.runId])

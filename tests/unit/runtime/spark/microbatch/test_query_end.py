@@ -19,6 +19,7 @@ from sluice.runtime.spark.microbatch.query_end import stop_query
 from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.microbatch.stateful_batches import (
     ReplayProgress,
+    late_rows,
     repeats_its_result,
     tasks_done,
     wants_another,
@@ -317,3 +318,30 @@ def test_schemas_are_reported_with_the_store_of_the_operator_that_they_are_of() 
         {"operator": 0, "store": "default", "schemas": [_struct("key")]},
         {"operator": 2, "store": "left", "schemas": [_struct("at")]},
     ]
+
+
+class Plan:
+    """A physical plan, as py4j shows it."""
+
+    def __init__(self, late: int | None, *children: "Plan") -> None:
+        self._late, self._children = late, children
+
+    def metrics(self) -> Any:
+        metric = SimpleNamespace(value=lambda: self._late)
+        found = SimpleNamespace(isDefined=lambda: self._late is not None, get=lambda: metric)
+        return SimpleNamespace(get=lambda name: name == "numRowsDroppedByWatermark" and found)
+
+    def children(self) -> Any:
+        return SimpleNamespace(size=lambda: len(self._children), apply=self._children.__getitem__)
+
+
+def test_late_rows_of_all_stateful_operators_are_counted() -> None:
+    """With the watermark that they were later than; nothing before the query has begun."""
+    plan = Plan(None, Plan(2, Plan(None)), Plan(3))
+    execution = SimpleNamespace(
+        lastExecution=lambda: SimpleNamespace(executedPlan=lambda: plan),
+        watermarkTracker=lambda: SimpleNamespace(currentWatermark=lambda: 7000),
+    )
+    query = SimpleNamespace(_jsq=SimpleNamespace(streamingQuery=lambda: execution))
+    assert late_rows(cast(StreamingQuery, query)) == (5, 7000)
+    assert late_rows(None) == (0, 0)

@@ -12,6 +12,7 @@ import pytest
 from sluice.runtime.contracts import WriterFactory
 from sluice.runtime.errors import (
     DamagedCheckpointError,
+    DeliveryError,
     FencedError,
     StorageUnreachableError,
     StreamError,
@@ -20,6 +21,7 @@ from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateSnapshot
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import Barrier, BatchKey
@@ -31,6 +33,7 @@ from sluice.runtime.spark.microbatch.region_start import (
     replayed,
     require_rewindable,
 )
+from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.tasks.region_tasks import TaskResult
 from sluice.runtime.storage.file_system import Entry
 from tests.kit.coordinator.checkpoint_records import record
@@ -96,8 +99,42 @@ def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine
     found = world.query.failure()
     assert world.coordinator.told[-1] == ("failed", found)
     assert type(found) is StreamError
-    assert "[region=main attempt_id=3 error=ValueError: not this time traceback=" in str(found)
+    where = "[region=main attempt_id=3 error=ValueError: not this time source_ranges=in-0[3,5) "
+    assert where in str(found)
     assert found.__cause__ is error
+
+
+def test_a_refused_record_of_a_transform_has_the_ranges_of_its_epoch() -> None:
+    """Its task sees rows of Spark's plan, without their ranges."""
+    world = RegionWorld()
+    error = DeliveryError("Kafka: refused", {"code": "INVALID_TIMESTAMP"}, "Clamp it.")
+    with pytest.raises(RuntimeError, match="DeliveryError"):
+        world.batch(1, barrier(), error=error)
+    assert error.args[1]["source_ranges"] == "in-0[3,5)"
+
+
+def test_late_rows_are_counted_for_each_epoch_and_are_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says how far the watermark is ahead: one record from the future makes all others late."""
+    told = iter([(3, 90_000), (0, 0), (2, 90_000)])
+    module = "sluice.runtime.spark.microbatch.region_query"
+    monkeypatch.setattr(f"{module}.late_rows", lambda _: next(told))
+    monkeypatch.setattr(f"{module}.wants_another", lambda *_: False)
+    monkeypatch.setattr(StateDescriber, "after", lambda *_: None)
+    world = RegionWorld(stateful=True)
+    for batch_id in (1, 2, 3):
+        world.batch(batch_id, barrier(6 + batch_id))
+    assert [counts.get("windows") for counts in world.coordinator.counts] == [
+        RecordCounts(late=3),
+        None,
+        RecordCounts(late=2),
+    ]
+    assert [m for m in caplog.messages if "later than the watermark" in m] == [
+        "Spark dropped rows that are later than the watermark; raise its delay, or filter "
+        "timestamps from the future before withWatermark: region=main operator=windows rows=3 "
+        "watermark=1970-01-01T00:01:30+00:00 ahead_of_clock_s=90"
+    ]
 
 
 def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:

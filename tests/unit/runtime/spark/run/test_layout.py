@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +23,8 @@ from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts, 
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.region_layout import lay_out
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
+
+_HINDRANCE = partial(hindrance_of, interval_s=1.0, is_approximate=False)
 
 
 class _Source(KafkaSource):
@@ -320,13 +323,8 @@ def test_what_hinders_a_region_is_named(case: _Case) -> None:
     """And asking for the continuous engine is refused with it; auto takes the other one."""
     assert case.named in (hindrance_of(case.region, interval_s=1.0, is_approximate=False) or "")
     with pytest.raises(ConfigError, match=case.named):
-        choose_engine(
-            Engine.CONTINUOUS, [case.region], slots=4, interval_s=1.0, is_approximate=False
-        )
-    assert (
-        choose_engine(Engine.AUTO, [case.region], slots=4, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
+        choose_engine(Engine.CONTINUOUS, [case.region], slots=4, hindrance=_HINDRANCE)
+    assert choose_engine(Engine.AUTO, [case.region], slots=4, hindrance=_HINDRANCE) == frozenset()
 
 
 def test_approximate_recovery_is_of_micro_batches() -> None:
@@ -361,32 +359,19 @@ def test_a_sink_whose_cluster_allows_no_continuous_tasks_hinders_its_region() ->
 def test_continuous_order_no_region_waits_for_a_core_for_ever() -> None:
     regions = [_region(name) for name in ("a", "b", "c")]
     names = frozenset({"a", "b", "c"})
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=3, interval_s=1.0, is_approximate=False) == names
-    )
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=2, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
+    assert choose_engine(Engine.AUTO, regions, slots=3, hindrance=_HINDRANCE) == names
+    assert choose_engine(Engine.AUTO, regions, slots=2, hindrance=_HINDRANCE) == frozenset()
     with pytest.raises(ConfigError, match="too few"):
-        choose_engine(Engine.CONTINUOUS, regions, slots=2, interval_s=1.0, is_approximate=False)
+        choose_engine(Engine.CONTINUOUS, regions, slots=2, hindrance=_HINDRANCE)
 
 
 def test_other_regions_of_the_job_keep_a_core() -> None:
     other = _region("t", pipeline=Pipeline(_source(), steps=[_TRANSFORM]))
     regions = [_region("a"), _region("b"), other]
     suited = frozenset({"a", "b"})
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=3, interval_s=1.0, is_approximate=False) == suited
-    )
-    assert (
-        choose_engine(Engine.AUTO, regions, slots=2, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
-    assert (
-        choose_engine(Engine.MICRO_BATCH, regions, slots=9, interval_s=1.0, is_approximate=False)
-        == frozenset()
-    )
+    assert choose_engine(Engine.AUTO, regions, slots=3, hindrance=_HINDRANCE) == suited
+    assert choose_engine(Engine.AUTO, regions, slots=2, hindrance=_HINDRANCE) == frozenset()
+    assert choose_engine(Engine.MICRO_BATCH, regions, slots=9, hindrance=_HINDRANCE) == frozenset()
 
 
 @pytest.mark.parametrize(

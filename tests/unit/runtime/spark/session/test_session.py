@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sluice
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.spark.session.hosts import Executor, HostExclusion
 from sluice.runtime.spark.session.spark_session import (
@@ -97,6 +97,13 @@ def test_formats_are_not_installed_in_a_session_that_was_stopped() -> None:
     known = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None, appName="shop"))
     with pytest.raises(ConfigError, match=r"has been stopped .*application=shop"):
         sluice.install(cast(SparkSession, known))
+
+
+def test_a_session_of_spark_connect_is_refused_by_name() -> None:
+    """Its process has no JVM, and a missing attribute would be the error."""
+    named = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    with pytest.raises(ConfigError, match=r"Spark Connect.*builder\.master"):
+        sluice.install(cast(SparkSession, named()))
 
 
 def test_a_source_gets_quick_processes_and_keeps_the_users_search_path() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext
 
 from sluice.runtime.contracts import TaskScope, WriterFactory
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import (
     ConfigError,
     DeliveryError,

@@ -264,3 +264,21 @@ def test_what_a_sink_has_decided_is_committed_also_where_it_has_no_transactions_
     assert report.outcome is CommitOutcome.ABORTED
     assert committer.await_visible(timeout_s=1)
     assert harness.visible() == 3
+
+
+def test_brokers_without_part_of_the_transaction_api_are_refused_at_the_start() -> None:
+    """By the missing requests and the oldest Kafka that has them; at least once needs none."""
+    harness = FakeHarness(2)
+    old = dataclasses.replace(
+        CLUSTER, missing_requests=("DescribeTransactions", "FindCoordinator v4")
+    )
+    with patch.object(FakeWire, "cluster", lambda *_, **__: old):
+        with pytest.raises(ConfigError, match=r"DescribeTransactions, FindC.*Kafka 3\.0"):
+            _coordinator(harness).check(timeout_s=1)
+        plain = PlainSinkCoordinator(
+            KafkaConnection(bootstrap_servers="fake:1"),
+            topics=(),
+            guarantee="at-least-once",
+            connect=lambda _: harness.wire,
+        )
+        assert plain.check(timeout_s=1)["guarantee"] == "at-least-once"

@@ -14,9 +14,6 @@ from sluice.connectors.kafka.tools.broker import embedded_kafka as embedded
 from sluice.connectors.kafka.tools.broker import kafka_cli as _cli
 from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
-    BrokerSecurity,
-    SecurityProtocol,
-    format_arguments,
     server_properties,
 )
 from sluice.connectors.kafka.tools.broker.embedded_kafka import (
@@ -35,7 +32,7 @@ from sluice.runtime.embedded.ivy import (
 )
 from sluice.runtime.embedded.java import find_java, parse_version
 from sluice.runtime.embedded.shared_classes import Prepared
-from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
+from sluice.runtime.errors import MissingRequirementError, UnreachableError
 
 
 @pytest.mark.parametrize(
@@ -96,54 +93,21 @@ def test_ivy_is_asked_for_all_artifacts_at_once() -> None:
     assert 'name="y" rev="2" conf="default->default" transitive="false"' in text
 
 
-def _properties(security: BrokerSecurity | None, **overrides: str) -> dict[str, str]:
+def _properties(**overrides: str) -> dict[str, str]:
     return server_properties(
-        ports=BrokerPorts(plain=1, controller=2, secure=3),
-        log_dir=Path("/data"),
-        security=security,
-        keystore=Path("/k"),
-        keystore_password="kp",
-        overrides=overrides,
+        ports=BrokerPorts(plain=1, controller=2), log_dir=Path("/data"), overrides=overrides
     )
 
 
-def test_open_broker_has_no_second_listener() -> None:
-    properties = _properties(None)
+def test_the_broker_has_one_listener() -> None:
+    properties = _properties()
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1"
     assert not any("sasl" in key for key in properties)
 
 
 def test_idle_broker_writes_nothing() -> None:
     """Kafka's default is a record each half second, into a log that is kept."""
-    assert _properties(None)["metadata.max.idle.interval.ms"] == "0"
-
-
-def test_secure_listener_offers_its_mechanisms() -> None:
-    """PLAIN users stand in the properties, SCRAM users in the format arguments."""
-    security = BrokerSecurity(
-        protocol=SecurityProtocol.SASL_SSL,
-        users={"ann": "pw"},
-        mechanisms=("PLAIN", "SCRAM-SHA-256"),
-    )
-    properties = _properties(security)
-    assert properties["listener.name.secure.sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-256"
-    assert 'user_ann="pw"' in properties["listener.name.secure.plain.sasl.jaas.config"]
-    arguments = format_arguments(
-        cluster_id="c", properties_file=Path("/p"), transaction_version=1, security=security
-    )
-    assert arguments[-2:] == ["--add-scram", "SCRAM-SHA-256=[name=ann,password=pw]"]
-    assert "transaction.version=1" in arguments
-
-
-def test_passwords_are_not_in_the_repr() -> None:
-    """A broker's users may be logged by accident; their passwords may not."""
-    assert "pw" not in repr(BrokerSecurity(users={"ann": "pw"}))
-
-
-def test_unknown_mechanism_is_refused() -> None:
-    """GSSAPI needs a key distribution centre, which is not embedded."""
-    with pytest.raises(ConfigError, match="mechanism"):
-        BrokerSecurity(mechanisms=("GSSAPI",))
+    assert _properties()["metadata.max.idle.interval.ms"] == "0"
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), UnreachableError("no", {}, "Look.")])

@@ -10,8 +10,9 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.demo import observer
 from sluice.connectors.kafka.tools.demo.demo_view import Outcome
 from sluice.connectors.kafka.tools.demo.observer import Observer
-from sluice.runtime.checker import History, Record, check, check_prefix
+from sluice.runtime.checker import History, Record
 from sluice.runtime.errors import UnreachableError
+from tests.kit.memory_checker import check, check_prefix
 from tests.kit.waiting import PATIENCE_S
 
 

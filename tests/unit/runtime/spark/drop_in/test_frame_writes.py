@@ -1,0 +1,234 @@
+"""``df.write``: which batches are written, and what the next write does with an earlier one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, cast
+
+import pytest
+from pyspark.sql import DataFrame
+
+from sluice.runtime.errors import ConfigError, UnreachableError, WrongJobError
+from sluice.runtime.spark.drop_in import drop_in_run
+from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
+from sluice.runtime.spark.drop_in.frame_writes import FrameWrite, FrameWrites
+from tests.kit.drop_in_simulation import FORMAT, Execution, Query, World
+from tests.kit.fakes import TransactionState, attempt_of, entry_of, transactional_id
+
+
+@dataclass
+class Frame:
+    """A frame of one row, in a callback of a query or outside."""
+
+    row: int
+    batch: int | None = None
+    _jsparkSession: object = None
+    replays: int = 0
+
+    @property
+    def sparkSession(self) -> Self:
+        return self
+
+    sparkContext = conf = write = sparkSession
+
+    def getLocalProperty(self, name: str) -> str | None:
+        assert name == "streaming.sql.batchId"
+        return None if self.batch is None else str(self.batch)
+
+    def get(self, name: str) -> str:
+        return name
+
+    def semanticHash(self) -> int:
+        return self.row
+
+    def format(self, name: str) -> Self:
+        assert name == "noop"
+        return self
+
+    def mode(self, _name: str) -> Self:
+        return self
+
+    def save(self) -> None:
+        self.replays += 1
+
+
+class Frames(World):
+    """Writes frames of rows to the fake broker."""
+
+    def __init__(self, location: Path, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(location)
+        self.frames = FrameWrites(self.queries)
+        self.fails = False
+        self.written: list[int] = []
+        world = self
+
+        def write(self: DropInRun, frame: Any, batch_id: int) -> PreCommitted:
+            batch = self.batch(batch_id)
+            world.written.append(frame.row)
+            name = transactional_id(self.job_uid, batch, f"task-{len(world.written)}")
+            transaction = world.broker.init(name)
+            self.coordinator.register(attempt_of(transaction, batch, operator_id=self.operator_id))
+            world.broker.append(transaction, 0, frame.row)
+            if world.fails:
+                raise ValueError("a task failed")
+            entry = entry_of(transaction, operator_id=self.operator_id)
+            return PreCommitted(committables=[entry], decide_by_s=None)
+
+        patch.setattr(DropInRun, "_write", write)
+
+    def close(self) -> None:
+        super().close()
+        self.frames.close()
+
+    def save(self, frame: Frame, batch_id: int | None, **options: str) -> None:
+        """As the user's call."""
+        self.frames.save(
+            FrameWrite(
+                frame=cast(DataFrame, frame),
+                format_name=FORMAT,
+                options=options,
+                batch_id=batch_id,
+                location=self.location,
+            )
+        )
+
+    def visible(self) -> list[int]:
+        """Rows that readers see."""
+        return list(self.broker.read_committed(0))
+
+    def in_callback(self, row: int, batch_id: int) -> Frame:
+        """A frame of the query's batch."""
+        return Frame(row, batch_id, self.query._jsq)  # noqa: SLF001
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Frames]:
+    made = Frames(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("in_query", [False, True])
+def test_batch_identity_a_repeated_batch_is_not_written_again(
+    world: Frames, *, in_query: bool
+) -> None:
+    """It is run: a stateful operator upstream commits its state after its last row."""
+    frame = world.in_callback(7, 3) if in_query else Frame(7)
+    world.save(frame, 3)
+    world.save(frame, 3)
+    assert world.visible() == [7]
+    assert frame.replays == 1
+
+
+def test_batch_identity_a_repeated_batch_of_a_restarted_query_is_not_written_again(
+    world: Frames,
+) -> None:
+    """Its frame is another one to Spark, though its rows are the same."""
+    world.save(world.in_callback(7, 3), 3)
+    world.query.runId = "run-2"
+    world.save(world.in_callback(8, 3), 3)
+    assert world.visible() == [7]
+    assert world.written == [7]
+
+
+def test_a_decided_batch_is_committed_by_the_next_write(
+    world: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers did not answer: the caller does not know, and asks again."""
+    with monkeypatch.context() as hasty:
+        hasty.setattr(drop_in_run, "_COMMIT_TIMEOUT_S", 0.3)
+        world.reachable = True
+        _lose_the_brokers_after_the_decision(world, hasty)
+        with pytest.raises(UnreachableError, match="it may be decided"):
+            world.save(Frame(7), 3)
+    assert world.visible() == []
+    world.reachable = True
+    world.save(Frame(7), 3)
+    assert world.visible() == [7]
+    assert world.written == [7]
+
+
+def _lose_the_brokers_after_the_decision(world: Frames, patch: pytest.MonkeyPatch) -> None:
+    commit: Callable[..., None] = DropInRun.commit
+
+    def lossy(self: DropInRun, *args: Any, **options: Any) -> None:
+        world.reachable = False
+        commit(self, *args, **options)
+
+    patch.setattr(DropInRun, "commit", lossy)
+
+
+def test_a_batch_without_a_decision_is_aborted_and_written_again(world: Frames) -> None:
+    """No row of the first try is ever visible."""
+    world.fails = True
+    with pytest.raises(ValueError, match="a task failed"):
+        world.save(world.in_callback(7, 3), 3)
+    assert not world.broker.ongoing()
+    world.fails = False
+    world.save(world.in_callback(7, 3), 3)
+    assert world.visible() == [7]
+    assert world.written == [7, 7]
+
+
+def test_frames_without_an_id_are_all_written(world: Frames) -> None:
+    """Their own numbers never meet those of a callback's batches."""
+    for row in (1, 2):
+        world.save(Frame(row), None)
+    world.save(world.in_callback(3, 1), 1)
+    assert sorted(world.visible()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("batch_id", [0, 2])
+def test_a_batch_below_the_newest_one_is_refused(world: Frames, batch_id: int) -> None:
+    """Spark never repeats it: it is another query's, and its rows would be left out."""
+    world.save(Frame(7), 3)
+    with pytest.raises(ConfigError, match="below the last one"):
+        world.save(Frame(8), batch_id)
+
+
+def test_a_batch_of_another_query_is_refused(world: Frames) -> None:
+    """Also the same number."""
+    world.save(world.in_callback(7, 0), 0)
+    other = Query(id="22222222-query", runId="run-9", _jsq=Execution(name="another"))
+    world.session.active.append(other)
+    with pytest.raises(WrongJobError, match="another query has written"):
+        world.save(Frame(8, 0, other._jsq), 0)  # noqa: SLF001
+
+
+def test_a_second_write_of_one_batch_is_refused(world: Frames) -> None:
+    """Its rows would be taken for those of the first one, and left out."""
+    world.save(world.in_callback(7, 0), 0)
+    with pytest.raises(ConfigError, match="two writes of a batch"):
+        world.save(world.in_callback(8, 0), 0)
+    with pytest.raises(ConfigError, match="two writes of a batch"):
+        world.save(world.in_callback(7, 0), 0, topic="other")
+    world.save(world.in_callback(7, 0), 0)
+    world.save(world.in_callback(9, 1), 1, topic="other")
+    assert world.visible() == [7, 9]
+
+
+def test_a_second_write_of_one_batch_is_refused_also_in_the_run_that_repeats_it(
+    world: Frames,
+) -> None:
+    """The first run ended with that error; without it, the second write's rows would be lost."""
+    world.save(world.in_callback(7, 0), 0)
+    world.query.runId = "run-2"
+    world.save(world.in_callback(70, 0), 0)
+    with pytest.raises(ConfigError, match="two writes of a batch"):
+        world.save(world.in_callback(80, 0), 0)
+    assert world.written == [7]
+
+
+def test_the_batch_id_of_a_callback_is_that_of_its_batch(world: Frames) -> None:
+    """Another number would be known to no later run."""
+    with pytest.raises(ConfigError, match=r"batchId=4 batch=3.*second argument"):
+        world.save(world.in_callback(7, 3), 4)
+
+
+def test_transactions_of_a_frame_are_never_left_open(world: Frames) -> None:
+    """Readers would wait for them."""
+    world.fails = True
+    with pytest.raises(ValueError, match="a task failed"):
+        world.save(Frame(7), None)
+    states = {each.state for each in world.broker.transactions.values()}
+    assert states == {TransactionState.ABORTED}
