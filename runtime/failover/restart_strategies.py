@@ -52,7 +52,7 @@ class RestartStrategy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedDelayRestart:
+class FixedDelayRestart(RestartStrategy):
     """A fixed number of restarts in one run of the job, each after the same delay.
 
     Attributes:
@@ -67,7 +67,6 @@ class FixedDelayRestart:
         _require({"attempts": self.attempts >= 0, "delay_s": 0 <= self.delay_s < math.inf})
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
-        """See `RestartStrategy`."""
         del draw
         if past.count >= self.attempts:
             return None
@@ -75,7 +74,7 @@ class FixedDelayRestart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExponentialDelayRestart:
+class ExponentialDelayRestart(RestartStrategy):
     """Delays that grow with each failure, and are reset after a time without one.
 
     Attributes:
@@ -111,7 +110,6 @@ class ExponentialDelayRestart:
         )
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
-        """See `RestartStrategy`."""
         is_first = past.due_s is None or now_s - past.due_s >= self.reset_backoff_threshold_s
         count = 1 if is_first else past.count + 1
         limit = self.attempts_before_reset_backoff
@@ -125,7 +123,7 @@ class ExponentialDelayRestart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureRateRestart:
+class FailureRateRestart(RestartStrategy):
     """A maximum rate of failures; each restart after the same delay.
 
     Attributes:
@@ -148,7 +146,6 @@ class FailureRateRestart:
         )
 
     def after_failure(self, past: Restarts, now_s: float, *, draw: float) -> Restarts | None:
-        """See `RestartStrategy`."""
         del draw
         since_s = now_s - self.failure_rate_interval_s
         failures_s = (*(at_s for at_s in past.failures_s if at_s >= since_s), now_s)

@@ -8,7 +8,13 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Protocol
 
-from sluice.runtime.contracts import AttemptState, AttemptStatus, RegionAttempt, RegionRegistration
+from sluice.runtime.contracts import (
+    AttemptState,
+    AttemptStatus,
+    RegionAttempt,
+    RegionHandle,
+    RegionRegistration,
+)
 from sluice.runtime.errors import (
     FencedError,
     IllegalTransitionError,
@@ -65,7 +71,7 @@ class _Attempt:
         return self.stopping
 
 
-class HostedRegion:
+class HostedRegion(RegionHandle):
     """`sluice.runtime.contracts.RegionHandle` for a region of this process.
 
     Driver. An attempt starts in the thread of the caller. It stops in a thread of its own, so that
@@ -86,7 +92,6 @@ class HostedRegion:
 
     @property
     def region(self) -> str:
-        """See `RegionHandle.region`."""
         return self._region
 
     def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
@@ -135,7 +140,6 @@ class HostedRegion:
             )
 
     def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
-        """See `RegionHandle.stop`."""
         until_s = time.monotonic() + timeout_s
         with self._changed:
             self._over_through = max(self._over_through, attempt_id)
@@ -157,7 +161,6 @@ class HostedRegion:
         return True
 
     def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
-        """See `RegionHandle.register`."""
         del timeout_s
         with self._changed:
             attempt = self._attempt
@@ -174,7 +177,6 @@ class HostedRegion:
         return attempt.running.registration()
 
     def status(self, *, check_storage: bool = False, timeout_s: float) -> AttemptStatus:
-        """See `RegionHandle.status`."""
         del timeout_s  # the client of a file system bounds each of its calls
         with self._changed:
             attempt, starting = self._attempt, self._starting

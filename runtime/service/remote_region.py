@@ -64,7 +64,7 @@ class RegionDoor:
         )
 
 
-class RemoteRegion:
+class RemoteRegion(RegionHandle):
     """`sluice.runtime.contracts.RegionHandle` over HTTP. Driver; every method is thread-safe.
 
     Args:
@@ -82,16 +82,13 @@ class RemoteRegion:
 
     @property
     def region(self) -> str:
-        """See `RegionHandle.region`."""
         return self._region
 
     def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
-        """See `RegionHandle.start`."""
         with self._understood("start"):
             self._ask("start", {"attempt": to_json(attempt)}, timeout_s)
 
     def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
-        """See `RegionHandle.stop`."""
         with self._understood("stop"):
             found = self._ask("stop", {"attempt_id": attempt_id}, timeout_s)
             if not isinstance(found, bool):
@@ -99,7 +96,6 @@ class RemoteRegion:
             return found
 
     def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
-        """See `RegionHandle.register`."""
         with self._understood("register"):
             found = self._ask("register", {"attempt_id": attempt_id}, timeout_s)
             return from_json(RegionRegistration, found)

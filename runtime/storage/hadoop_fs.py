@@ -14,7 +14,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.runtime.errors import StorageError, StreamError
-from sluice.runtime.storage.file_system import Entry
+from sluice.runtime.storage.file_system import Entry, FileSystem
 from sluice.runtime.storage.hadoop_errors import exceptions_of, failure_kind, typed
 
 __all__ = ["HadoopFileSystem"]
@@ -41,7 +41,7 @@ _ABSENT = ("FileNotFoundException",)
 _BRIDGES = ("py4j", "pyspark")
 
 
-class HadoopFileSystem:
+class HadoopFileSystem(FileSystem):
     """`sluice.runtime.storage.file_system.FileSystem` below one directory of HDFS.
 
     Driver or command line, the process with the gateway. It has a client of its own, so it neither
@@ -55,7 +55,6 @@ class HadoopFileSystem:
         self._opening = threading.Lock()  # two first threads open one client
 
     def read(self, path: str) -> bytes | None:
-        """See `FileSystem.read`."""
         with self._translated("read", path):
             try:
                 stream = self._fs.open(self._at(path))
@@ -69,7 +68,6 @@ class HadoopFileSystem:
                 stream.close()
 
     def entries(self, path: str) -> list[Entry]:
-        """See `FileSystem.entries`."""
         with self._translated("list", path):
             entries = (
                 Entry(
@@ -110,7 +108,6 @@ class HadoopFileSystem:
             raise
 
     def exists(self, path: str) -> bool:
-        """See `FileSystem.exists`."""
         with self._translated("look up", path):
             return bool(self._fs.exists(self._at(path)))
 
@@ -136,7 +133,6 @@ class HadoopFileSystem:
         return stream
 
     def place(self, temporary: str, path: str) -> bool:
-        """See `FileSystem.place`."""
         with self._translated("publish", path):
             if self._fs.rename(self._at(temporary), self._at(path)):
                 return True
@@ -152,7 +148,6 @@ class HadoopFileSystem:
         """See `FileSystem.make_durable`: the NameNode answers after its edit log is durable."""
 
     def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
-        """See `FileSystem.replace`."""
         directory, _, name = path.rpartition("/")
         temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp".lstrip("/")
         try:
@@ -169,7 +164,6 @@ class HadoopFileSystem:
             raise
 
     def length_bytes(self, path: str) -> int | None:
-        """See `FileSystem.length_bytes`."""
         with self._translated("look up", path):
             try:
                 status = self._fs.getFileStatus(self._at(path))
@@ -180,7 +174,6 @@ class HadoopFileSystem:
             return None if status.isDirectory() else int(status.getLen())
 
     def make_directories(self, path: str) -> None:
-        """See `FileSystem.make_directories`."""
         with self._translated("make a directory", path):
             self._fs.mkdirs(self._at(path))
 

@@ -23,7 +23,7 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.storage.file_system import NAME_TOO_LONG, Entry
+from sluice.runtime.storage.file_system import NAME_TOO_LONG, Entry, FileSystem
 
 __all__ = ["LocalFileSystem", "local_failure"]
 
@@ -39,7 +39,7 @@ _AWAY = {
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 
 
-class LocalFileSystem:
+class LocalFileSystem(FileSystem):
     """`FileSystem` below one directory; made at the first write."""
 
     def __init__(self, root: Path) -> None:
@@ -47,7 +47,6 @@ class LocalFileSystem:
         self.uri = f"file://{self._root.as_posix()}"
 
     def read(self, path: str) -> bytes | None:
-        """See `FileSystem.read`."""
         with self._translated("read", path):
             try:
                 return self._at(path).read_bytes()
@@ -55,7 +54,6 @@ class LocalFileSystem:
                 return None
 
     def entries(self, path: str) -> list[Entry]:
-        """See `FileSystem.entries`."""
         with self._translated("list", path):
             try:
                 found = list(os.scandir(self._at(path)))
@@ -68,7 +66,6 @@ class LocalFileSystem:
             ]
 
     def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:
-        """See `FileSystem.names`."""
         with self._translated("list", path):
             try:
                 return [
@@ -78,12 +75,10 @@ class LocalFileSystem:
                 return []
 
     def exists(self, path: str) -> bool:
-        """See `FileSystem.exists`."""
         with self._translated("look up", path):
             return _status(self._at(path)) is not None
 
     def write_temporary(self, path: str, data: bytes) -> None:
-        """See `FileSystem.write_temporary`."""
         with self._translated("write", path):
             target = self._at(path)
             _make_directories(target.parent)
@@ -93,7 +88,6 @@ class LocalFileSystem:
                 os.fsync(file.fileno())
 
     def place(self, temporary: str, path: str) -> bool:
-        """See `FileSystem.place`."""
         source, target = self._at(temporary), self._at(path)
         with self._translated("publish", path):
             try:
@@ -110,7 +104,6 @@ class LocalFileSystem:
             return True
 
     def make_durable(self, path: str) -> None:
-        """See `FileSystem.make_durable`."""
         with self._translated("sync", path):
             target = self._at(path)
             with target.open("rb") as file:
@@ -118,7 +111,6 @@ class LocalFileSystem:
             _sync_directory(target.parent)
 
     def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
-        """See `FileSystem.replace`."""
         target = self._at(path)
         temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
         with self._translated("write", path):
@@ -133,18 +125,15 @@ class LocalFileSystem:
             _sync_directory(target.parent)
 
     def length_bytes(self, path: str) -> int | None:
-        """See `FileSystem.length_bytes`."""
         with self._translated("look up", path):
             found = _status(self._at(path))
             return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def make_directories(self, path: str) -> None:
-        """See `FileSystem.make_directories`."""
         with self._translated("make a directory", path):
             _make_directories(self._at(path))
 
     def join(self, sources: Sequence[str], path: str) -> int:
-        """See `FileSystem.join`."""
         with self._translated("copy into", path):
             target = self._at(path)
             _make_directories(target.parent)
@@ -162,7 +151,6 @@ class LocalFileSystem:
             shutil.copyfileobj(part, joined, _COPY_BYTES)
 
     def move(self, source: str, path: str) -> bool:
-        """See `FileSystem.move`."""
         with self._translated("move a file", path):
             target = self._at(path)
             if _status(target) is not None:
@@ -171,7 +159,6 @@ class LocalFileSystem:
             return True
 
     def sync_directory(self, path: str) -> None:
-        """See `FileSystem.sync_directory`."""
         with self._translated("sync", path):
             _sync_directory(self._at(path))
 

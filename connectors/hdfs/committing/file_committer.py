@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, decode_file_set
-from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
+from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport, Committer
 from sluice.runtime.errors import AuthenticationError, StorageError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -91,7 +91,7 @@ class _Progress:
                 self.directories.clear()
 
 
-class FileCommitter:
+class FileCommitter(Committer):
     """Implements `sluice.runtime.contracts.Committer` for file sets of any target.
 
     Driver or command line. A rename counts only if its answer is true. After false, an error or no
@@ -126,7 +126,6 @@ class FileCommitter:
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
     ) -> list[CommitReport]:
-        """See `sluice.runtime.contracts.Committer.commit`."""
         deadline_s = self._clock() + timeout_s
         publish = partial(self._publish, deadline_s=deadline_s, check_first=after_crash)
         return [_guarded(partial(publish, decode_file_set(entry))) for entry in committables]

@@ -5,7 +5,7 @@ started from a copy of its checkpoint directory has the same uid. Without a leas
 would delete files that the other one has staged, and both would publish the same rows.
 """
 
-from sluice.runtime.ownership.lease import LeasedOutput, LeaseRecord
+from sluice.runtime.ownership.lease import LeasedOutput, LeaseRecord, LeaseStore
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["LEASE_FILE", "FileLeaseStore", "leased_staging"]
@@ -24,7 +24,7 @@ def leased_staging(uri: str) -> LeasedOutput:
     )
 
 
-class FileLeaseStore:
+class FileLeaseStore(LeaseStore):
     """Implements `sluice.runtime.ownership.lease.LeaseStore`. Driver; one thread at a time.
 
     Args:
@@ -37,13 +37,11 @@ class FileLeaseStore:
         self._path = f"{root}/{LEASE_FILE}"
 
     def read(self) -> LeaseRecord | None:
-        """See `LeaseStore.read`."""
         data = self._fs.read(self._path)
         return None if data is None else LeaseRecord.decode(data.decode(errors="replace"))
 
     def write(self, record: LeaseRecord) -> None:
-        """See `LeaseStore.write`."""
         self._fs.replace(self._path, record.encode().encode())
 
     def close(self) -> None:
-        """See `LeaseStore.close`."""
+        """Holds nothing open."""

@@ -17,6 +17,7 @@ from sluice.runtime.contracts import (
     Committer,
     RegionProgress,
     SinkContext,
+    SinkCoordinator,
     SweepReport,
     SweepView,
 )
@@ -59,7 +60,7 @@ class _MarkingCommitter(FileCommitter):
         return CommitReport(outcome=CommitOutcome.COMMITTED)
 
 
-class FileSinkCoordinator:
+class FileSinkCoordinator(SinkCoordinator):
     """Implements `sluice.runtime.contracts.SinkCoordinator` for file sinks. Driver.
 
     Several jobs may write into one directory, because the job's uid is part of every staged name.
@@ -180,7 +181,6 @@ class FileSinkCoordinator:
         )
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """See `SinkCoordinator.sweep`."""
         del timeout_s
         if self._sweeper is None:
             raise IllegalTransitionError(
@@ -198,7 +198,6 @@ class FileSinkCoordinator:
             run.published(operator_id, regions, checkpoint_id=checkpoint_id, timeout_s=timeout_s)
 
     def renew(self) -> None:
-        """See `SinkCoordinator.renew`."""
         if self._lease is not None:
             self._lease.renew()
 

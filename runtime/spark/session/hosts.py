@@ -140,7 +140,7 @@ class HostExclusion:
         return len(there)
 
 
-class SparkExecutors:
+class SparkExecutors(Executors):
     """`Executors` of a SparkSession, by Spark's developer API."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -148,7 +148,6 @@ class SparkExecutors:
 
     @property
     def refusal(self) -> str | None:
-        """See `Executors.refusal`."""
         master = self._spark.sparkContext.master or ""
         if master.startswith("local") and not master.startswith("local-cluster"):
             return f"its master is {master}: everything runs in the driver's process"
@@ -158,7 +157,6 @@ class SparkExecutors:
         return None
 
     def known(self) -> Sequence[Executor]:
-        """See `Executors.known`."""
         found = self._context.statusStore().executorList(False)
         summaries = [found.apply(at) for at in range(found.size())]
         return [
@@ -172,7 +170,6 @@ class SparkExecutors:
         ]
 
     def end(self, executor_ids: Sequence[str], *, keep: int) -> None:
-        """See `Executors.end`."""
         jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark's only way to Spark's own calls
         scala = jvm.org.apache.spark.api.python.PythonUtils
         self._context.killExecutors(scala.toSeq(list(executor_ids)))

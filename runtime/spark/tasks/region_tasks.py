@@ -114,7 +114,7 @@ class TaskOutput(Protocol):
         ...
 
 
-class ResultRow:
+class ResultRow(TaskOutput):
     """The usual `TaskOutput`: one row, which holds the pickled result. Executor."""
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -122,7 +122,6 @@ class ResultRow:
         return batch
 
     def deliver(self, writing: Writing) -> Iterator[pa.RecordBatch]:
-        """See `TaskOutput.deliver`."""
         result = pickle.dumps(_drained(writing))
         yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], ["result"])
 
