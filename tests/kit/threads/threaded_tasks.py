@@ -277,7 +277,7 @@ class Faults:
 
 
 class PlayedLink:
-    """From a task to its driver: a request is skipped out in a thread of the driver's."""
+    """From a task to its driver: a request is done in a thread of the driver's."""
 
     def __init__(self, world: World) -> None:
         self._world = world

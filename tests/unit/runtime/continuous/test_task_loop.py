@@ -3,12 +3,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
 import pytest
 
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import RecordsRead
-from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
+from sluice.runtime.errors import (
+    DeliveryError,
+    FencedError,
+    IllegalTransitionError,
+    UnreachableError,
+)
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import Barrier, SplitRange

@@ -94,25 +94,6 @@ def test_servers_that_java_clients_accept_are_accepted(
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("kafka.securty.protocol", "kafka.security.protocol"),
-        ("kafka.sasl.mechansim", "kafka.sasl.mechanism"),
-        ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
-        ("kafka.fetch.max.wait", "kafka.fetch.max.wait.ms"),
-        ("kafka.lingerms", "kafka.linger.ms"),
-    ],
-)
-def test_a_misspelt_option_names_the_nearest_right_one(written: str, meant: str) -> None:
-    """A setting that does nothing is worse than an error."""
-    with pytest.raises(ConfigError) as caught:
-        KafkaConnection.of({**SERVERS, written: CANARY})
-
-    assert f"Did you mean {meant}?" in str(caught.value)
-    assert CANARY not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "name",
     [
         "kafka.key.deserializer",

@@ -93,19 +93,6 @@ def test_ivy_is_asked_for_all_artifacts_at_once() -> None:
     assert 'name="y" rev="2" conf="default->default" transitive="false"' in text
 
 
-def test_lock_excludes_and_is_free_again(tmp_path: Path) -> None:
-    """A second holder gets an error when its time runs out, not a wait for ever."""
-    lock = tmp_path / "lock"
-    with (
-        exclusive(lock, timeout_s=1),
-        pytest.raises(MissingRequirementError, match="lock"),
-        exclusive(lock, timeout_s=0),
-    ):
-        pass
-    with exclusive(lock, timeout_s=0):
-        pass
-
-
 def _properties(**overrides: str) -> dict[str, str]:
     return server_properties(
         ports=BrokerPorts(plain=1, controller=2), log_dir=Path("/data"), overrides=overrides
