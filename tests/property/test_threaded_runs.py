@@ -164,15 +164,15 @@ def _a_sweep_skips_an_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    def call_forever(self: CheckpointClient, call: Callable[[], Any]) -> Any:
+    def call_forever(_: CheckpointClient, call: Callable[[], Any], *, is_needed: Any) -> Any:
         while True:
             try:
                 return call()
             except UnreachableError:
-                if self._is_closed:
+                if not is_needed():
                     return None
 
-    patch.setattr(CheckpointClient, "_call", call_forever)
+    patch.setattr(CheckpointClient, "call", call_forever)
 
 
 def _tasks_ask_nobody_who_leads(patch: pytest.MonkeyPatch) -> None:
