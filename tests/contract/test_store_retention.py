@@ -226,10 +226,17 @@ def test_leader_record_is_replaced_whole(store: CheckpointStore) -> None:
     leaders = RunRecordStore(store.fs)
     for attempt_id, session in enumerate(("first", "second")):
         leaders.announce(
-            RunRecord(leader_session_id=session, address=f"{session}:1", attempt_id=attempt_id)
+            RunRecord(
+                job_uid="job",
+                leader_session_id=session,
+                address=f"{session}:1",
+                attempt_id=attempt_id,
+            )
         )
     found = RunRecordStore(store.fs).current()
-    assert found == RunRecord(leader_session_id="second", address="second:1", attempt_id=1)
+    assert found == RunRecord(
+        job_uid="job", leader_session_id="second", address="second:1", attempt_id=1
+    )
     assert [entry.name for entry in store.fs.entries("")] == ["_leader"]
     assert store.slots() == []
 

@@ -423,7 +423,7 @@ def test_what_lies_beside_a_decision_is_read_or_an_error_of_ours(
 
 @given(text=st.text(max_size=40) | json_texts)
 @example(text="[" * 100_000)
-@example(text='{"v": 1, "uid": 1, "uri": 1, "session": 1, "host": 1, "time": Infinity, "n": 1}')
+@example(text='{"v": 1, "job_uid": 1, "renewals": Infinity}')
 def test_what_stands_in_place_of_a_lease_is_nobodys(text: str) -> None:
     LeaseRecord.decode(text)
 

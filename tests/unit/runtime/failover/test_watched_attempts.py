@@ -241,7 +241,7 @@ def test_an_attempt_that_can_never_be_started_ends_the_job_as_any_that_fails(
 
 
 class LosingHandle:
-    """A handle whose calls are skipped out, and whose answers are lost now and then.
+    """A handle whose calls are done, and whose answers are lost now and then.
 
     Attributes:
         share: of all answers, how many.
