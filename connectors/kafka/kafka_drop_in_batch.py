@@ -1,8 +1,8 @@
 """The drop-in source of frames: ``spark.read`` with ``format("sluice-kafka")``.
 
 Spark plans the tasks of a loaded frame once and keeps them for all later runs of that frame. So a
-task gets its range when it runs: it requests it from the service in the user's process, which
-resolves starts and ends once for each run and gives all tasks of the run the same answer.
+task requests its ranges when it runs, from the service in the user's process. The service resolves
+starts and ends once for each run, and all tasks of the run get the same answer.
 """
 
 import itertools
