@@ -1,8 +1,8 @@
 """The drop-in source of frames: ``spark.read`` with ``format("sluice-kafka")``.
 
 Spark plans the tasks of a loaded frame once and keeps them for all later runs of that frame. So a
-task gets its range when it runs: it requests it from the service in the user's process, which
-resolves starts and ends once for each run and gives all tasks of the run the same answer.
+task requests its ranges when it runs, from the service in the user's process. The service resolves
+starts and ends once for each run, and all tasks of the run get the same answer.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.source.splits import key_of, split_evenly
 from sluice.runtime.errors import ConfigError, FencedError
 from sluice.runtime.model.json_values import from_json, to_json
-from sluice.runtime.model.payloads import text
+from sluice.runtime.model.payloads import number, text
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
@@ -230,30 +230,36 @@ class FrameRuns:
             if call == "load":
                 options = {text(name): text(value) for name, value in payload["options"].items()}
                 tasks = from_json(tuple[tuple[SplitRange, ...], ...], payload["tasks"])
+                parsed = SourceOptions.of(options, bounded=True, stream=False)
+                frame = _Frame(options=parsed, tasks=tasks)
                 run, task = "", 0
             else:
-                run, task = text(payload["run"]), int(payload["task"])
+                frame = self._frame(frame_id)
+                run, task = text(payload["run"]), number(payload["task"])
+            if not 0 <= task < len(frame.tasks):
+                raise LookupError(task)
         except (AttributeError, LookupError, TypeError, ValueError) as err:
             raise ConfigError(
                 "this message does not come from a loaded frame",
                 {"call": call, "reason": type(err).__name__},
                 "Call sluice.install(spark) with the Sluice version that Spark's processes import.",
             ) from err
+        with self._lock:
+            _keep(self._frames, frame_id, frame, _MOST_FRAMES)
         if call == "load":
-            parsed = SourceOptions.of(options, bounded=True, stream=False)
-            with self._lock:
-                _keep(self._frames, frame_id, _Frame(options=parsed, tasks=tasks), _MOST_FRAMES)
             return None
+        return to_json(range_of_task(task, frame.tasks, self._ranges(frame_id, run, frame.options)))
+
+    def _frame(self, frame_id: str) -> _Frame:
         with self._lock:
             frame = self._frames.get(frame_id)
-            if frame is None:
-                raise FencedError(
-                    "this process does not know the loaded frame",
-                    {"frame": frame_id},
-                    "Load the frame again with spark.read.",
-                )
-            _keep(self._frames, frame_id, frame, _MOST_FRAMES)
-        return to_json(range_of_task(task, frame.tasks, self._ranges(frame_id, run, frame.options)))
+        if frame is None:
+            raise FencedError(
+                "this process does not know the loaded frame",
+                {"frame": frame_id},
+                "Load the frame again with spark.read.",
+            )
+        return frame
 
     def _ranges(self, frame_id: str, run: str, options: SourceOptions) -> tuple[SplitRange, ...]:
         """One answer for a run: the first task's call resolves it, other calls wait."""

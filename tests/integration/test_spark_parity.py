@@ -307,6 +307,7 @@ def test_progress_has_the_offsets_and_metrics_of_sparks_source(
         session.streams.removeListener(seen)
     assert last.end_offset == last.latest_offset == {name: {"0": 5, "1": 5}}
     assert set(last.metrics) == METRICS
+    assert query.lastProgress.sources[0].metrics == {}, "Spark takes none from a Python source"
     assert {float(value) for value in last.metrics.values()} == {0.0}
     behind = [float(each.metrics.get("avgOffsetsBehindLatest", 0)) for each in found]
     assert any(behind) == (limit == "4")

@@ -141,9 +141,13 @@ def test_messages_of_others_are_refused() -> None:
         with pytest.raises(ConfigError, match="loaded frame"):
             runs.call("load", message)
     with pytest.raises(ConfigError, match="loaded frame"):
-        runs.call("ranges", {"frame": "f", "run": "1", "task": "x"})
+        runs.call("load", {"frame": "f", "options": GIVEN, "tasks": []})
     with pytest.raises(FencedError, match="does not know"):
         runs.call("ranges", {"frame": "f", "run": "1", "task": 0})
+    assert runs.call("load", {"frame": "f", "options": GIVEN, "tasks": [[]]}) is None
+    for task in ("x", 1, -1, True, 1e400):
+        with pytest.raises(ConfigError, match="loaded frame"):
+            runs.call("ranges", {"frame": "f", "run": "1", "task": task})
 
 
 LOGS = st.dictionaries(

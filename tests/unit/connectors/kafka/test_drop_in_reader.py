@@ -123,6 +123,18 @@ def test_trigger_is_barrier_available_now_ends_where_it_was_prepared(
     assert read == [(0, 6), (6, 10)]
 
 
+def test_the_first_batch_with_records_does_not_wait_for_the_least_offsets(
+    cluster: FakeSourceCluster,
+) -> None:
+    """As in Spark; the next one does."""
+    source = reader(startingOffsets="earliest", minOffsetsPerTrigger="100")
+    start = source.latestOffset(source.initialOffset(), NO_LIMIT)
+    end = source.latestOffset(start, NO_LIMIT)
+    assert ranges(source, start, end) == [(0, 10)]
+    cluster.log("orders").latest = 15
+    assert source.latestOffset(end, NO_LIMIT) == end
+
+
 @pytest.mark.usefixtures("cluster")
 def test_trigger_is_barrier_once_reads_everything_in_its_one_batch() -> None:
     """Spark asks once only: an empty first batch would be all."""
