@@ -9,15 +9,18 @@ from pyspark.sql import SparkSession
 
 from sluice.connectors.hdfs import file_drop_in_format as files
 from sluice.connectors.kafka import kafka_drop_in as kafka
+from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
 from sluice.runtime.model.driver_host import require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
 from sluice.runtime.spark.drop_in.frame_writes import FrameWrites
+from sluice.runtime.spark.drop_in.spark_readers import check_loads
 from sluice.runtime.spark.drop_in.spark_writers import take_over_writers
 from sluice.runtime.spark.session.spark_session import (
     active_session,
     prepare,
+    quick_python,
     require_running,
     warn_of_unbounded_rows,
 )
@@ -72,6 +75,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         queries = DropInQueries(spark, sinks, host=host)
         service = CoordinatorService(host=host)
         service.mount(HANDLER_KEY, queries)
+        service.mount(FrameRuns.key, FrameRuns())
         service.start()
         installation = Installation(service=service, queries=queries, frames=FrameWrites(queries))
         atexit.register(installation.close)
@@ -79,10 +83,11 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     installation = _installed[application]
     warn_of_unbounded_rows(spark)
     installation.queries.watch(spark)
+    check_loads(kafka.check_source, format_name=kafka.FORMAT)
     checks = {kafka.FORMAT: kafka.check_kafka_write, files.FORMAT: files.check_file_write}
     take_over_writers(checks, _installed_in)
     client = DropInClient(address=installation.service.coordinator_address)
-    with active_session(spark):
+    with active_session(spark), quick_python(spark, plans_once=True):
         spark.dataSource.register(kafka.kafka_format(client))
         spark.dataSource.register(files.files_format(client))
     return installation

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from sluice.connectors.installation import Installation, install
     from sluice.connectors.kafka.client.connection import KafkaConnection
     from sluice.connectors.kafka.client.credentials import OAuthToken
+    from sluice.connectors.kafka.kafka_progress import KafkaProgress, kafka_progress
     from sluice.connectors.kafka.kafka_sink import KafkaSink
     from sluice.connectors.kafka.kafka_source import KafkaSource
     from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer, Framing
     from sluice.connectors.kafka.records.serde.deserializing import Deserializer
     from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
     from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
-    from sluice.runtime.coordinator.core.checkpoint_states import State
     from sluice.runtime.coordinator.core.events import Progress
     from sluice.runtime.coordinator.policy.balance import LoadBalancer
     from sluice.runtime.coordinator.policy.handlers import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         HandlerDecision,
         RegionalCheckpointHandler,
     )
+    from sluice.runtime.coordinator.policy.state_tables import State
     from sluice.runtime.errors import (
         AuthenticationError,
         CheckpointFailedError,
@@ -85,13 +86,14 @@ _MODULES = {
     "sluice.connectors.installation": ("Installation", "install"),
     "sluice.connectors.kafka.client.connection": ("KafkaConnection",),
     "sluice.connectors.kafka.client.credentials": ("OAuthToken",),
+    "sluice.connectors.kafka.kafka_progress": ("KafkaProgress", "kafka_progress"),
     "sluice.connectors.kafka.kafka_sink": ("KafkaSink",),
     "sluice.connectors.kafka.kafka_source": ("KafkaSource",),
     "sluice.connectors.kafka.records.serde.avro_records": ("AvroDeserializer", "Framing"),
     "sluice.connectors.kafka.records.serde.deserializing": ("Deserializer",),
     "sluice.connectors.kafka.records.serde.json_records": ("JsonDeserializer",),
     "sluice.connectors.kafka.records.serde.record_json": ("JsonSerializer",),
-    "sluice.runtime.coordinator.core.checkpoint_states": ("State",),
+    "sluice.runtime.coordinator.policy.state_tables": ("State",),
     "sluice.runtime.coordinator.core.events": ("Progress",),
     "sluice.runtime.coordinator.policy.balance": ("LoadBalancer",),
     "sluice.runtime.coordinator.policy.handlers": (
@@ -167,6 +169,7 @@ __all__ = [
     "JsonDeserializer",
     "JsonSerializer",
     "KafkaConnection",
+    "KafkaProgress",
     "KafkaSink",
     "KafkaSource",
     "LateRecordsError",
@@ -196,6 +199,7 @@ __all__ = [
     "WrongJobError",
     "fast_start",
     "install",
+    "kafka_progress",
 ]
 
 use_this_interpreter()

@@ -2,14 +2,12 @@
 
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import read_records
-from sluice.runtime.checker import History, Payload, Record, SpilledPrefix, check_prefix
+from sluice.runtime.checker import Payload, Record, SpilledPrefix
 
 __all__ = [
-    "History",
     "Observer",
     "Payload",
     "Record",
     "SpilledPrefix",
-    "check_prefix",
     "read_records",
 ]

@@ -1,6 +1,6 @@
 """Fixtures of all tests; each kind of server has its own module.
 
-What is marked ``extended`` is run by ``make test-more``, behind ``make test``, which shall
+What is marked ``extended`` is run by ``make test-more``, after ``make test``, which shall
 take fifteen minutes on two cores; what is marked ``long`` runs on demand:
 ``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
 
@@ -19,6 +19,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from sluice.runtime.embedded import ports
+from tests.kit.effort import examples
 from tests.kit.files.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
 from tests.kit.kafka.kafka_fixture import (
     hot_path,
@@ -52,11 +53,8 @@ _TOGETHER = {
     "hdfs": {
         "tests/contract/test_checkpoint_store.py",
         "tests/contract/test_file_committer.py",
-        "tests/contract/test_file_system.py",
-        "tests/contract/test_known_slots.py",
-        "tests/contract/test_run_records.py",
-        "tests/contract/test_lost_committables.py",
         "tests/contract/test_store_retention.py",
+        "tests/contract/test_lost_committables.py",
         "tests/integration/test_file_sink.py",
         "tests/integration/test_hdfs_checkpoints.py",
         "tests/integration/test_hdfs_outages.py",
@@ -71,7 +69,7 @@ _TOGETHER = {
 """Modules of one process, by the servers that they need: else each process starts its own."""
 
 # How long an example takes says how busy the machine is; pytest-timeout catches what hangs.
-settings.register_profile("sluice", deadline=None, print_blob=True)
+settings.register_profile("sluice", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile("sluice")
 
 
@@ -116,7 +114,7 @@ def silence() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """Behind each test, and all that it has taken down."""
+    """After each test, and all that it has taken down."""
     yield
     expect_jvm()
 

@@ -5,10 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.runtime.coordinator.core import checkpoint_states, joint_states
-from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.region import region_phases
-from sluice.runtime.coordinator.region.region_phases import RegionPhase
+from sluice.runtime.coordinator.policy import state_tables
+from sluice.runtime.coordinator.policy.state_tables import RegionPhase, State
 
 __all__ = ["page"]
 
@@ -45,44 +43,44 @@ def page() -> str:
     """The whole page; a test compares it with the file."""
     return f"""# States of a checkpoint and of a region
 
-Generated from the tables in `sluice/runtime/coordinator`; do not edit. Run
+Generated from the tables in `sluice/runtime/coordinator/policy/state_tables.py`; do not edit. Run
 `python -m tools.state_diagram > docs/internals/checkpoint-states.md`.
 [Life of a checkpoint](life-of-a-checkpoint.md) shows the steps that lead through these states.
 
 ## Checkpoint
 
-The table is `TRANSITIONS` in `core/checkpoint_states.py`.
+The table is `TRANSITIONS`.
 
-{_diagram(checkpoint_states.TRANSITIONS, State.ARMED)}
+{_diagram(state_tables.TRANSITIONS, State.ARMED)}
 
 {_table("state", _CHECKPOINT)}
 
-{len(checkpoint_states.TRANSITIONS)} transitions are legal. The core refuses every other event and changes nothing.
+{len(state_tables.TRANSITIONS)} transitions are legal. The core refuses every other event and changes nothing.
 
 ## Region
 
-The table is `TRANSITIONS` in `region/region_phases.py`. A region starts as *running*, since the
+The table is `REGION_TRANSITIONS`. A region starts as *running*, since the
 first attempt of a run has no old work to settle.
 
-{_diagram(region_phases.TRANSITIONS, RegionPhase.RUNNING)}
+{_diagram(state_tables.REGION_TRANSITIONS, RegionPhase.RUNNING)}
 
 {_table("phase", _REGION)}
 
-{len(region_phases.TRANSITIONS)} transitions are legal.
+{len(state_tables.REGION_TRANSITIONS)} transitions are legal.
 
 ## Region and checkpoint together
 
-The tables are in `core/joint_states.py`. An event of a region means for a checkpoint:
+An event of a region means for a checkpoint:
 
 | event of a region | state of the checkpoint | event of the checkpoint |
 |---|---|---|
-{_rows(joint_states.FOR_CHECKPOINT)}
+{_rows(state_tables.FOR_CHECKPOINT)}
 
 An event of a checkpoint means for each region that has a barrier or a batch in it:
 
 | event of the checkpoint | phase of the region | event of the region |
 |---|---|---|
-{_rows(joint_states.FOR_REGION)}
+{_rows(state_tables.FOR_REGION)}
 
 A region that has not acknowledged a checkpoint is, for the checkpoint handler:
 
@@ -117,7 +115,7 @@ def _rows(table: Mapping[tuple[Any, Any], Any]) -> str:
 
 def _parts() -> str:
     return "\n".join(
-        f"| {phase.value} | {part.value} |" for phase, part in joint_states.PARTS.items()
+        f"| {phase.value} | {part.value} |" for phase, part in state_tables.PARTS.items()
     )
 
 

@@ -14,11 +14,13 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_ta
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import CommitOutcome, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     Commit,
     CommitReported,
     MarkCommitted,
     Publish,
+    RemoteAction,
     Retire,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
@@ -26,7 +28,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     RegionPlan,
 )
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
@@ -128,7 +130,7 @@ class _Job:
             plan=_PLAN,
             settings=CheckpointSettings(),
             store=store,
-            sinks={_SINK: sink},
+            sinks={_SINK: SerialSink(sink)},
             sources={},
             session=session,
             clock=time.monotonic,
@@ -149,7 +151,7 @@ class _Job:
         )
         return IoExecutor(
             store=run.store,
-            sinks={_SINK: run.sink},
+            sinks={_SINK: SerialSink(run.sink)},
             sources={},
             identity=identity,
             settings=CheckpointSettings(call_timeout_s=_START_S),
@@ -196,7 +198,7 @@ class _Job:
         return encode_file_set(found, operator_id=_SINK)
 
 
-def _steps(checkpoint_id: int, region: RegionRecord) -> Iterator[RemoteStep]:
+def _steps(checkpoint_id: int, region: RegionRecord) -> Iterator[RemoteAction]:
     yield Publish(
         checkpoint_id=checkpoint_id,
         kind=CheckpointKind.CHECKPOINT,

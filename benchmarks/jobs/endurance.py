@@ -8,6 +8,7 @@ from benchmarks.measuring import topics
 from benchmarks.measuring.feeding import Feed
 from benchmarks.measuring.figures import Figure
 from benchmarks.measuring.rig import Rig, Running, wait_until
+from benchmarks.measuring.sampling import driver_memory_bytes
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 
 __all__ = ["measure"]
@@ -52,7 +53,7 @@ def _memory(running: Running, epochs: int) -> Sequence[int]:
     sizes = []
     for fifth in range(1, 6):
         _await_epochs(running, epochs * fifth // 5)
-        sizes.append(running.program.driver_memory_bytes())
+        sizes.append(driver_memory_bytes(running.program))
     return sizes
 
 

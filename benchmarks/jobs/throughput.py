@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from benchmarks.measuring import topics
 from benchmarks.measuring.figures import Figure
 from benchmarks.measuring.rig import PARTITIONS, Rig
+from benchmarks.measuring.sampling import cpu_seconds
 
 __all__ = ["VARIANTS", "Variant", "measure"]
 
@@ -107,14 +108,14 @@ def _sample(rig: Rig, variant: Variant, records: int) -> _Sample:
         whole = topics.append_span(rig.connection, output, beyond={})
         running.copy_more(_WARM_UP)
         before = topics.ends(rig.connection, output)
-        cpu_s, broker_cpu_s = running.program.cpu_seconds(), rig.broker_cpu_s()
+        cpu_s, broker_cpu_s = cpu_seconds(running.program), rig.broker_cpu_s()
         epochs = len(running.epochs_s())
         running.copy_more(records)
         warm = topics.append_span(rig.connection, output, beyond=before)
         return _Sample(
             whole_rate=records / whole.seconds,
             warm_rate=records / warm.seconds,
-            cpu_s=running.program.cpu_seconds() - cpu_s,
+            cpu_s=cpu_seconds(running.program) - cpu_s,
             broker_cpu_s=rig.broker_cpu_s() - broker_cpu_s,
             epoch_s=tuple(running.epochs_s()[epochs:]),
         )

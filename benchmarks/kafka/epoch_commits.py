@@ -33,17 +33,16 @@ from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer,
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import Backlog, ContinuousWriter, RecordsRead, TaskScope
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
     RegionPlan,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
@@ -152,6 +151,9 @@ class _Follower:
 
     def positions(self) -> Mapping[SplitKey, int]:
         return dict(self._at)
+
+    def active(self) -> frozenset[SplitKey]:
+        return frozenset()
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         return {}
@@ -275,7 +277,8 @@ def _measure_once(
         coordinator = BarrierCoordinator(
             _plan(regions),
             open_store(directory),
-            sinks={_SINK: ContinuousSink(made, commits, LostTimeout(None)) if natively else made},
+            sinks={_SINK: made},
+            tasks_first={_SINK: TasksFirst(commits, LostTimeout(None))} if natively else None,
             sources={_SOURCE: _MadeUp(tasks)},
             settings=CheckpointSettings(interval_s=interval_s),
             listeners=[marks],

@@ -11,7 +11,7 @@ import psutil
 
 from sluice.runtime.embedded.program import Program
 
-__all__ = ["Moment", "Sampler", "cpu_at"]
+__all__ = ["Moment", "Sampler", "cpu_at", "cpu_seconds", "driver_memory_bytes"]
 
 _MEMORY_EVERY_S = 1.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -93,4 +93,20 @@ def _memory_bytes(pid: int) -> int:
                 return int(line.split()[1]) * 1024
     with contextlib.suppress(psutil.Error):  # without rights, resident memory is an upper bound
         return int(psutil.Process(pid).memory_info().rss)
+    return 0
+
+
+def cpu_seconds(program: Program) -> float:
+    """CPU time of all living processes of the session and of their ended children."""
+    total = 0.0
+    for process in program.members():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
+def driver_memory_bytes(program: Program) -> int:
+    """Resident memory of the driver; 0 if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return int(psutil.Process(program.pid).memory_info().rss)
     return 0

@@ -108,7 +108,7 @@ def compiled(program: str, class_path: Sequence[Path]) -> Path:
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     target = cache_dir() / "peers" / f"{program}-{digest}"
     if not (target / f"{program}.class").exists():
-        javac = find_java().tool("javac")
+        javac = find_java().executable.with_name("javac")
         joined = os.pathsep.join(f"{directory}/*" for directory in class_path)
         _run([str(javac), "-cp", joined, "-d", str(target), str(source)], program)
     return target

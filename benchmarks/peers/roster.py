@@ -111,6 +111,20 @@ def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Ord
     return command
 
 
+def _drop_in(kind: str) -> Callable[[Order], Sequence[str]]:
+    """A plain Structured Streaming query into our formats."""
+
+    def command(order: Order) -> Sequence[str]:
+        per_s = min(_DROP_IN_BATCH[0], _DROP_IN_BATCH[1] // order.value_bytes)
+        return [
+            *(sys.executable, "-u", str(_PROGRAMS / "drop_in.py"), *order.topics()),
+            *("--directory", str(order.directory), "--interval", str(order.interval_s)),
+            *("--kind", kind, "--max-records", str(max(1_000, int(per_s * order.interval_s)))),
+        ]
+
+    return command
+
+
 def _hand_written(*settings: str) -> Callable[[Order], Sequence[str]]:
     def command(order: Order) -> Sequence[str]:
         return [
@@ -176,6 +190,7 @@ def _spark(order: Order) -> Sequence[str]:
 # About the records of an epoch of one second on two cores shared with the broker.
 _CHAINED_EPOCH = (350_000, 120_000_000)
 _TRANSFORM_EPOCH = (200_000, 80_000_000)
+_DROP_IN_BATCH = (400_000, 120_000_000)
 
 _CONTINUOUS = ("--mode", "chained", "--engine", "continuous", "--regions", "2")
 
@@ -216,6 +231,18 @@ CONTENDERS: Sequence[Contender] = (
         label="Sluice, chained, continuous, 2 regions, at least once",
         command=_ours(*_CONTINUOUS, "--guarantee", "at-least-once"),
         guarantee=_AT_LEAST_ONCE,
+        is_ours=True,
+    ),
+    Contender(
+        name="drop-in-sql",
+        label="Sluice, drop-in query, SQL",
+        command=_drop_in("sql"),
+        is_ours=True,
+    ),
+    Contender(
+        name="drop-in-arrow",
+        label="Sluice, drop-in query, `mapInArrow`",
+        command=_drop_in("arrow"),
         is_ours=True,
     ),
     Contender(name="flink-sql", label="Flink 2.2 SQL", command=_flink_sql),

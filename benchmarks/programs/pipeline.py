@@ -27,7 +27,7 @@ class ProgressFile:
         self._path = path
 
     def on_progress(self, progress: Progress) -> None:
-        """See `sluice.runtime.coordinator.shell.progress.ProgressListener`."""
+        """See `sluice.runtime.coordinator.shell.action_dispatcher.ProgressListener`."""
         line = {
             "at_s": time.time(),
             "checkpoint": progress.checkpoint_id,

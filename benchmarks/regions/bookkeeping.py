@@ -24,7 +24,6 @@ from sluice.runtime.contracts import (
     SweepReport,
     SweepView,
 )
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -32,6 +31,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RegionPlan,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -97,7 +97,7 @@ class _Sample:
         self.done = threading.Event()
 
     def on_progress(self, progress: Progress) -> None:
-        """See `sluice.runtime.coordinator.shell.progress.ProgressListener`."""
+        """See `sluice.runtime.coordinator.shell.action_dispatcher.ProgressListener`."""
         if progress.state is not State.MARKED or self.done.is_set():
             return
         if progress.checkpoint_id == _WARM:

@@ -10,6 +10,7 @@ from benchmarks.measuring import topics
 from benchmarks.measuring.feeding import BatchFeed
 from benchmarks.measuring.figures import Figure
 from benchmarks.measuring.rig import Rig, Running, wait_until
+from benchmarks.measuring.sampling import cpu_seconds
 from benchmarks.regions.region_kills import PARTITIONS, REGIONS, Bed, await_warm
 from sluice.connectors.kafka.tools.verify.topic_history import topic_ends
 
@@ -91,9 +92,9 @@ def _sample(rig: Rig, engine: str, regions: int, *, per_s: float, seconds: float
             await_warm(running, _WARM_EPOCHS)
             seen = len(running.progress())
             began_s = time.monotonic()
-            cpu_s, broker_s = running.program.cpu_seconds(), rig.broker_cpu_s()
+            cpu_s, broker_s = cpu_seconds(running.program), rig.broker_cpu_s()
             _pass(running, seconds)
-            cpu_s = running.program.cpu_seconds() - cpu_s
+            cpu_s = cpu_seconds(running.program) - cpu_s
             broker_s = rig.broker_cpu_s() - broker_s
             elapsed_s = time.monotonic() - began_s
             lines = running.progress()[seen:]
@@ -119,9 +120,9 @@ def _hand_written(rig: Rig, processes: int, *, per_s: float, seconds: float) -> 
             program=running.program,
             timeout_s=_START_S,
         )
-        began_s, cpu_s = time.monotonic(), running.program.cpu_seconds()
+        began_s, cpu_s = time.monotonic(), cpu_seconds(running.program)
         _pass(running, seconds)
-        return (running.program.cpu_seconds() - cpu_s) / (time.monotonic() - began_s)
+        return (cpu_seconds(running.program) - cpu_s) / (time.monotonic() - began_s)
 
 
 def _await_first_record(running: Running) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.measuring.figures import Figure, Measured
+from benchmarks.measuring.figures import Measured
 from benchmarks.peers import waits
 from benchmarks.peers.results import Result, Setting
 from benchmarks.peers.summary import ratio, rows_by_setting
@@ -60,7 +60,7 @@ def test_a_ratio_is_that_of_medians_and_shows_those_of_the_turns_that_both_ran()
     assert found.turns == (3, 2)
 
 
-def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_told() -> None:
+def test_a_goal_against_a_peer_is_judged_and_fewer_turns_are_reported() -> None:
     results = [*race(OURS, [230.0] * 3), *race(FLINK, [100.0] * 3)]
     whole = goal(results, [], "1,000,000 records of 100 B")
     assert (whole.is_reached, whole.found) == (True, "2.30 x (2.30 to 2.30), 3 turns")
@@ -92,16 +92,6 @@ def test_a_goal_without_a_run_of_either_is_not_judged_and_names_command_and_cont
     assert goal([*race(OURS, [1.0]), failed], [], "1,000,000 records").is_reached is None
 
 
-def test_every_goal_has_a_line_with_a_command_although_nothing_was_measured() -> None:
-    lines = goals.judged([], [])
-    assert len(lines) >= 20
-    assert all(line.is_reached is None and line.command for line in lines)
-    text = goals.table(lines)
-    assert text.startswith(f"0 reached, 0 missed, {len(lines)} not measured.")
-    for command in ("steady", "region-kills --engine continuous", "coordinator-load"):
-        assert f"`python -m benchmarks {command}`" in text
-
-
 def test_latency_is_held_only_if_every_one_of_ten_minutes_holds_it() -> None:
     def judged(waits_s: Sequence[float]) -> bool | None:
         minutes = [{"p50_s": one, "p99_s": 0.1, "counted": 5} for one in waits_s]
@@ -122,27 +112,7 @@ def test_a_minute_of_which_nothing_was_seen_holds_nothing() -> None:
     )
 
 
-def test_figures_of_parts_stand_with_their_goals_date_and_own_command() -> None:
-    def figure(what: str, most: float | None = None) -> Measured:
-        return Measured(
-            run="r",
-            part="region-kills",
-            engine="continuous",
-            command="python -m benchmarks region-kills --engine continuous --seconds 5",
-            at="2026-01-02 03:04",
-            load_before=7.5,
-            figure=Figure(what=what, runs=[2.5], unit="s", goal="<= 3", most=most),
-        )
-
-    lines = goals.judged([], [figure("back", most=3.0), figure("waits")])
-    kills = [line for line in lines if line.what.startswith("one of 16 continuous")]
-    (line,) = kills
-    assert line.is_reached
-    assert "2026-01-02 03:04, load before 7.5" in line.found
-    assert line.command.endswith("--seconds 5"), "the line shows the short run"
-
-
-def test_waits_are_told_minute_by_minute_and_a_short_rest_belongs_to_the_last() -> None:
+def test_waits_are_reported_minute_by_minute_and_a_short_rest_belongs_to_the_last() -> None:
     minute = 60_000_000
     made = np.array([0, 1, minute, minute + 1, 2 * minute + 5], dtype=np.int64)
     seen = made + np.array([1, 3, 5, 7, 9], dtype=np.int64) * 1_000_000
@@ -151,24 +121,3 @@ def test_waits_are_told_minute_by_minute_and_a_short_rest_belongs_to_the_last() 
     assert [each["max_s"] for each in found] == [3.0, 9.0]
     assert found[0]["p50_s"] == 2.0
     assert waits.by_minute(made[:2], seen[:2], 0, 2 * minute)[1] == {"counted": 0.0}
-
-
-def test_what_was_measured_before_stays_in_the_table_with_its_date() -> None:
-    """A part was measured on another machine, and the log of this one has no line of it."""
-    lines = goals.judged(race(OURS, [1.0]), ())
-    first = goals.table(lines)
-    part = next(line for line in lines if line.command.endswith("benchmarks bookkeeping"))
-    row = f"| {part.what}: of 8 regions | <= 5 | 1.7 ms (2026-01-02) | reached | `command` |"
-    second = goals.table(lines, former=f"# Page\n\n{row}\n")
-    assert row in second.splitlines()
-    assert f"| {part.what} |" in first
-    assert f"| {part.what} |" not in second
-    assert first.startswith("0 reached")
-    assert second.startswith("1 reached")
-
-
-def test_what_is_measured_now_replaces_the_former_row() -> None:
-    """A goal against the peers never has two rows."""
-    results = race(OURS, [4.0]) + race(FLINK, [1.0])
-    fresh = goals.table(goals.judged(results, ()))
-    assert goals.table(goals.judged(results, ()), former=fresh) == fresh

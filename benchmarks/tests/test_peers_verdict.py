@@ -1,19 +1,15 @@
 """The verdict of a race finds every fault, and the log of results is read back whole."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.measuring.sampling import Moment, cpu_at
 from benchmarks.peers import records
-from benchmarks.peers.results import Log, Result, Setting, read_results
-from benchmarks.peers.roster import CONTENDERS, by_name
+from benchmarks.peers.results import Log, Setting, read_results
 from benchmarks.peers.summary import rows_by_setting
 from benchmarks.peers.verdict import Verdict, judge
-from benchmarks.report import report
 
 _STAMP = 1_000
 
@@ -77,12 +73,7 @@ def test_a_record_says_which_one_it_is_and_when_it_was_made() -> None:
     assert records.tail_of(100) == value[records.HEAD_BYTES :] + b"!"
 
 
-def test_processor_time_between_two_samples_is_in_proportion() -> None:
-    moments = [Moment(10.0, 1.0, 0, 0), Moment(12.0, 3.0, 5, 0), Moment(13.0, 3.5, 9, 9)]
-    assert [cpu_at(moments, at) for at in (9.0, 10.0, 11.0, 12.5, 99.0)] == [1, 1, 2, 3.25, 3.5]
-
-
-# --- results and report -----------------------------------------------------------------------
+# --- results and report ---------------------------------------------------------------------------
 
 _RACE = Setting(kind="throughput", records=1_000, value_bytes=100, interval_s=1.0, is_quick=False)
 _PACE = Setting(kind="latency", records=5_000, value_bytes=100, interval_s=1.0, is_quick=False)
@@ -129,33 +120,3 @@ def test_what_was_measured_is_not_measured_again_but_what_failed_is(tmp_path: Pa
     rows = {row.contender: row for row in rows_by_setting(results)[_RACE]}
     assert rows["quix"].runs
     assert not rows["quix"].failure
-
-
-def test_the_roster_has_every_peer_once_and_refuses_unknown_names() -> None:
-    names = [one.name for one in CONTENDERS]
-    assert len(set(names)) == len(names)
-    assert set(names) >= {"flink-sql", "pyflink", "kafka-streams", "quix", "spark", "by-hand"}
-    assert [one.name for one in by_name(["spark", "flink-sql"])] == ["flink-sql", "spark"]
-    with pytest.raises(ValueError, match="no such contender"):
-        by_name(["storm"])
-
-
-def test_results_read_back_as_they_were_written(tmp_path: Path) -> None:
-    log = Log(tmp_path / "one", {"cores": "2"})
-    result = log.add(_RACE, _OURS, 4, load_before=0.25, figures=race_figures(1.0))
-    assert read_results([tmp_path / "one", tmp_path / "absent"]) == [result]
-    assert isinstance(result, Result)
-
-
-def test_quick_runs_are_refused_for_the_documentation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # without other results
-    path = tmp_path / "quick.jsonl"
-    setting = replace(_RACE, is_quick=True)
-    Log(path, {}).add(setting, _OURS, 0, load_before=0.1, figures=race_figures(1.0))
-    with pytest.raises(SystemExit, match="not for the documentation"):
-        report.main([str(path), "--write"])
-    absent = str(tmp_path / "absent")
-    with pytest.raises(SystemExit, match="no results"):
-        report.main([absent, "--scaling", absent, "--parts", absent])

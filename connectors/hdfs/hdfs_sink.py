@@ -92,7 +92,8 @@ class HdfsSink:
         self._partition_commit = partition_commit
         if partition_commit is not None:
             partition_commit.check_columns(self._partition_by)
-        self._marks: PartitionMarks | None = None  # set when a job starts
+        self._session_zone = "UTC"  # set when a job starts, as is `_marks`
+        self._marks: PartitionMarks | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_marks": None}
@@ -153,12 +154,14 @@ class HdfsSink:
         from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
-        if self._partition_commit is not None and self._marks is None:
+        if self._partition_commit is not None:
             from sluice.connectors.hdfs.partition_commit.partition_marks import PartitionMarks
 
-            self._marks = PartitionMarks(
-                self._partition_commit, target=self._target, open_file_system=session_file_system
-            )
+            commit = self._partition_commit.in_session(self._session_zone)
+            if self._marks is None or self._marks.commit != commit:
+                self._marks = PartitionMarks(
+                    commit, target=self._target, open_file_system=session_file_system
+                )
         return FileSinkCoordinator(self._target, session_file_system, marks=self._marks)
 
     def event_time(self) -> EventTime | None:
@@ -168,6 +171,7 @@ class HdfsSink:
     def check_frame(self, frame: Frame) -> None:
         """See `sluice.runtime.contracts.FrameSink`."""
         self.check_columns(frame.columns)
+        self._session_zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
         self._saver().check(frame)
 
     def frame_writer(self) -> FrameWriter:

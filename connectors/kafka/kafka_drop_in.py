@@ -7,20 +7,26 @@ from pyspark.sql.types import StructType
 
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
 from sluice.connectors.kafka.kafka_sink import KafkaSink
+from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.drop_in_client import DropInClient
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
 
-__all__ = ["FORMAT", "KafkaFormat", "check_kafka_write", "kafka_format", "kafka_sink"]
+__all__ = [
+    "FORMAT",
+    "KafkaFormat",
+    "check_kafka_write",
+    "check_source",
+    "kafka_format",
+    "kafka_sink",
+]
 
 FORMAT = "sluice-kafka"
 
 
 class KafkaFormat(KafkaSourceFormat):
     """Spark's data source of ``format("sluice-kafka")``; `kafka_format` adds the service."""
-
-    service: DropInClient | None = None
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The transactional sink; see `DropInStreamWriter`."""
@@ -31,6 +37,11 @@ class KafkaFormat(KafkaSourceFormat):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Refuse a frame: `save` is taken over where the format is installed."""
         refuse_frame(FORMAT)
+
+
+def check_source(options: Mapping[str, str], *, stream: bool) -> None:
+    """ConfigError for wrong options of ``spark.read`` or ``spark.readStream``."""
+    SourceOptions.of(options, bounded=not stream, stream=stream)
 
 
 def check_kafka_write(options: Mapping[str, str], schema: StructType, *, mode: str) -> None:

@@ -1,4 +1,4 @@
-"""The drop-in source: ``spark.readStream`` and ``spark.read`` with ``format("sluice-kafka")``.
+"""The drop-in source: ``spark.readStream`` with ``format("sluice-kafka")``.
 
 Spark's trigger is the barrier here, and Spark's offset log the checkpoint of the position. The
 offset is self-contained (`offsets`): a replay reads exactly what the first try read.
@@ -25,39 +25,37 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sluice.connectors.kafka.client.client_options import Role, translate_names
-from sluice.connectors.kafka.client.client_tuning import (
-    ReadSettings,
-    claimed_by_reader,
-    read_settings,
+from sluice.connectors.kafka.kafka_drop_in_batch import (
+    KafkaBatchReader,
+    open_enumerator,
+    split_reader,
+    tasks_of,
 )
 from sluice.connectors.kafka.records.columns import columns_with, schema_ddl
-from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
-from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
 from sluice.connectors.kafka.source.source_options import SourceOptions
-from sluice.connectors.kafka.source.splits import split_evenly
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model import offsets
 from sluice.runtime.model.splits import Barrier, SplitRange
-from sluice.runtime.model.task_memory import TaskMemory
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
+from sluice.runtime.service.drop_in_client import DropInClient
 
-__all__ = ["KafkaBatchReader", "KafkaSourceFormat", "KafkaStreamReader"]
+__all__ = ["KafkaSourceFormat", "KafkaStreamReader"]
 
 _TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 15.0  # an unreachable cluster is reported within 30 s
 _DISCOVERY_INTERVAL_S = 10.0
 _REGION = "query"
 _SHOWN = 2000  # characters of an offset
-_SOURCE_ID = "sluice-kafka"
 # Given as the default limit, so that a limit of "all" can only come from trigger(once=True).
 _NO_LIMIT = (1 << 63) - 1
 
 
 class KafkaSourceFormat(DataSource):
     """The reading half of the format; `kafka_drop_in` adds the writing half."""
+
+    service: DropInClient | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -71,46 +69,14 @@ class KafkaSourceFormat(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A bounded read."""
-        return KafkaBatchReader(
-            SourceOptions.of(self.options, bounded=True, stream=False), tuple(schema.names)
-        )
+        service = None if self.service is None else self.service.address
+        return KafkaBatchReader(self.options, tuple(schema.names), service)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A stream."""
         return KafkaStreamReader(
             SourceOptions.of(self.options, bounded=False, stream=True), tuple(schema.names)
         )
-
-
-def _split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSplitReader:
-    return KafkaSplitReader(
-        connection=options.connection,
-        columns=columns,
-        read_committed=options.read_committed,
-        fail_on_data_loss=options.fail_on_data_loss,
-        no_progress_timeout_s=options.no_progress_timeout_s,
-        settings=_read_settings(options),
-        hot_path=options.hot_path,
-    )
-
-
-def _read_settings(options: SourceOptions) -> ReadSettings:
-    """Settings for tasks that only read."""
-    own = translate_names(options.connection.options, Role.CONSUMER)
-    memory = TaskMemory.of_mib(
-        options.task_memory_mib, claimed_bytes=claimed_by_reader(own), sinks=0
-    )
-    return read_settings(memory, own)
-
-
-def _enumerator(options: SourceOptions, *, bounded: bool) -> KafkaSplitEnumerator:
-    return KafkaSplitEnumerator(
-        options,
-        KafkaCluster(options.connection, read_committed=options.read_committed),
-        source_id=_SOURCE_ID,
-        group_id=options.group_name(f"spark-{options.subscription}"),
-        bounded=bounded,
-    )
 
 
 def _require_ours(logged: Mapping[str, Any], read_to: Mapping[str, Any]) -> None:
@@ -131,41 +97,6 @@ def _require_ours(logged: Mapping[str, Any], read_to: Mapping[str, Any]) -> None
     )
 
 
-def _tasks(options: SourceOptions, ranges: Sequence[SplitRange]) -> list[InputPartition]:
-    parts = split_evenly(
-        ranges,
-        min_partitions=options.min_partitions,
-        max_records=options.max_records_per_partition,
-    )
-    return [InputPartition((split,)) for split in parts]
-
-
-class KafkaBatchReader(DataSourceReader):
-    """``spark.read``: ranges are fixed when Spark plans the query. `read` runs in executors."""
-
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
-        self._options = options
-        self._split_reader = _split_reader(options, columns)
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Driver side: one task per range."""
-        enumerator = _enumerator(self._options, bounded=True)
-        try:
-            start = enumerator.resolve_start(timeout_s=_START_TIMEOUT_S)
-            ranges = enumerator.cut_to_ends(
-                start, max_records=None, timeout_s=_TIMEOUT_S, whole=True
-            )
-            enumerator.require_readable_ends(ranges)
-        finally:
-            enumerator.close()
-        # Without any task, Spark would add one without a value.
-        return _tasks(self._options, ranges) or [InputPartition(())]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Executor side."""
-        yield from self._split_reader.read(partition.value)
-
-
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """``spark.readStream``. All but `read` runs in one long-lived driver-side Python process."""
 
@@ -177,7 +108,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_offsets=None,
             discovery_interval_s=options.discovery_interval_s or _DISCOVERY_INTERVAL_S,
         )
-        self._split_reader = _split_reader(options, columns)
+        self._split_reader = split_reader(options, columns)
         self._begin()
 
     def _begin(self) -> None:
@@ -253,7 +184,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _positions(self, start: Mapping[str, Any]) -> tuple[SplitRange, ...]:
         _require_ours(start, start)
-        positions = offsets.decode(start).splits
+        forgotten = self._options.forgotten
+        positions = tuple(s for s in offsets.decode(start).splits if s.topic not in forgotten)
         if not self._restored and start.get("run") != self._run:
             self._enumerator.restore(positions, timeout_s=_START_TIMEOUT_S)
         self._restored = True
@@ -272,12 +204,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._cut_here:
             # A batch of an earlier process, from Spark's log, is read again as it was.
             ranges = self._enumerator.replayable(ranges, timeout_s=_TIMEOUT_S)
-        return _tasks(self._options, ranges)
+        return [InputPartition(task) for task in tasks_of(self._options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor side."""
         yield from self._split_reader.read(partition.value)
-        freeze_once()
+        tidy_after_task()
 
     def commit(self, end: dict[str, Any]) -> None:
         """The batch is committed: publish group offsets."""
@@ -289,11 +221,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._published = positions
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Ends of the partitions as last seen, for Spark's progress."""
-        if self._made is None:
-            return None
-        ends = self._made.latest()
-        return {f"{topic}-{number}": end for (topic, number), end in sorted(ends.items())} or None
+        """Ends of the partitions as last seen, for Spark's progress; as Spark's own source."""
+        found: dict[str, dict[str, int]] = {}
+        ends = {} if self._made is None else self._made.latest()
+        for (topic, number), end in sorted(ends.items()):
+            found.setdefault(topic, {})[str(number)] = end
+        return found or None
 
     def stop(self) -> None:
         """The query ends."""
@@ -304,5 +237,5 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _enumerator(self) -> KafkaSplitEnumerator:
         if self._made is None:
-            self._made = _enumerator(self._options, bounded=False)
+            self._made = open_enumerator(self._options, bounded=False)
         return self._made

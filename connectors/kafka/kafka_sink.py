@@ -150,9 +150,9 @@ class KafkaSink:
         return self._topic
 
     @property
-    def servers(self) -> tuple[str, ...]:
-        """``host:port`` of the bootstrap servers."""
-        return self._connection.servers
+    def connection(self) -> KafkaConnection:
+        """How to reach its cluster."""
+        return self._connection
 
     @property
     def is_exactly_once(self) -> bool:

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Self, TypeAlias
@@ -24,6 +25,10 @@ from sluice.connectors.kafka.records.serde.deserializing import (
 )
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
+from sluice.connectors.kafka.source.enumerator.outlived_records import (
+    fetch_retention_ms,
+    find_outlived,
+)
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
 from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
@@ -39,6 +44,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
+from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = ["KafkaSource", "StartingOffsets"]
@@ -46,6 +52,7 @@ __all__ = ["KafkaSource", "StartingOffsets"]
 log = logging.getLogger(__name__)
 
 _CHEAPEST = "partition"
+_MOST_NAMED = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
@@ -64,6 +71,9 @@ class KafkaSource:
             ``committed`` (needs ``group_id``), a `datetime` with a time zone, or
             ``{"orders": {0: 23, 1: -2}}`` for every partition (-2 earliest, -1 latest).
             Partitions that appear later are read from their first record.
+        forget: topics that an earlier run has read and that this job gives up. Their positions
+            leave the checkpoint with the next decision, and all other topics continue. They are
+            not read, also if a pattern matches them.
         bounded: the run ends when everything present at its start has been read.
         include_headers: whether there is a column ``headers``.
         columns: columns to create; fewer cost less. None: all, except those that a ``transform``
@@ -92,6 +102,7 @@ class KafkaSource:
         pattern: str | None = None,
         partitions: Mapping[str, Sequence[int]] | None = None,
         starting_offsets: StartingOffsets = "earliest",
+        forget: Sequence[str] = (),
         bounded: bool = False,
         include_headers: bool = True,
         columns: Sequence[str] | None = None,
@@ -107,6 +118,8 @@ class KafkaSource:
         hot_path: HotPath | str | None = None,
     ) -> None:
         own = _as_options(topics, pattern, partitions, starting_offsets)
+        if forget:
+            own["forgetTopics"] = _joined("forget", forget)
         if bootstrap_servers:
             own["kafka.bootstrap.servers"] = bootstrap_servers
         own |= {"includeHeaders": str(include_headers).lower()}
@@ -173,6 +186,11 @@ class KafkaSource:
             )
             for column, deserializer in self._deserializers.items()
         )
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """See `sluice.runtime.contracts.ForgettingSource`."""
+        return self._options.forgotten
 
     @property
     def yields_only_committed(self) -> bool:
@@ -296,8 +314,34 @@ class KafkaSource:
         if not isinstance(sink, KafkaSink) or sink.topic is None:
             return None
         options = self._options
-        shared = set(options.connection.servers).intersection(sink.servers)
+        shared = set(options.connection.servers).intersection(sink.connection.servers)
         return sink.topic if shared and options.subscription.reads(sink.topic) else None
+
+    def outlived(
+        self, sink: Sink, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> str | None:
+        """See `sluice.runtime.contracts.AgeingSource`."""
+        if (
+            not isinstance(sink, KafkaSink)
+            or sink.topic is None
+            or "timestamp" not in self._columns
+        ):
+            return None
+        retention_ms = fetch_retention_ms(sink.connection, sink.topic, timeout_s=timeout_s)
+        if retention_ms is None:
+            return None
+        cluster, before_ms = self._cluster(), round(time.time() * 1000) - retention_ms
+        try:
+            old = find_outlived(cluster, positions, before_ms=before_ms, timeout_s=timeout_s)
+        except StreamError as err:
+            log.info("ages of records cannot be read: source=%s error=%s", self._name, err)
+            return None
+        finally:
+            cluster.close()
+        if not old:
+            return None
+        ranges = " ".join(map(str, old[:_MOST_NAMED]))
+        return f"topic={sink.topic} retention.ms={retention_ms} partitions={len(old)} ({ranges})"
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""
@@ -352,20 +396,24 @@ def _as_options(
     partitions: Mapping[str, Sequence[int]] | None,
     starting: StartingOffsets,
 ) -> dict[str, str]:
-    if isinstance(topics, str):
-        raise ConfigError(
-            "topics must be a list of names",
-            {"topics": topics},
-            f"Write topics=[{topics!r}].",
-        )
     own: dict[str, str] = {}
     if topics is not None:
-        own["subscribe"] = ",".join(topics)
+        own["subscribe"] = _joined("topics", topics)
     if pattern is not None:
         own["subscribePattern"] = pattern
     if partitions is not None:
         own["assign"] = json.dumps({name: list(n) for name, n in partitions.items()})
     return own | _starting_option(starting)
+
+
+def _joined(argument: str, topics: Sequence[str]) -> str:
+    if isinstance(topics, str):
+        raise ConfigError(
+            f"{argument} must be a list of names",
+            {argument: topics},
+            f"Write {argument}=[{topics!r}].",
+        )
+    return ",".join(topics)
 
 
 def _starting_option(starting: StartingOffsets) -> dict[str, str]:

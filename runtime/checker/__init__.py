@@ -1,16 +1,12 @@
 """Judges a finished run by its input and by the output that a read_committed reader found."""
 
-from sluice.runtime.checker.exactly_once import Mapping, check, expect, wanted_of
-from sluice.runtime.checker.key_counts import KeyCountVerdict, check_key_counts
-from sluice.runtime.checker.prefix import PrefixVerdict, check_prefix
+from sluice.runtime.checker.prefix import PrefixVerdict, SpilledPrefix
 from sluice.runtime.checker.records.history import History, Location
 from sluice.runtime.checker.records.payload import Origin, Payload, origin_of
 from sluice.runtime.checker.records.record import Headers, Identity, Record
 from sluice.runtime.checker.records.transactions import TransactionRange, Transactions
 from sluice.runtime.checker.spilled import SpilledHistory, check_spilled
-from sluice.runtime.checker.spilled_prefix import SpilledPrefix
 from sluice.runtime.checker.verdict import Examples, Finding, HistoryVerdict, Kind
-from sluice.runtime.checker.window_counts import WindowVerdict, check_windows
 
 __all__ = [
     "Examples",
@@ -19,10 +15,8 @@ __all__ = [
     "History",
     "HistoryVerdict",
     "Identity",
-    "KeyCountVerdict",
     "Kind",
     "Location",
-    "Mapping",
     "Origin",
     "Payload",
     "PrefixVerdict",
@@ -31,13 +25,6 @@ __all__ = [
     "SpilledPrefix",
     "TransactionRange",
     "Transactions",
-    "WindowVerdict",
-    "check",
-    "check_key_counts",
-    "check_prefix",
     "check_spilled",
-    "check_windows",
-    "expect",
     "origin_of",
-    "wanted_of",
 ]

@@ -2,7 +2,7 @@
 
 First, records are paired by content: all records of one content must be in the same part. Second,
 the leftovers are paired by name. Third, the pairs are judged for order, in reading order. Pure:
-`check` passes everything at once, `sluice.runtime.checker.spilled` reads parts from files.
+`sluice.runtime.checker.spilled` reads the parts from files.
 """
 
 from collections.abc import Iterator, Mapping

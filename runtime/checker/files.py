@@ -10,7 +10,7 @@ record.
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -47,7 +47,7 @@ def read_files(
     *,
     topic: str,
     need_headers: bool = True,
-    left_out: Callable[[Iterable[str]], object] | None = None,
+    left_out: set[str] | None = None,
 ) -> Iterator[tuple[Record, Location]]:
     """Every row of a file, or of all files below a directory, and its position.
 
@@ -58,7 +58,7 @@ def read_files(
     Args:
         topic: of the records; their partition is 0. The position is file and row number instead.
         need_headers: False: a record with an empty column ``headers`` has no headers.
-        left_out: called often, with the columns that are not part of a record.
+        left_out: gets the columns that are not part of a record.
     Raises:
         ConfigError: nothing exists there, a file has another format, a link names a directory,
             headers have another form, or Python cannot hold a time.
@@ -76,7 +76,7 @@ def read_files(
                 yield Record(topic, 0, number, None, row_value(whole), ())
                 continue
             if left_out is not None:
-                left_out(whole.keys() - _OF_RECORDS)
+                left_out.update(whole.keys() - _OF_RECORDS)
             headers = _headers(whole, file, number, need_headers=need_headers)
             key, value = _bytes(whole.get("key")), _bytes(whole.get("value"))
             yield Record(topic, 0, number, key, value, headers)

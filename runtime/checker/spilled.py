@@ -14,7 +14,6 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from sluice.runtime.checker.exactly_once import require_same_identity
 from sluice.runtime.checker.examination import Examination
 from sluice.runtime.checker.order import NONE_LATER, PAIR, least_by_flow
 from sluice.runtime.checker.records.history import Columns, History, Lanes, Location
@@ -24,7 +23,7 @@ from sluice.runtime.checker.row_files import ROW, RowFiles, columns_of, rows_of
 from sluice.runtime.checker.verdict import FindingSink, HistoryVerdict
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["LEAST_MEMORY_BYTES", "SpilledHistory", "check_spilled"]
+__all__ = ["LEAST_MEMORY_BYTES", "SpilledHistory", "check_spilled", "require_same_identity"]
 
 LEAST_MEMORY_BYTES = 1 << 20
 """Smaller buffers would spend the time on opening files."""
@@ -108,13 +107,36 @@ def check_spilled(
     transactions: Transactions | None = None,
     sink: FindingSink | None = None,
 ) -> HistoryVerdict:
-    """As `check`, in memory that does not grow with the number of records.
+    """Compare the expected output with the one that a read_committed reader found.
+
+    Records are compared by content (`Identity`), so the verdict is most exact for records that
+    carry a unique number (`payload`). Content that is expected more than once is counted as a
+    multiset: as often as expected, no more and no less. Memory does not grow with the number of
+    records.
 
     The count of reordered records is minimal unless one flow is in disorder over more records than
     memory holds (`HistoryVerdict.is_reordered_exact`).
+
+    Args:
+        expected: the output that the input must become, with the identity of ``found``.
+        found: the whole output, each partition in offset order.
+        transactions: the input records of each transaction; this call uses it up.
+        sink: receives every finding.
+    Raises:
+        ConfigError: the two histories compare records by different rules.
     """
     require_same_identity(expected.identity, found.identity)
     return _Comparison(expected, found, transactions, sink).run()
+
+
+def require_same_identity(expected: Identity, found: Identity) -> None:
+    """Raise `ConfigError` if two histories compare records by different rules."""
+    if expected != found:
+        raise ConfigError(
+            "the histories were made with different identities",
+            {"expected": expected, "found": found},
+            "Give both histories the same Identity.",
+        )
 
 
 class _Comparison:

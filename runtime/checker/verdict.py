@@ -59,7 +59,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryVerdict:
-    """Result of `check`.
+    """Result of `check_spilled`.
 
     Attributes:
         expected: records that the output must have.

@@ -6,16 +6,18 @@ accepts exactly these; committables that no error has named are never accepted w
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import AcceptedAs, AcceptedWork, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.json_values import from_json, to_json
 
 __all__ = [
     "accepted_as",
+    "accepted_json",
     "claim_of",
     "decode_accepted",
     "decode_unsettled",
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 _FORMAT_VERSION = 1
+_Work = TypeVar("_Work", UnsettledWork, AcceptedWork)
 
 
 def in_effect(
@@ -86,37 +89,20 @@ def claim_of(
     return {entry.payload: entry for entry in mine if entry.payload not in claimed}
 
 
+def accepted_json(work: AcceptedWork) -> dict[str, Any]:
+    """As in ``_accepted``, and for people."""
+    found: dict[str, Any] = to_json(work)
+    return {"as": found.pop("accepted_as"), **found}
+
+
 def encode_unsettled(checkpoint_id: int, works: Iterable[UnsettledWork]) -> bytes:
     """As ``_unsettled``."""
-    return _encoded(
-        checkpoint_id,
-        [
-            {
-                "digest": work.digest,
-                "outcome": work.outcome.value,
-                "region": work.region,
-                "ranges": list(work.ranges),
-                "detail": work.detail,
-            }
-            for work in works
-        ],
-    )
+    return _encoded(checkpoint_id, map(to_json, works))
 
 
 def encode_accepted(checkpoint_id: int, works: Iterable[AcceptedWork]) -> bytes:
     """As ``_accepted``."""
-    return _encoded(
-        checkpoint_id,
-        [
-            {
-                "digest": work.digest,
-                "as": work.accepted_as.value,
-                "region": work.region,
-                "ranges": list(work.ranges),
-            }
-            for work in works
-        ],
-    )
+    return _encoded(checkpoint_id, map(accepted_json, works))
 
 
 def decode_unsettled(
@@ -128,67 +114,48 @@ def decode_unsettled(
         UnsupportedFormatError: a later Sluice wrote it.
         DamagedCheckpointError: it is something else, or of another checkpoint.
     """
-    try:
-        return tuple(
-            UnsettledWork(
-                digest=str(each["digest"]),
-                outcome=CommitOutcome(each["outcome"]),
-                region=str(each["region"]),
-                ranges=tuple(map(str, each["ranges"])),
-                detail=str(each["detail"]),
-            )
-            for each in _entries(data, checkpoint_id, where)
-        )
-    except (ValueError, LookupError, TypeError) as error:
-        raise _damaged(where) from error
+    return _decoded(UnsettledWork, data, checkpoint_id, where)
 
 
 def decode_accepted(
     data: bytes, checkpoint_id: int, *, where: Mapping[str, object]
 ) -> dict[str, AcceptedWork]:
     """Decode the bytes of `encode_accepted`, by digest; errors as of `decode_unsettled`."""
-    try:
-        works = [
-            AcceptedWork(
-                digest=str(each["digest"]),
-                accepted_as=AcceptedAs(each["as"]),
-                region=str(each["region"]),
-                ranges=tuple(map(str, each["ranges"])),
-            )
-            for each in _entries(data, checkpoint_id, where)
-        ]
-    except (ValueError, LookupError, TypeError) as error:
-        raise _damaged(where) from error
-    return {work.digest: work for work in works}
+    return {each.digest: each for each in _decoded(AcceptedWork, data, checkpoint_id, where)}
 
 
-def _encoded(checkpoint_id: int, entries: list[dict[str, object]]) -> bytes:
+def _encoded(checkpoint_id: int, entries: Iterable[object]) -> bytes:
     text = {
         "format_version": _FORMAT_VERSION,
         "checkpoint_id": checkpoint_id,
-        "entries": entries,
+        "entries": list(entries),
     }
     return json.dumps(text, indent=1).encode()
 
 
-def _entries(data: bytes, checkpoint_id: int, where: Mapping[str, object]) -> list[Any]:
-    found: Any = parsed_json(data)
-    version = int(found["format_version"])
-    if version > _FORMAT_VERSION:
-        raise UnsupportedFormatError(
-            f"the file has format version {version}",
-            {**where, "format_version": version, "readable": _FORMAT_VERSION},
-            "Use the Sluice that wrote it, or a later one.",
-        )
-    if version != _FORMAT_VERSION or int(found["checkpoint_id"]) != checkpoint_id:
-        raise ValueError("another format, or another checkpoint")
-    return list(found["entries"])
-
-
-def _damaged(where: Mapping[str, object]) -> DamagedCheckpointError:
-    return DamagedCheckpointError(
-        "the list of unsettled or accepted committables is damaged",
-        where,
-        "Read the file; it is small JSON. If you delete it, the next start lists what it cannot "
-        "commit, and you can accept that again.",
-    )
+def _decoded(
+    kind: type[_Work], data: bytes, checkpoint_id: int, where: Mapping[str, object]
+) -> tuple[_Work, ...]:
+    try:
+        found: Any = parsed_json(data)
+        version = int(found["format_version"])
+        if version > _FORMAT_VERSION:
+            raise UnsupportedFormatError(
+                f"the file has format version {version}",
+                {**where, "format_version": version, "readable": _FORMAT_VERSION},
+                "Use the Sluice that wrote it, or a later one.",
+            )
+        if version != _FORMAT_VERSION or int(found["checkpoint_id"]) != checkpoint_id:
+            raise ValueError("another format, or another checkpoint")
+        entries = [dict(each) for each in found["entries"]]
+        for each in entries:
+            if "as" in each:  # a keyword of Python
+                each["accepted_as"] = each.pop("as")
+        return tuple(from_json(kind, each) for each in entries)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(
+            "the list of unsettled or accepted committables is damaged",
+            where,
+            "Read the file; it is small JSON. If you delete it, the next start lists what it "
+            "cannot commit, and you can accept that again.",
+        ) from error

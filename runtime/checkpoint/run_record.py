@@ -27,6 +27,7 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
 )
 from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
@@ -58,7 +59,7 @@ class RunRecord:
     leader_session_id: str
     address: str
     attempt_id: int
-    job_uid: str = ""
+    job_uid: str
     token: str = field(default="", repr=False)
 
 
@@ -197,14 +198,10 @@ def _attempt_id_of(name: str) -> int:
 
 
 def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
-    content = {
-        "format_version": _FORMAT_VERSION,
-        "leader_session_id": run.leader_session_id,
-        "address": run.address,
-        "attempt_id": run.attempt_id,
-        "job_uid": run.job_uid,
-    }
-    return json.dumps({**content, "token": run.token} if with_token else content).encode()
+    content = {"format_version": _FORMAT_VERSION, **to_json(run)}
+    if not with_token:
+        del content["token"]
+    return json.dumps(content).encode()
 
 
 def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:
@@ -217,13 +214,7 @@ def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:
                 {**where, "format_version": version, "readable": _FORMAT_VERSION},
                 "Use the Sluice that runs the job, or a later one.",
             )
-        return RunRecord(
-            leader_session_id=str(content["leader_session_id"]),
-            address=str(content["address"]),
-            attempt_id=int(content["attempt_id"]),
-            job_uid=str(content["job_uid"]),
-            token=str(content.get("token", "")),
-        )
+        return from_json(RunRecord, {k: v for k, v in content.items() if k != "format_version"})
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as err:
         raise StorageError(
             "the run record is damaged",

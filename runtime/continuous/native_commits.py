@@ -9,22 +9,24 @@ from itertools import chain
 
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import (
+    INTERVALS_PER_TRANSACTION_TIMEOUT,
     Clock,
-    CommitListener,
     CommitOutcome,
     CommitReport,
     Committer,
-    RegionProgress,
 )
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 
-__all__ = ["NativeCommits", "RequestedCommits", "TasksFirst"]
+__all__ = ["LostTimeout", "NativeCommits", "RequestedCommits", "TasksFirst"]
 
 log = logging.getLogger(__name__)
 
 _REPORT_S = 2.0  # above the time limit of a task, see `sluice.runtime.continuous.checkpoint_client`
+_USUAL_S = 60.0
+_SHARE = 0.45
 _BY_TASK = CommitReport(outcome=CommitOutcome.COMMITTED, detail="the task's commit was accepted")
 
 
@@ -195,79 +197,121 @@ class RequestedCommits:
         return self.entries & self._commits.await_reports(self.attempts, timeout_s=timeout_s)
 
 
-class TasksFirst:
-    """A `Committer` that leaves the first try to the tasks. Driver; one thread at a time.
+class LostTimeout:
+    """How long a continuous task runs without an answer from its coordinator.
+
+    Always below half of the transaction timeout of every sink that the tasks write to. So the task
+    ends in the first half, and the next coordinator aborts its open work in the second half, before
+    the broker does. Driver, one thread.
 
     Args:
-        fallback: commits the entries that no task has acknowledged, by the broker's verdict, since
-            a task may have tried. Looked up at each use: a sink's committer may exist only after
-            its claim.
+        requested_s: the user's setting; None: a minute, or less if a sink needs that.
+
+    Attributes:
+        seconds: the timeout; final once `allow` was called for every sink.
+    """
+
+    def __init__(self, requested_s: float | None) -> None:
+        self._requested_s = requested_s
+        self.seconds = _USUAL_S if requested_s is None else requested_s
+
+    def allow(self, transaction_timeout_s: float) -> None:
+        """Respect the transaction timeout of a sink.
+
+        Raises:
+            ConfigError: the user's own setting is not below half of that.
+        """
+        if self._requested_s is None:
+            self.seconds = min(self.seconds, _SHARE * transaction_timeout_s)
+        elif self._requested_s >= transaction_timeout_s / 2:
+            raise ConfigError(
+                "a continuous task would outlive its coordinator for too long",
+                {
+                    "coordinator_lost_timeout_s": self._requested_s,
+                    "transaction_timeout_s": transaction_timeout_s,
+                },
+                "Keep coordinator_lost_timeout_s below half of the transaction timeout, leave it "
+                "out, or raise the transaction timeout.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TasksFirst:
+    """The continuous tasks of a job, as their sinks use them: they commit first, and end in time if
+    they lose their coordinator. Driver; one thread at a time.
+
+    Attributes:
         commits: of the job.
+        lost_timeout: of the job; `require_short` limits it to what the sinks allow.
+        between_barriers_s: the job's interval, or its pause between checkpoints if that is longer.
         report_s: how long to wait for the tasks' reports.
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        fallback: Callable[[], Committer],
-        commits: NativeCommits,
-        *,
-        report_s: float = _REPORT_S,
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self._fallback = fallback
-        self._commits = commits
-        self._report_s = report_s
-        self._clock = clock
+    commits: NativeCommits
+    lost_timeout: LostTimeout
+    between_barriers_s: float = field(kw_only=True, default=0.0)
+    report_s: float = field(kw_only=True, default=_REPORT_S)
+    clock: Clock = field(kw_only=True, default=time.monotonic)
+
+    def require_short(self, facts: Mapping[str, str]) -> None:
+        """Refuse continuous tasks for a sink whose transaction timeout is too short for them.
+
+        Args:
+            facts: of the sink's check.
+        Raises:
+            ConfigError: as `LostTimeout.allow`; or each transaction would be too old at its
+                barrier, so the region would read the same records forever.
+        """
+        if "transaction_timeout_s" not in facts:
+            return
+        timeout_s = float(facts["transaction_timeout_s"])
+        self.lost_timeout.allow(timeout_s)
+        if self.between_barriers_s > timeout_s / INTERVALS_PER_TRANSACTION_TIMEOUT:
+            raise ConfigError(
+                "a continuous task's transaction would be too old at its barrier",
+                {
+                    "between_barriers_s": self.between_barriers_s,
+                    "transaction_timeout_s": timeout_s,
+                },
+                "Keep interval_s and min_pause_s below a third of the transaction timeout "
+                "(transactionTimeout, or the broker's maximum), or use engine='micro-batch'.",
+            )
 
     def commit(
-        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+        self,
+        committer: Committer,
+        committables: Sequence[StateEntry],
+        *,
+        timeout_s: float,
+        after_crash: bool,
     ) -> list[CommitReport]:
-        """See `Committer.commit`."""
+        """As `Committer.commit`. The sink's committer gets the entries that no task has
+        acknowledged, and settles them by the broker's verdict if a task may have tried."""
         if after_crash:
-            return self._fallback().commit(committables, timeout_s=timeout_s, after_crash=True)
-        deadline_s = self._clock() + timeout_s
-        requested = self._commits.request(committables)
+            return committer.commit(committables, timeout_s=timeout_s, after_crash=True)
+        deadline_s = self.clock() + timeout_s
+
+        def committed(
+            entries: Sequence[StateEntry], *, after_crash: bool
+        ) -> dict[StateEntry, CommitReport]:
+            if not entries:
+                return {}
+            left_s = max(0.0, deadline_s - self.clock())
+            found = committer.commit(entries, timeout_s=left_s, after_crash=after_crash)
+            return dict(zip(entries, found, strict=True))
+
+        requested = self.commits.request(committables)
         theirs, done = requested.entries | requested.tried, frozenset[StateEntry]()
-        reports = self._committed(
-            [entry for entry in committables if entry not in theirs],
-            deadline_s,
-            after_crash=False,
-        )
+        reports = committed([e for e in committables if e not in theirs], after_crash=False)
         if requested.entries:
             failpoint("after-tasks-asked")
-            limit_s = max(0.0, min(self._report_s, deadline_s - self._clock()))
+            limit_s = max(0.0, min(self.report_s, deadline_s - self.clock()))
             done = requested.await_acknowledged(timeout_s=limit_s)
             failpoint("after-tasks-answered")
         left = [entry for entry in committables if entry in theirs - done]
         if left:
             log.info("the driver commits epochs that no task has committed: count=%d", len(left))
         reports |= dict.fromkeys(done, _BY_TASK)
-        reports |= self._committed(left, deadline_s, after_crash=True)
+        reports |= committed(left, after_crash=True)
         return [reports[entry] for entry in committables]
-
-    def _committed(
-        self, entries: Sequence[StateEntry], deadline_s: float, *, after_crash: bool
-    ) -> dict[StateEntry, CommitReport]:
-        if not entries:
-            return {}
-        left_s = max(0.0, deadline_s - self._clock())
-        found = self._fallback().commit(entries, timeout_s=left_s, after_crash=after_crash)
-        return dict(zip(entries, found, strict=True))
-
-    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """See `Committer.abort`."""
-        return self._fallback().abort(committables, timeout_s=timeout_s)
-
-    def await_visible(self, *, timeout_s: float) -> bool:
-        """See `Committer.await_visible`."""
-        return self._fallback().await_visible(timeout_s=timeout_s)
-
-    def regions_published(
-        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
-    ) -> CommitReport:
-        """See `CommitListener`; a committer that is none has nothing left to do."""
-        committer = self._fallback()
-        if not isinstance(committer, CommitListener):
-            return CommitReport(outcome=CommitOutcome.COMMITTED)
-        return committer.regions_published(checkpoint_id, regions, timeout_s=timeout_s)

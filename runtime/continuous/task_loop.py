@@ -14,6 +14,7 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.process.failed_tasks import note_ranges
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["EpochScope", "OpenWriters", "TaskLoop"]
@@ -123,8 +124,8 @@ class TaskLoop:
         functions: made for each epoch, since they count its records.
         begins_after: newest checkpoint when the attempt began.
         leaders: leader epochs of the splits at the attempt's begin, as far as they are known.
-        no_progress_timeout_s: if a split brings no record for so long, though barriers say that it
-            has some, the task ends. Time in functions and sinks does not count.
+        no_progress_timeout_s: if nothing of a split is fetched for so long, though barriers say
+            that it has records, the task ends. Time in functions and sinks does not count.
         clock: monotonic seconds.
     """
 
@@ -202,8 +203,20 @@ class TaskLoop:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch
-        for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
-            epoch.writers.write(made)
+        try:
+            for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
+                epoch.writers.write(made)
+        except Exception as err:
+            note_ranges(err, self._ranges_read())  # the batch may not have its offsets
+            raise
+
+    def _ranges_read(self) -> str:
+        """The epoch's ranges up to here, as text."""
+        at = self._stream.positions()
+        return ",".join(
+            f"{topic}-{partition}[{start},{at[source_id, topic, partition]})"
+            for (source_id, topic, partition), start in self._epoch.starts.items()
+        )
 
     # --- barriers -----------------------------------------------------------------------------
 
@@ -272,14 +285,14 @@ class TaskLoop:
         """Detect a split that the driver can read and this host cannot.
 
         Raises:
-            UnreachableError: it has brought no record for too long.
+            UnreachableError: nothing of it was fetched for too long.
         """
-        at, now_s = self._stream.positions(), self._reading_clock()
+        at, active, now_s = self._stream.positions(), self._stream.active(), self._reading_clock()
         for split in barrier.splits:
             before, since_s = self._stalled.get(split.key, (None, now_s))
             if at[split.key] >= split.end_offset:
                 self._stalled.pop(split.key, None)
-            elif before != at[split.key]:
+            elif before != at[split.key] or split.key in active:
                 self._stalled[split.key] = (at[split.key], now_s)
             elif now_s - since_s >= self._no_progress_timeout_s:
                 raise UnreachableError(

@@ -16,6 +16,7 @@ __all__ = [
     "RegisteredAttempt",
     "SinkContext",
     "SinkCoordinator",
+    "SweepReport",
     "SweepView",
 ]
 

@@ -13,12 +13,15 @@ from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import Policy
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.task_memory import TaskMemory
 
 __all__ = [
+    "AgeingSource",
     "Backlog",
     "DeadLetterSink",
     "DeserializingSource",
     "EventTimeSink",
+    "ForgettingSource",
     "FrameSink",
     "NarrowingSource",
     "RateLimitedSource",
@@ -29,6 +32,8 @@ __all__ = [
     "SourceFunction",
     "SplitEnumerator",
     "TaskSink",
+    "TunedSink",
+    "TunedSource",
 ]
 
 
@@ -222,6 +227,33 @@ class RateLimitedSource(Source, Protocol):
 
 
 @runtime_checkable
+class AgeingSource(Source, Protocol):
+    """A source whose records have a timestamp that sinks keep, and delete records by."""
+
+    def outlived(
+        self, sink: "Sink", positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> str | None:
+        """The unread records that are older than the sink keeps records, and that it deletes as
+        soon as they are copied; None: there are none, or that is unknown. Never raises.
+
+        Args:
+            positions: ranges that end where the source has read to.
+            timeout_s: for each request.
+        """
+        ...
+
+
+@runtime_checkable
+class ForgettingSource(Source, Protocol):
+    """A source that gives up topics which an earlier run has read."""
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """Their names. The run starts without their positions."""
+        ...
+
+
+@runtime_checkable
 class RereadingSource(Source, Protocol):
     """A source that may read what a sink of its own pipeline writes."""
 
@@ -331,4 +363,56 @@ class EventTimeSink(Sink, Protocol):
 
     def event_time(self) -> EventTime | None:
         """How to make watermarks; None: the sink needs none, and they cost nothing."""
+        ...
+
+
+# --- sources and sinks that Sluice tunes: within a task's memory, and as the source is compressed
+
+
+@runtime_checkable
+class TunedSource(Source, Protocol):
+    """A source whose reader holds records in memory."""
+
+    @property
+    def claimed_bytes(self) -> int:
+        """The memory that the user's own settings take of a task; 0: there are none."""
+        ...
+
+    def within(self, memory: TaskMemory) -> Self:
+        """The same source, whose readers keep to this share.
+
+        Raises:
+            ConfigError: the share is too small.
+        """
+        ...
+
+    def compression(self, *, timeout_s: float) -> str | None:
+        """The compression of its records, by a name that sinks know: ``none``, ``gzip``, …; None:
+        there are no records yet, or no broker answered in time. Driver; never raises.
+
+        Logs whatever else the brokers report that does not fit into its memory.
+        """
+        ...
+
+
+@runtime_checkable
+class TunedSink(TaskSink, Protocol):
+    """A sink whose writers hold records in memory, and may compress them."""
+
+    @property
+    def claimed_bytes(self) -> int:
+        """As of `TunedSource`."""
+        ...
+
+    @property
+    def keeps_compression(self) -> bool:
+        """Whether it takes the compression of the source: its user has set none."""
+        ...
+
+    def within(self, memory: TaskMemory) -> Self:
+        """As of `TunedSource`."""
+        ...
+
+    def compressed_as(self, codec: str) -> Self:
+        """The same sink, with this compression of its records."""
         ...

@@ -23,7 +23,6 @@ __all__ = [
     "RegionCheckpointFailedDetail",
     "RegionProgress",
     "RegionWork",
-    "SharedCommitter",
 ]
 
 RegionWork = Mapping[str, Sequence[StateEntry]]
@@ -152,81 +151,5 @@ class CommitListener(Protocol):
         ``regions`` are all that write to the sink. The same thread as `Committer.commit`; an
         unreachable remote is PENDING. Until it is COMMITTED the checkpoint is not committed on
         record.
-        """
-        ...
-
-
-class SharedCommitter(Protocol):
-    """Publishes the work of many regions. Driver; one instance; one thread at a time calls it.
-
-    It receives the pre-committed work of each region, then each decision, oldest first:
-
-    - of *completed* regions everything pre-committed for this checkpoint and older ones is
-      published, oldest first and each region in its order (`continuous-order`): while anything
-      older of a region is not certainly published, nothing newer of it is. Other regions do not
-      wait for it;
-    - of *failed* regions everything that no earlier decision published is **held**: neither
-      published nor aborted, until the region's next completed checkpoint publishes it, or `abort`
-      ends it. The scope makes no difference. A failed region without work delays nothing.
-
-    A repeated notification has no further effect. It keeps nothing that a recovery needs.
-    ``_metadata`` names decided work, and the next start passes it again. Pending work is undecided,
-    so a crash ends it with its region and the sweep aborts it.
-    """
-
-    def pre_committed(self, checkpoint_id: int, work: RegionWork) -> None:
-        """Pre-committed work of regions for a checkpoint; at the latest with its decision.
-
-        A repeated call for a region and checkpoint replaces the earlier work (a repair). Pending
-        work of an older checkpoint that is named here has joined this one.
-        """
-        ...
-
-    def notify_checkpoint_complete(
-        self, checkpoint_id: int, *, timeout_s: float, after_crash: bool
-    ) -> Mapping[StateEntry, CommitReport]:
-        """Every region completed: publish all of this and older checkpoints.
-
-        Returns a report for each decided committable that is not forgotten (see `Committer.commit`
-        for outcomes and ``after_crash``). The next notification tries again all work that is not
-        COMMITTED. A repeated older notification only does that.
-
-        Raises:
-            IllegalTransitionError: the checkpoint was notified before with other failed regions.
-        """
-        ...
-
-    def notify_regional_checkpoint_complete(
-        self, detail: RegionCheckpointFailedDetail, *, timeout_s: float, after_crash: bool
-    ) -> Mapping[StateEntry, CommitReport]:
-        """Some regions completed: publish their work, keep the work of the failed ones pending.
-
-        Reports as `notify_checkpoint_complete`, for decided work; pending work has none.
-        """
-        ...
-
-    def abort(
-        self, committables: Sequence[StateEntry], *, timeout_s: float
-    ) -> Mapping[StateEntry, CommitReport]:
-        """A region's checkpoint was aborted: discard its work, and later work of the region.
-
-        The work is forgotten for any answer of the remote; the sweep finds the rest.
-
-        Raises:
-            IllegalTransitionError: a decision names some of it; the call aborted nothing.
-        """
-        ...
-
-    def pending(self, region: str, *, through: int) -> tuple[StateEntry, ...]:
-        """Work that a region pre-committed for checkpoints up to ``through`` and that no decision
-        names yet, in order."""
-        ...
-
-    def regions_published(
-        self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
-    ) -> CommitReport:
-        """See `CommitListener.regions_published`; COMMITTED at once if the sink has none.
-
-        After that the checkpoint is finished, and its published work may be forgotten.
         """
         ...

@@ -54,6 +54,14 @@ class RecordStream(Protocol):
         """The next offset of each split, after the records that `poll` has returned."""
         ...
 
+    def active(self) -> frozenset[SplitKey]:
+        """Splits of which the client has fetched something since the last call, as far as it knows.
+
+        It may have been records that `poll` does not return, such as aborted ones. A split for
+        which a quota delays the client is active, too.
+        """
+        ...
+
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """Progress in each split, and who wrote its last record; empty for a split without records.
         Only markers lie between that offset and its position."""

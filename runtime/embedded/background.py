@@ -5,13 +5,13 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sluice.runtime.embedded.cache import exclusive, state_dir
 from sluice.runtime.embedded.process import Identity, stop_identity
 from sluice.runtime.embedded.start_timeout import LONGEST_S
 from sluice.runtime.errors import MissingRequirementError
 from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.json_values import from_json, to_json
 
 __all__ = ["RunningServer", "forget", "recall", "remember", "start_once", "stop"]
 
@@ -81,18 +81,8 @@ def remember(server: RunningServer) -> None:
     """Write the file of a running server."""
     path = _path(server.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    record = {
-        "processes": [
-            {"pid": identity.pid, "created_at": identity.created_at}
-            for identity in server.identities
-        ],
-        "address": server.address,
-        "data_dir": str(server.data_dir),
-        "log_path": str(server.log_path),
-        "web_address": server.web_address,
-    }
     written = path.with_suffix(".new")
-    written.write_text(json.dumps(record, indent=2), encoding="utf-8")
+    written.write_text(json.dumps(to_json(server), indent=2), encoding="utf-8")
     written.replace(path)
 
 
@@ -105,18 +95,7 @@ def recall(name: str) -> RunningServer | None:
     """
     path = _path(name)
     try:
-        record: Any = parsed_json(path.read_bytes())
-        server = RunningServer(
-            name=name,
-            identities=tuple(
-                Identity(pid=each["pid"], created_at=each["created_at"])
-                for each in record["processes"]
-            ),
-            address=record["address"],
-            data_dir=Path(record["data_dir"]),
-            log_path=Path(record["log_path"]),
-            web_address=record.get("web_address"),
-        )
+        server = from_json(RunningServer, parsed_json(path.read_bytes()))
         return server if server.is_running() else None
     except FileNotFoundError:
         return None
@@ -126,7 +105,7 @@ def recall(name: str) -> RunningServer | None:
             {"file": path, "error": err.strerror},
             "Set SLUICE_STATE to a directory that this user may read and write.",
         ) from err
-    except (ValueError, KeyError, TypeError, AttributeError):  # Sluice did not write it
+    except (ValueError, TypeError):  # Sluice did not write it
         return None
 
 

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from sluice.runtime.errors import MissingRequirementError
 __all__ = [
     "Artifact",
     "Bundle",
-    "Report",
     "fetch",
     "ivy_description",
     "parse_checksums",
@@ -32,10 +31,8 @@ __all__ = [
     "report_to_stderr",
 ]
 
-Report = Callable[[str], None]
-"""Receives one line for each step."""
-
 _SETTINGS_VARIABLE = "SLUICE_IVY_SETTINGS"
+_FETCH_S = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,7 @@ class Bundle:
 
 
 def report_to_stderr(line: str) -> None:
-    """The default `Report`."""
+    """Print one line for a step."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -95,7 +92,7 @@ def pyspark_jars() -> Path:
     )
 
 
-def fetch(bundle: Bundle, *, report: Report = report_to_stderr, timeout_s: float = 900.0) -> Path:
+def fetch(bundle: Bundle) -> Path:
     """Directory with exactly the bundle's jars; downloads them if this user has none yet.
 
     Any number of processes may call it at once: one downloads, the rest wait. The directory appears
@@ -107,9 +104,9 @@ def fetch(bundle: Bundle, *, report: Report = report_to_stderr, timeout_s: float
     target = cache_dir() / bundle.name
     if _is_whole(target, bundle):
         return target
-    with exclusive(cache_dir() / f"{bundle.name}.lock", timeout_s=timeout_s):
+    with exclusive(cache_dir() / f"{bundle.name}.lock", timeout_s=_FETCH_S):
         if not _is_whole(target, bundle):
-            _fetch_into(target, bundle, find_java(), report, timeout_s)
+            _fetch_into(target, bundle, find_java())
     return target
 
 
@@ -117,19 +114,21 @@ def _is_whole(directory: Path, bundle: Bundle) -> bool:
     return all((directory / name).is_file() for name in bundle.checksums)
 
 
-def _fetch_into(target: Path, bundle: Bundle, java: Java, report: Report, timeout_s: float) -> None:
-    report(f"Fetching {bundle.name} ({len(bundle.checksums)} jars), once per user, to {target}")
+def _fetch_into(target: Path, bundle: Bundle, java: Java) -> None:
+    report_to_stderr(
+        f"Fetching {bundle.name} ({len(bundle.checksums)} jars), once per user, to {target}"
+    )
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{bundle.name}-") as scratch:
         found, made = Path(scratch) / "found", Path(scratch) / "made"
         made.mkdir()
-        _run_ivy(bundle, java, found, timeout_s)
+        _run_ivy(bundle, java, found)
         for name, digest in bundle.checksums.items():
             _check(bundle, found / name, digest)
             (found / name).rename(made / name)
         if target.exists():  # incomplete: files in the cache were deleted
             shutil.rmtree(target)
         made.rename(target)
-    report(f"Fetched {bundle.name}; all checksums are correct")
+    report_to_stderr(f"Fetched {bundle.name}; all checksums are correct")
 
 
 def _check(bundle: Bundle, file: Path, digest: str) -> None:
@@ -164,7 +163,7 @@ def ivy_description(bundle: Bundle) -> str:
     )
 
 
-def _run_ivy(bundle: Bundle, java: Java, found: Path, timeout_s: float) -> None:
+def _run_ivy(bundle: Bundle, java: Java, found: Path) -> None:
     found.mkdir()
     description = found / "ivy.xml"
     description.write_text(ivy_description(bundle), encoding="utf-8")
@@ -177,10 +176,10 @@ def _run_ivy(bundle: Bundle, java: Java, found: Path, timeout_s: float) -> None:
     ]
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False
+            command, capture_output=True, text=True, timeout=_FETCH_S, check=False
         )
     except subprocess.TimeoutExpired as err:
-        raise _not_fetched(bundle, f"no end after {timeout_s:.0f} s") from err
+        raise _not_fetched(bundle, f"no end after {_FETCH_S:.0f} s") from err
     if answer.returncode or not any(found.glob("*.jar")):
         raise _not_fetched(bundle, _reason(answer.stdout + answer.stderr))
 

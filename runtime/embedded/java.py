@@ -31,15 +31,6 @@ class Java:
     executable: Path
     version: int
 
-    def tool(self, name: str) -> Path:
-        """Another program of the same Java, e.g. ``keytool``."""
-        path = self.executable.with_name(name)
-        if not path.exists():
-            raise MissingRequirementError(
-                f"this Java has no {name}", {"java": self.executable}, _REMEDY
-            )
-        return path
-
 
 def parse_version(banner: str) -> int | None:
     """Feature release in the output of ``java -version``; None if it has none.

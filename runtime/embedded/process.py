@@ -201,7 +201,7 @@ class ServerProcess:
         )
 
 
-def stop_identity(identity: Identity, *, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+def stop_identity(identity: Identity) -> bool:
     """End a process of another run; False if it had already ended."""
     if not identity.is_running():
         return False
@@ -209,10 +209,10 @@ def stop_identity(identity: Identity, *, timeout_s: float = STOP_TIMEOUT_S) -> b
     with contextlib.suppress(psutil.NoSuchProcess):
         process.terminate()
         try:
-            process.wait(timeout_s)
+            process.wait(STOP_TIMEOUT_S)
         except psutil.TimeoutExpired:
             process.kill()
-            process.wait(timeout_s)
+            process.wait(STOP_TIMEOUT_S)
     return True
 
 

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -24,8 +24,8 @@ from sluice.runtime.errors import WaitedTooLongError
 __all__ = ["Program", "ProgramSpec", "command_of"]
 
 _POLL_S = 0.05
+_KILL_S = 120.0
 _TAIL_LINES = 40
-_DAEMONS = ("pyspark.daemon", "sluice.runtime.spark.fast_start.python_daemon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +102,6 @@ class Program:
                     found.append(process)
         return found
 
-    def jvm(self) -> psutil.Process | None:
-        """The program's JVM."""
-        return next((p for p in self.members() if _name(p).startswith("java")), None)
-
-    def workers(self) -> list[psutil.Process]:
-        """Python workers of Spark: forks of its daemon, with the daemon's command line."""
-        daemons = {p.pid: p for p in self.members() if _is_daemon(_command(p))}
-        return [process for process in daemons.values() if _is_child(process, daemons)]
-
     def await_exit(self, *, timeout_s: float) -> int:
         """Wait for the driver's end; its exit code.
 
@@ -139,9 +130,9 @@ class Program:
             time.sleep(_POLL_S)  # only a parent can wait for a process
         return True
 
-    def kill(self, *, timeout_s: float = 120.0) -> None:
+    def kill(self) -> None:
         """``kill -9`` of everything the program started; returns after all of it has ended."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _KILL_S
         while True:
             # Repeats until none is left: a process may fork between the listing and the signal.
             for process in self.members():
@@ -152,21 +143,9 @@ class Program:
             if time.monotonic() > deadline:
                 raise WaitedTooLongError(
                     "a program could not be killed",
-                    {"pids": [process.pid for process in self.members()], "waited_s": timeout_s},
+                    {"pids": [process.pid for process in self.members()], "waited_s": _KILL_S},
                     "End these processes yourself.",
                 )
-
-    def kill_driver(self) -> None:
-        """``kill -9`` of the driver alone."""
-        self._driver.send_signal(signal.SIGKILL)
-
-    def kill_jvm(self) -> bool:
-        """``kill -9`` of the JVM alone; False if there is none."""
-        return _send(self.jvm(), signal.SIGKILL)
-
-    def kill_worker(self) -> bool:
-        """``kill -9`` of one Python worker; False if there is none."""
-        return _send(next(iter(self.workers()), None), signal.SIGKILL)
 
     def pause(self) -> None:
         """SIGSTOP to all of its processes."""
@@ -178,41 +157,9 @@ class Program:
         for process in self.members():
             _send(process, signal.SIGCONT)
 
-    def pause_driver(self) -> None:
-        """Suspend the driver (SIGSTOP); the other processes continue."""
-        self._driver.send_signal(signal.SIGSTOP)
-
-    def resume_driver(self) -> None:
-        """Resume a suspended driver."""
-        self._driver.send_signal(signal.SIGCONT)
-
-    def is_driver_paused(self) -> bool:
-        """Whether a signal has stopped the driver."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return _is_paused(psutil.Process(self.pid))
-        return False
-
-    def is_any_paused(self) -> bool:
-        """Whether a signal has stopped the driver or one of its child processes."""
-        return any(_is_paused(process) for process in self.members())
-
     def interrupt(self) -> None:
         """Request the driver's end, as Ctrl-C does."""
         self._driver.send_signal(signal.SIGINT)
-
-    def cpu_seconds(self) -> float:
-        """CPU time of all living processes of the session and of their ended children."""
-        total = 0.0
-        for process in self.members():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += sum(process.cpu_times()[:4])
-        return total
-
-    def driver_memory_bytes(self) -> int:
-        """Resident memory of the driver; 0 if it has ended."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return int(psutil.Process(self.pid).memory_info().rss)
-        return 0
 
     def _dismiss_watchdog(self) -> None:
         if self._watchdog is not None:
@@ -225,42 +172,10 @@ def command_of(interpreter: str, script: Path, arguments: Sequence[str]) -> tupl
     return (interpreter, "-u", str(script), *arguments)
 
 
-def _send(process: psutil.Process | None, number: int) -> bool:
-    if process is None:
-        return False
+def _send(process: psutil.Process, number: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process.send_signal(number)
-        return True
-    return False
 
 
 def _is_dead(process: psutil.Process) -> bool:
     return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-
-
-def _is_paused(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    return False
-
-
-def _is_daemon(command: str) -> bool:
-    return any(module in command for module in _DAEMONS)
-
-
-def _is_child(process: psutil.Process, parents: Container[int]) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.ppid() in parents
-    return False
-
-
-def _name(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return str(process.name())
-    return ""
-
-
-def _command(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""

@@ -1,31 +1,65 @@
-"""The commands ``stop`` and ``status`` of an embedded server that runs in the background."""
+"""Shared parts of the commands of embedded servers: foreground run, ``stop``, ``status``."""
+
+import signal
+import time
+from types import FrameType
+from typing import Protocol
 
 import typer
+from rich.console import Console
 
-from sluice.runtime.embedded.background import recall, stop
+from sluice.runtime.embedded.background import forget, recall, stop
 
-__all__ = ["print_status", "stop_server"]
+__all__ = ["add_server_commands", "serve"]
+
+_POLL_S = 0.2
 
 
-def stop_server(name: str, title: str) -> None:
-    """Stop the server that was started under this name, and print its address.
+class _Server(Protocol):
+    def is_running(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+def serve(server: _Server, *, name: str, title: str) -> None:
+    """Wait until Ctrl-C, SIGTERM or the server's end; called from the main thread.
+
+    Args:
+        server: runs, and is remembered (`sluice.runtime.embedded.background`).
+        name: under which it is remembered.
+        title: for people, with its version.
+    """
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    Console(stderr=True).print(f"{title} runs; Ctrl-C stops it.")
+    try:
+        while server.is_running():
+            time.sleep(_POLL_S)  # polls for the server's end; signals wake it
+    finally:
+        server.close()
+        forget(name)
+
+
+def add_server_commands(app: typer.Typer, name: str, title: str) -> None:
+    """Add ``stop`` and ``status`` for a server that runs in the background.
 
     Args:
         name: under which the server was started.
         title: the kind of server, for people.
     """
-    server = stop(name)
-    typer.echo(f"stopped {server.address}" if server else f"no {title} runs")
 
+    @app.command("stop", help=f"Stop the {title} that `start` started; its data is kept.")
+    def _stop() -> None:
+        server = stop(name)
+        typer.echo(f"stopped {server.address}" if server else f"no {title} runs")
 
-def print_status(name: str, title: str) -> None:
-    """Print where the server listens; the arguments are those of `stop_server`.
-
-    Raises:
-        typer.Exit: with code 1: no server runs.
-    """
-    server = recall(name)
-    if server is None:
-        typer.echo(f"no {title} runs")
-        raise typer.Exit(1)
-    typer.echo(server.describe())
+    @app.command("status", help=f"Show the address of the {title}; exit code 1 if none runs.")
+    def _status() -> None:
+        server = recall(name)
+        if server is None:
+            typer.echo(f"no {title} runs")
+            raise typer.Exit(1)
+        typer.echo(server.describe())

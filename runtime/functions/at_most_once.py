@@ -7,10 +7,12 @@ job's first start. `DropLimit` bounds both: per checkpoint, and in all.
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sluice.runtime.errors import ConfigError, DropLimitError
 from sluice.runtime.model.checkpoint_record import StateEntry
-from sluice.runtime.model.payloads import committable, content_of, number, rows, text
+from sluice.runtime.model.json_values import from_json, to_json
+from sluice.runtime.model.payloads import committable, content_of
 from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
@@ -71,7 +73,7 @@ class Drops:
     """
 
     in_all: int
-    ranges: tuple[Range, ...] = ()
+    ranges: tuple[Range, ...]
 
 
 def offsets_in(splits: Iterable[SplitRange]) -> int:
@@ -89,8 +91,9 @@ def named(splits: Iterable[SplitRange]) -> str:
 
 def encode_drops(drops: Drops, *, operator_id: str) -> StateEntry:
     """The state entry for an acknowledgement and for ``_metadata``, under the source's id."""
-    content = {"in_all": drops.in_all, "ranges": [list(found) for found in drops.ranges]}
-    entry = committable(content, kind=DROPS_KIND, version=DROPS_VERSION, operator_id=operator_id)
+    entry = committable(
+        to_json(drops), kind=DROPS_KIND, version=DROPS_VERSION, operator_id=operator_id
+    )
     return replace(entry, state_name=DROPS_KIND)
 
 
@@ -102,17 +105,11 @@ def decode_drops(entry: StateEntry) -> Drops:
         DamagedCheckpointError: the payload is not what its version promises.
     """
     return content_of(
-        entry, _from_content, kind=DROPS_KIND, version=DROPS_VERSION, what="dropped ranges"
-    )
-
-
-def _from_content(content: Mapping[str, object]) -> Drops:
-    return Drops(
-        in_all=number(content["in_all"]),
-        ranges=tuple(
-            (text(topic), number(partition), number(start), number(end))
-            for topic, partition, start, end in rows(content["ranges"])
-        ),
+        entry,
+        partial(from_json, Drops),
+        kind=DROPS_KIND,
+        version=DROPS_VERSION,
+        what="dropped ranges",
     )
 
 

@@ -20,7 +20,8 @@ from sluice.runtime.errors import ConfigError, FunctionFailedError, PoisonRecord
 from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS, Failure, dead_letter_rows
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy
-from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.splits import SplitRange, ranges_text
+from sluice.runtime.process.failed_tasks import note_ranges
 
 __all__ = [
     "ArrowFunction",
@@ -37,6 +38,7 @@ WriteDeadLetter = Callable[[str, pa.RecordBatch], None]
 """Writes dead letters to a topic; see `sluice.runtime.contracts.DeadLetterWriter`."""
 
 _MOST_EXAMPLE_CHARACTERS = 300
+_POSITION = frozenset({"topic", "partition", "offset"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +103,10 @@ class FunctionRun:
             if self.counts:
                 yield from self._tolerated(batch, write_dead_letter)
             else:
+                made = batch
                 for function in self._functions:
-                    batch = _require_batch(function.function(batch), function)
-                yield batch
+                    made = _call(function, made, batch)
+                yield made
 
     def _tolerated(
         self, batch: pa.RecordBatch, write_dead_letter: WriteDeadLetter
@@ -138,21 +141,21 @@ class FunctionRun:
     def _through(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, _Failed | None]:
         """The output of the last function, or the failure; neither if no row is left."""
         given: list[int] = []
+        made = batch
         for function in self._functions:
-            if not batch.num_rows:
+            if not made.num_rows:
                 break
-            given.append(batch.num_rows)
+            given.append(made.num_rows)
             try:
-                made = function.function(batch)
+                made = _call(function, made, batch)
             except (StreamError, MemoryError):
                 raise  # no record has caused it
             except Exception as err:
                 if function.policy is None:
                     raise
                 return None, _Failed(function=function, error=err, given=given)
-            batch = _require_batch(made, function)
         self._count_given(given)
-        return (batch if batch.num_rows else None), None
+        return (made if made.num_rows else None), None
 
     def _apply_policy(
         self,
@@ -251,6 +254,44 @@ def require_within_limits(
             )
 
 
+def _call(
+    function: ChainedFunction, rows: pa.RecordBatch, source: pa.RecordBatch
+) -> pa.RecordBatch:
+    """The function's output for ``rows``, which the functions before it made of ``source``. An
+    error that ends the task has the ranges of ``source``: no function without a policy is called
+    again, so the single record stays unknown."""
+    try:
+        made = function.function(rows)
+    except StreamError:
+        raise
+    except Exception as err:
+        if function.policy is None:
+            note_ranges(err, ranges_text(_ranges_of(source)))
+        raise
+    return _require_batch(made, function)
+
+
+def _ranges_of(source: pa.RecordBatch) -> list[SplitRange]:
+    """The range of each partition in a source's batch; none if the source does not read them."""
+    if not _POSITION.issubset(source.schema.names):
+        return []
+    positions = pa.Table.from_batches([source.select(["topic", "partition", "offset"])])
+    bounds = positions.group_by(["topic", "partition"]).aggregate(
+        [("offset", "min"), ("offset", "max")]
+    )
+    return [
+        SplitRange(
+            source_id="",
+            topic=row["topic"],
+            topic_id="",
+            partition=row["partition"],
+            start_offset=row["offset_min"],
+            end_offset=row["offset_max"] + 1,
+        )
+        for row in bounds.to_pylist()
+    ]
+
+
 def _require_batch(made: object, function: ChainedFunction) -> pa.RecordBatch:
     """No record causes a wrong return type, so a policy does not apply, and a restart would not
     help."""
@@ -298,7 +339,7 @@ def _not_row_wise(
 
 def _position(batch: pa.RecordBatch, row: int) -> str:
     """``topic-partition@offset`` of a source's row; empty if the source does not read them."""
-    if not {"topic", "partition", "offset"} <= set(batch.schema.names):
+    if not _POSITION.issubset(batch.schema.names):
         return ""
     topic, partition, offset = (
         batch.column(name)[row].as_py() for name in ("topic", "partition", "offset")

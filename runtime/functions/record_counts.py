@@ -6,7 +6,7 @@ operator. So they are as exact as the positions in the same record.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -17,12 +17,14 @@ __all__ = [
     "COUNTS_VERSION",
     "added",
     "decode_totals",
+    "described",
     "encode_totals",
     "totals_after",
 ]
 
 COUNTS_KIND = "record-counts"
 COUNTS_VERSION = 1
+_NAMES = ("read", "skipped", "dead_lettered")  # of a function; late rows are no function's
 
 
 def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts]:
@@ -34,10 +36,15 @@ def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts
     return sums
 
 
+def described(counts: RecordCounts) -> dict[str, int]:
+    """The counts of a function by name, as they are recorded."""
+    return {name: getattr(counts, name) for name in _NAMES}
+
+
 def encode_totals(counts: RecordCounts, *, operator_id: str) -> StateEntry:
     """The state entry for an acknowledgement and for ``_metadata``."""
     entry = committable(
-        asdict(counts), kind=COUNTS_KIND, version=COUNTS_VERSION, operator_id=operator_id
+        described(counts), kind=COUNTS_KIND, version=COUNTS_VERSION, operator_id=operator_id
     )
     return replace(entry, state_name=COUNTS_KIND)
 
@@ -51,15 +58,11 @@ def decode_totals(entry: StateEntry) -> RecordCounts:
         ConfigError: a count is negative.
     """
     return content_of(
-        entry, _from_content, kind=COUNTS_KIND, version=COUNTS_VERSION, what="counts of records"
-    )
-
-
-def _from_content(content: Mapping[str, object]) -> RecordCounts:
-    return RecordCounts(
-        read=number(content["read"]),
-        skipped=number(content["skipped"]),
-        dead_lettered=number(content["dead_lettered"]),
+        entry,
+        lambda content: RecordCounts(**{name: number(content[name]) for name in _NAMES}),
+        kind=COUNTS_KIND,
+        version=COUNTS_VERSION,
+        what="counts of records",
     )
 
 

@@ -1,11 +1,15 @@
-"""The graph of a job as a value: vertices with their subtasks, and edges. Pure."""
+"""The graph of a job as a value, and how it follows from the operators on record. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
-from sluice.runtime.errors import ConfigError
-from sluice.runtime.graph.distribution import Distribution
+from sluice.runtime.graph.distribution import Distribution, choose_distribution
+from sluice.runtime.model.checkpoint_record import OperatorNode
 
-__all__ = ["Edge", "JobGraph", "Subtask", "Vertex"]
+__all__ = ["Edge", "JobGraph", "Subtask", "Vertex", "graph_of_operators", "spread"]
+
+_BY_SPARK = 0  # in an operator node, whose format in the checkpoints is frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,6 @@ class Vertex:
     kind: str
     parallelism: int | None = 1
 
-    def __post_init__(self) -> None:
-        if self.parallelism is not None and self.parallelism < 1:
-            raise ConfigError(
-                "parallelism of an operator is below 1",
-                {"operator": self.name, "parallelism": self.parallelism},
-                "Use 1 or more.",
-            )
-
     @property
     def subtask_count(self) -> int:
         """How many parts of it can fail separately; >= 1."""
@@ -63,40 +59,68 @@ class Edge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGraph:
-    """Vertices, upstream ones first, and the edges between them.
-
-    Raises:
-        ConfigError: two vertices have one id; an edge does not lead from an earlier to a later
-            vertex; or the ends of a forward edge have different numbers of subtasks.
-    """
+    """Vertices, upstream ones first, and the edges between them."""
 
     vertices: tuple[Vertex, ...]
     edges: tuple[Edge, ...] = ()
 
-    def __post_init__(self) -> None:
-        positions = {vertex.vertex_id: at for at, vertex in enumerate(self.vertices)}
-        if len(positions) != len(self.vertices):
-            raise ConfigError(
-                "a job graph has two operators of one id",
-                {"operators": ", ".join(f"{v.name!r} ({v.vertex_id})" for v in self.vertices)},
-                "Use a different id for each.",
-            )
-        for edge in self.edges:
-            self._check(edge, positions)
 
-    def _check(self, edge: Edge, positions: dict[str, int]) -> None:
-        where = {"upstream": edge.upstream, "downstream": edge.downstream}
-        if not -1 < positions.get(edge.upstream, -1) < positions.get(edge.downstream, -1):
-            raise ConfigError(
-                "an edge must lead from an earlier operator to a later one",
-                where,
-                "Use ids of the graph, and put upstream operators first.",
-            )
-        ends = [self.vertices[positions[each]] for each in where.values()]
-        numbers = [vertex.subtask_count for vertex in ends]
-        if edge.distribution is Distribution.FORWARD and len(set(numbers)) > 1:
-            raise ConfigError(
-                "a forward edge has different numbers of subtasks at its ends",
-                {vertex.name: number for vertex, number in zip(ends, numbers, strict=True)},
-                "Use a rescale.",
-            )
+def spread(
+    nodes: Sequence[OperatorNode],
+    parts: Mapping[str, int],
+    *,
+    rescaled: AbstractSet[str] = frozenset(),
+) -> tuple[OperatorNode, ...]:
+    """The operators with their parallelism.
+
+    A source has ``parts[its id]`` subtasks, and so have the operators after it, up to a transform:
+    Spark schedules the tasks of a transform and of everything after it. ``rescaled`` has the ids of
+    transforms that run in parts nevertheless.
+    """
+    known: dict[str, int] = {}
+    for node in nodes:
+        if node.kind == "transform" and node.operator_id not in rescaled:
+            known[node.operator_id] = _BY_SPARK
+        else:
+            fed = [known.get(each, _BY_SPARK) for each in node.upstream]
+            known[node.operator_id] = max(fed, default=parts.get(node.operator_id, _BY_SPARK))
+    return tuple(replace(node, parallelism=known[node.operator_id]) for node in nodes)
+
+
+def graph_of_operators(nodes: Sequence[OperatorNode]) -> JobGraph:
+    """The job graph of operators that have their parallelism: see `spread`.
+
+    An edge into a transform is a shuffle, because Spark may plan one there. If the transform runs
+    in parts, the edge is a rescale that the user forced. Other edges have the default distribution.
+    """
+    vertices = tuple(
+        Vertex(
+            vertex_id=node.operator_id,
+            name=node.name,
+            kind=node.kind,
+            parallelism=None if node.parallelism == _BY_SPARK else node.parallelism,
+        )
+        for node in nodes
+    )
+    known = {vertex.vertex_id: vertex for vertex in vertices}
+    edges = tuple(
+        Edge(
+            upstream=upstream,
+            downstream=vertex.vertex_id,
+            distribution=_distribution(known[upstream], vertex),
+        )
+        for node, vertex in zip(nodes, vertices, strict=True)
+        for upstream in node.upstream
+    )
+    return JobGraph(vertices=vertices, edges=edges)
+
+
+def _distribution(upstream: Vertex, downstream: Vertex) -> Distribution:
+    by_spark = downstream.kind == "transform"
+    return choose_distribution(
+        upstream.subtask_count,
+        downstream.subtask_count,
+        wanted=Distribution.SHUFFLE if by_spark else None,
+        force_rescale=by_spark and downstream.parallelism is not None,
+        where={"upstream": upstream.name, "downstream": downstream.name},
+    )

@@ -8,8 +8,7 @@ from itertools import chain
 
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE
 from sluice.runtime.graph.failover_regions import FailoverRegion, failover_regions, region_name
-from sluice.runtime.graph.graph_model import JobGraph, Vertex
-from sluice.runtime.graph.recorded_operators import graph_of_operators, spread
+from sluice.runtime.graph.graph_model import JobGraph, Vertex, graph_of_operators, spread
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode, RegionStatus
 
 __all__ = ["GraphView", "view_of_operators", "view_of_record"]

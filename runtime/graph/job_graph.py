@@ -12,6 +12,7 @@ from typing import cast
 
 from sluice.runtime.contracts import (
     DeadLetterSink,
+    ForgettingSource,
     FrameSink,
     RateLimitedSource,
     Sink,
@@ -28,10 +29,10 @@ from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.graph.distribution import Distribution, choose_distribution
 from sluice.runtime.graph.failover_regions import failover_regions
+from sluice.runtime.graph.graph_model import graph_of_operators, spread
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
 from sluice.runtime.graph.pipeline import BatchFunction, Pipeline, Step
-from sluice.runtime.graph.recorded_operators import graph_of_operators, spread
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.model.rate_limit import PidRateLimit
@@ -371,6 +372,12 @@ def job_plan(
         ),
         graph=graph,
         settings=settings,
+        forgotten=frozenset(
+            (region.source_id, topic)
+            for region in regions
+            if isinstance(region.pipeline.source, ForgettingSource)
+            for topic in region.pipeline.source.forgotten
+        ),
         cluster_ids=tuple(sorted(set(cluster_ids))),
         sluice_version=version("sluice-spark"),
         spark_version=spark_version,

@@ -25,15 +25,12 @@ class OperatorSpec:
         name: for display; part of the id if there is no uid.
         uid: the user's stable id, if there is one; then name and position may change.
         upstream: positions of the operators that feed it, in the order of its inputs.
-        parallelism, max_parallelism: as in `OperatorNode`; never part of the id.
     """
 
     kind: str
     name: str
     uid: str | None = None
     upstream: tuple[int, ...] = ()
-    parallelism: int = 0
-    max_parallelism: int = 32_768
 
 
 def operator_id(*, kind: str, name: str, upstream: Sequence[str], uid: str | None = None) -> str:
@@ -66,8 +63,6 @@ def build_graph(specs: Sequence[OperatorSpec]) -> tuple[OperatorNode, ...]:
                 name=spec.name,
                 kind=spec.kind,
                 upstream=upstream,
-                parallelism=spec.parallelism,
-                max_parallelism=spec.max_parallelism,
             )
         )
     return tuple(nodes)

@@ -21,7 +21,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     OnRegionFailure,
 )
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
-from sluice.runtime.coordinator.shell.progress import ProgressListener
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit

@@ -19,14 +19,17 @@ class RecordCounts:
         skipped: source records that it left out because it raised for them.
         dead_lettered: source records that were written to a dead-letter topic because it raised for
             them.
+        late: rows of a stateful transform that Spark dropped, because they were later than the
+            watermark. A total of many rows of a batch may count as one.
     """
 
     read: int = 0
     skipped: int = 0
     dead_lettered: int = 0
+    late: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.read, self.skipped, self.dead_lettered) < 0:
+        if min(self.read, self.skipped, self.dead_lettered, self.late) < 0:
             raise ConfigError(
                 "record counts are out of range",
                 asdict(self),
@@ -43,6 +46,7 @@ class RecordCounts:
             read=self.read + other.read,
             skipped=self.skipped + other.skipped,
             dead_lettered=self.dead_lettered + other.dead_lettered,
+            late=self.late + other.late,
         )
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["Barrier", "BatchKey", "SplitKey", "SplitRange", "busy_by_source"]
+__all__ = ["Barrier", "BatchKey", "SplitKey", "SplitRange", "busy_by_source", "ranges_text"]
 
+_MOST_NAMED = 20
 
 SplitKey = tuple[str, str, int]
 """Source id, topic and partition."""
@@ -90,6 +91,13 @@ def busy_by_source(ranges: Iterable[SplitRange]) -> dict[str, list[SplitRange]]:
         if not split.is_empty:
             found.setdefault(split.source_id, []).append(split)
     return found
+
+
+def ranges_text(ranges: Iterable[SplitRange]) -> str:
+    """The ranges with records, as text for an error: ``orders-0[10,20)``."""
+    found = [f"{r.name}[{r.start_offset},{r.end_offset})" for r in ranges if not r.is_empty]
+    more = f",and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ",".join(found[:_MOST_NAMED]) + more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

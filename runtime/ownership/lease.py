@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from sluice.runtime.contracts import Clock, SinkContext
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.process.host_clock import slept_s, wall_ms
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
@@ -94,39 +95,15 @@ class LeaseRecord:
 
     def encode(self) -> str:
         """Text for the offset metadata."""
-        content = {
-            "v": _FORMAT,
-            "uid": self.job_uid,
-            "uri": self.checkpoint_uri[-_LONGEST_URI:],
-            "session": self.session,
-            "host": self.host,
-            "time": self.renewed_at_ms,
-            "n": self.renewals,
-            "gen": self.attempt_id,
-            "after": ",".join(self.overtaken),
-            "ended": self.is_ended,
-        }
-        return json.dumps(content, separators=(",", ":"))
+        return json.dumps({"v": _FORMAT, **to_json(self)}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> "LeaseRecord | None":
         """The record, or None for an empty or foreign text."""
         try:
             content: Any = parsed_json(text)
-            if content["v"] != _FORMAT:
-                return None
-            return cls(
-                job_uid=str(content["uid"]),
-                checkpoint_uri=str(content["uri"]),
-                session=str(content["session"]),
-                host=str(content["host"]),
-                renewed_at_ms=int(content["time"]),
-                renewals=int(content["n"]),
-                attempt_id=int(content.get("gen", 0)),
-                overtaken=tuple(filter(None, str(content.get("after", "")).split(","))),
-                is_ended=bool(content.get("ended")),
-            )
-        except (ValueError, KeyError, TypeError):
+            return from_json(cls, content) if content.pop("v") == _FORMAT else None
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

@@ -5,8 +5,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
-from sluice.runtime.contracts import Clock, SinkCoordinator
+from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import FencedError, StreamError
 
 __all__ = ["LeaseWatch"]
@@ -25,6 +26,14 @@ _MOST_PAUSES = 4
 """A host that pauses all the time never renews in time."""
 
 
+class LeasedSink(Protocol):
+    """A sink with a lease; see `sluice.runtime.contracts.SinkCoordinator`."""
+
+    def renew(self) -> None:
+        """Renew the lease; FencedError if another session holds it."""
+        ...
+
+
 class LeaseWatch:
     """Renews all leases, and knows whether they are still ours (`lease-guards-outputs`).
     Thread-safe.
@@ -39,7 +48,7 @@ class LeaseWatch:
     """
 
     def __init__(
-        self, sinks: Mapping[str, SinkCoordinator], *, interval_s: float, age_clock: Clock
+        self, sinks: Mapping[str, LeasedSink], *, interval_s: float, age_clock: Clock
     ) -> None:
         self._age_clock = age_clock
         self._changed = threading.Condition()
@@ -163,7 +172,7 @@ class _WatchedLease:
     def __init__(
         self,
         name: str,
-        sink: SinkCoordinator,
+        sink: LeasedSink,
         *,
         interval_s: float,
         age_clock: Clock,

@@ -5,25 +5,38 @@ from itertools import dropwhile
 
 from sluice.runtime.errors import StreamError
 
-__all__ = ["in_short", "raised_in", "task_failed"]
+__all__ = ["in_short", "note_ranges", "raised_in", "task_failed"]
 
 _TRACE = "traceback"
 _PYTHON_TRACE = "Traceback (most recent call last):"
 _JAVA_FRAME = "\n\tat "
 _QUERY = "\n=== Streaming Query ==="
+_RANGES = "sluice: source_ranges="
 _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
 
 
-def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) -> StreamError:
+def note_ranges(error: Exception, ranges: str) -> None:
+    """Add the source ranges of a failing batch to an error, unless a narrower call has done so. A
+    note is part of the traceback, which is all that Spark passes on from a worker."""
+    if ranges and not any(n.startswith(_RANGES) for n in getattr(error, "__notes__", ())):
+        error.add_note(f"{_RANGES}{ranges}")
+
+
+def task_failed(
+    what: str, error: Exception, *, region: str, attempt_id: int, ranges: str = ""
+) -> StreamError:
     """A region's work ended by this error, which is its cause if both are in one process.
 
     Args:
         what: the work that failed.
         error: the caught error.
         region, attempt_id: whose work it is.
+        ranges: that it read; those in the error's note are narrower.
     """
     text = "".join(traceback.format_exception(error))
+    noted = [line for line in text.splitlines() if line.startswith(_RANGES)]
+    ranges = noted[-1].removeprefix(_RANGES) if noted else ranges
     python = text.partition(_JAVA_FRAME)[0]  # Java's stack follows
     python = python.partition(_QUERY)[0].rstrip()  # Spark's offsets follow
     failed = StreamError(
@@ -32,6 +45,7 @@ def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) ->
             "region": region,
             "attempt_id": attempt_id,
             "error": raised_in(python),
+            **({"source_ranges": ranges} if ranges else {}),
             _TRACE: python[-_MOST_OF_TRACE:],
         },
         "Correct the function if one raised it, or skip such records (docs/guide/functions.md). "
@@ -44,7 +58,8 @@ def task_failed(what: str, error: Exception, *, region: str, attempt_id: int) ->
 def raised_in(text: str) -> str:
     """Type and message of the error at the end of a traceback; the whole text if it has no
     traceback. Pure."""
-    lines = text.rpartition(_PYTHON_TRACE)[2].strip("\n").splitlines()
+    found = text.rpartition(_PYTHON_TRACE)[2].strip("\n").splitlines()
+    lines = [line for line in found if not line.startswith(_RANGES)]
     message = list(dropwhile(lambda line: line.startswith(" "), lines))
     return " ".join(line.strip() for line in message or lines)[:_MOST_OF_ERROR]
 

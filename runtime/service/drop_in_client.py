@@ -1,16 +1,15 @@
 """The requests of a drop-in sink to the service in the user's process. Light: no Spark, no
 server."""
 
-import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import StateEntry
-from sluice.runtime.model.payloads import number, seconds, text
+from sluice.runtime.model.json_values import FieldError, from_json, to_json
+from sluice.runtime.model.payloads import seconds
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-from sluice.runtime.service.service_json import from_json
 
 __all__ = ["HANDLER_KEY", "REGION", "DropInClient", "DropInMessage", "QueryRun"]
 
@@ -44,16 +43,6 @@ class QueryRun:
     address: CoordinatorAddress
     writer_factory: bytes = field(repr=False)  # with the address and token of the service
 
-    def to_json(self) -> dict[str, Any]:
-        """For the wire."""
-        factory = base64.b64encode(self.writer_factory).decode("ascii")
-        return {**asdict(self), "writer_factory": factory}
-
-    @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """From the wire."""
-        return from_json(cls, found)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropInClient:
@@ -63,10 +52,10 @@ class DropInClient:
 
     def begin(self, format_name: str, location: str, options: Mapping[str, str]) -> QueryRun:
         """The run of the query at ``location``; the first call of a run fences and sweeps."""
-        payload = {"format": format_name, "location": location, "options": dict(options.items())}
-        found = self._call("begin", payload, timeout_s=_BEGIN_TIMEOUT_S)
+        payload = {"format_name": format_name, "options": dict(options.items())}
+        found = self._call("begin", location, payload, timeout_s=_BEGIN_TIMEOUT_S)
         try:
-            return QueryRun.from_json(found)
+            return from_json(QueryRun, found)
         except (ValueError, LookupError, TypeError) as err:
             raise UnsupportedFormatError(
                 "the answer to a query's start cannot be read",
@@ -89,30 +78,31 @@ class DropInClient:
             decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
         """
         payload = {
-            "location": location,
             "run_id": run.run_id,
             "batch_id": batch_id,
-            "entries": [_encode(entry) for entry in entries],
+            "entries": to_json(list(entries)),
             "decide_by_s": decide_by_s,
         }
-        self._call("commit", payload, timeout_s=_COMMIT_TIMEOUT_S)
+        self._call("commit", location, payload, timeout_s=_COMMIT_TIMEOUT_S)
 
     def abort(self, location: str, run: QueryRun, batch_id: int) -> None:
         """The batch failed; the handler leaves a decided batch alone."""
-        payload = {"location": location, "run_id": run.run_id, "batch_id": batch_id}
-        self._call("abort", payload, timeout_s=_BEGIN_TIMEOUT_S)
+        payload = {"run_id": run.run_id, "batch_id": batch_id}
+        self._call("abort", location, payload, timeout_s=_BEGIN_TIMEOUT_S)
 
-    def _call(self, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+    def _call(
+        self, call: str, location: str, payload: Mapping[str, Any], *, timeout_s: float
+    ) -> Any:  # noqa: ANN401 - JSON
         with CoordinatorClient(self.address) as client:
+            payload = {"location": location, **payload}
             return client.query(HANDLER_KEY, call, payload, timeout_s=timeout_s)
 
 
-def _encode(entry: StateEntry) -> dict[str, Any]:
-    return {
-        **asdict(entry),
-        "redistribution": entry.redistribution.value,
-        "payload": base64.b64encode(entry.payload).decode("ascii"),
-    }
+_FIELDS = {
+    "begin": {"location", "format_name", "options"},
+    "commit": {"location", "run_id", "batch_id", "entries", "decide_by_s"},
+    "abort": {"location", "run_id", "batch_id"},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,25 +132,15 @@ class DropInMessage:
             ConfigError: it is not a message, or lacks a field.
         """
         try:
-            return cls(location=text(payload["location"]), **_rest(call, payload))
+            if payload.keys() != _FIELDS[call]:
+                raise FieldError(call)
+            message = from_json(cls, payload)
+            if message.decide_by_s is not None:
+                seconds(message.decide_by_s)
         except (ValueError, LookupError, TypeError, AttributeError) as err:
             raise ConfigError(
                 "this message does not come from a drop-in query",
                 {"call": call, "reason": type(err).__name__},
                 "Call sluice.install(spark) with the Sluice version that Spark's processes import.",
             ) from err
-
-
-def _rest(call: str, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    if call == "begin":
-        options = {text(name): text(value) for name, value in payload["options"].items()}
-        return {"format_name": text(payload["format"]), "options": options}
-    batch = {"run_id": text(payload["run_id"]), "batch_id": number(payload["batch_id"])}
-    if call == "commit":
-        entries = (from_json(StateEntry, entry) for entry in payload["entries"])
-        decide_by = payload["decide_by_s"]
-        decide_by_s = None if decide_by is None else seconds(decide_by)
-        return {**batch, "entries": tuple(entries), "decide_by_s": decide_by_s}
-    if call == "abort":
-        return batch
-    raise LookupError(call)
+        return message

@@ -1,10 +1,9 @@
 """Turns an HTTP request into a call, and its result or error into an answer: on Starlette."""
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -18,13 +17,15 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.service import service_json as wire
+from sluice.runtime.model.json_values import FieldError, from_json
+from sluice.runtime.service.error_json import error_to_json
+from sluice.runtime.service.service_messages import Message
 
-__all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of", "query_of"]
+__all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_Message = TypeVar("_Message", bound=BaseModel)
+_Message = TypeVar("_Message", bound=Message)
 
 _STATUS = (
     (AuthenticationError, 401),
@@ -41,14 +42,6 @@ class Answer(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
-class _InvalidMessageError(Exception):
-    """The names of these fields, never their values."""
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        super().__init__(*fields)
-        self.fields = fields
-
-
 def answering(kind: type[_Message], answer: Callable[[_Message], dict[str, Any]]) -> Endpoint:
     """Takes messages of this kind as bodies; a thread of the pool answers them and may block."""
 
@@ -63,27 +56,12 @@ async def body_of(kind: type[_Message], request: Request) -> _Message:
     try:
         # Only finite numbers, so that they can be compared and sent back.
         found = parsed_json(await request.body())
-    except (
-        ClientDisconnect
-    ):  # no client receives this answer; without it the server would log a long trace
+    except ClientDisconnect:
+        # No client receives this answer; without it the server would log a long trace.
         raise HTTPException(400, "the body ends before its length") from None
     except ValueError:
-        raise _InvalidMessageError(["body"]) from None
-    return _checked(kind, found, place="body")
-
-
-def query_of(kind: type[_Message], request: Request) -> _Message:
-    """The message after the question mark; see `body_of`."""
-    return _checked(kind, dict(request.query_params), place="query")
-
-
-def _checked(kind: type[_Message], told: object, *, place: str) -> _Message:
-    try:
-        return kind.model_validate(told)
-    except ValidationError as err:
-        found = err.errors(include_url=False, include_context=False, include_input=False)
-        fields = [".".join(map(str, (place, *each["loc"]))) for each in found]
-        raise _InvalidMessageError(fields) from None
+        raise FieldError("body") from None
+    return from_json(kind, found)
 
 
 async def _own_answer(request: Request, err: Exception) -> Response:
@@ -106,10 +84,9 @@ async def _refused_answer(request: Request, err: Exception) -> Response:
 
 
 async def _invalid_answer(request: Request, err: Exception) -> Response:
-    assert isinstance(err, _InvalidMessageError)
     error = ConfigError(
         "a message has missing, unknown or wrong fields",
-        {"path": request.scope["path"], "fields": ",".join(err.fields)},
+        {"path": request.scope["path"], "fields": err},
         "Run the same version of Sluice in the sender and the coordinator.",
     )
     return _error_answer(error, 422)
@@ -126,13 +103,13 @@ async def _unexpected_answer(request: Request, err: Exception) -> Response:
 
 
 def _error_answer(error: StreamError, status: int) -> Response:
-    return Answer({"error": wire.error_to_json(error)}, status_code=status)
+    return Answer({"error": error_to_json(error)}, status_code=status)
 
 
 ERROR_ANSWERS: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
     StreamError: _own_answer,
     HTTPException: _refused_answer,
-    _InvalidMessageError: _invalid_answer,
+    FieldError: _invalid_answer,
     Exception: _unexpected_answer,
 }
 """HTTP status by the class of the error. These never wait for a thread: all threads may be waiting

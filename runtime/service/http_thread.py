@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 import time
+from typing import Self
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -113,6 +114,13 @@ class HttpThread:
             self._server.should_exit = True
             if self._thread.is_alive():
                 self._thread.join(_STOP_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def _await_start(self) -> None:
         deadline_s = time.monotonic() + _START_S

@@ -3,19 +3,46 @@ them."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Protocol
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
-from sluice.runtime.coordinator.region.status_views import JobStatus
+from sluice.runtime.coordinator.policy.state_tables import State
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.at_most_once import offsets_in
 
 __all__ = ["CheckpointMetrics", "RegionMetrics"]
 
+_REGION_METRICS = (
+    ("sluice_region_suspended", "1: the region is suspended", "region"),
+    (
+        "sluice_region_snapshot_age_seconds",
+        "Seconds since the decision of the last checkpoint that the region completed",
+        "region",
+    ),
+    (
+        "sluice_region_pressure_alarm",
+        "1: under high pressure for longer than pressure_alarm_s",
+        "region",
+    ),
+    (
+        "sluice_region_lag_records",
+        "Records not read yet, as of the last barrier; of suspended regions as of now",
+        *("region", "split"),
+    ),
+    (
+        "sluice_region_lost_records",
+        "Unread records of suspended regions that retention deleted",
+        "region",
+    ),
+    (
+        "sluice_checkpoint_pending_seconds",
+        "Seconds since the barrier of the oldest uncommitted checkpoint; 0: none",
+    ),
+)
 _BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -23,48 +50,39 @@ class CheckpointMetrics:
     """A `ProgressListener` over one registry, one per service."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._committed = Counter(
-            "sluice_checkpoints_committed",
-            "Checkpoints with a completion marker",
-            registry=registry,
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._committed = counter(
+            "sluice_checkpoints_committed", "Checkpoints with a completion marker"
         )
-        self._aborted = Counter(
-            "sluice_checkpoints_aborted",
-            "Checkpoints aborted; their records are read again",
-            registry=registry,
+        self._aborted = counter(
+            "sluice_checkpoints_aborted", "Checkpoints aborted; their records are read again"
         )
-        self._records = Counter(
+        self._records = counter(
             "sluice_offsets_committed",
             "Source offsets in committed epochs: an upper bound of the records",
-            registry=registry,
         )
-        self._dropped = Counter(
+        self._dropped = counter(
             "sluice_offsets_dropped",
             "Source offsets of committed epochs that approximate recovery left out",
-            registry=registry,
         )
-        self._by_function = Counter(
+        self._by_function = counter(
             "sluice_function_records",
-            "Records of committed epochs in functions with an on_error policy",
+            "Records of committed epochs in functions with an on_error policy, and late rows",
             ["operator", "outcome"],
-            registry=registry,
         )
-        self._last = Gauge(
-            "sluice_last_committed_checkpoint_id",
-            "Newest checkpoint with a completion marker",
-            registry=registry,
+        self._last = gauge(
+            "sluice_last_committed_checkpoint_id", "Newest checkpoint with a completion marker"
         )
-        self._pending = Gauge(
+        self._pending = gauge(
             "sluice_region_pending_ratio",
             "Share of the last minute in which a barrier was due and the region was still at work",
             ["region"],
-            registry=registry,
         )
-        self._rate_limit = Gauge(
+        self._rate_limit = gauge(
             "sluice_region_rate_limit",
             "Records per second that the region may read now",
             ["region"],
-            registry=registry,
         )
         self._seconds = Histogram(
             "sluice_checkpoint_seconds",
@@ -91,28 +109,20 @@ class CheckpointMetrics:
             self._pending.labels(region).set(ratio)
         for region, rate in progress.rate_limits.items():
             self._rate_limit.labels(region).set(rate)
-        stages = {
-            "acknowledged": progress.acked_s,
-            "decided": progress.decided_s,
-            "committed": progress.committed_s,
-            "marked": progress.marked_s,
-        }
-        for stage, seconds in stages.items():
+        for stage, seconds in (
+            ("acknowledged", progress.acked_s),
+            ("decided", progress.decided_s),
+            ("committed", progress.committed_s),
+            ("marked", progress.marked_s),
+        ):
             if seconds is not None:
                 self._seconds.labels(stage).observe(seconds)
-
-
-class _StatusSource(Protocol):
-    @property
-    def started(self) -> object | None: ...
-
-    def status(self) -> JobStatus: ...
 
 
 class RegionMetrics(Collector):
     """A job's regions at the moment of a scrape; also while no checkpoint is committed."""
 
-    def __init__(self, coordinator: _StatusSource) -> None:
+    def __init__(self, coordinator: BarrierCoordinator) -> None:
         self._coordinator = coordinator
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -136,34 +146,5 @@ class RegionMetrics(Collector):
         yield from (suspended, age, alarm, lag, lost, pending)
 
 
-def _families() -> tuple[GaugeMetricFamily, ...]:
-    by_region = ["region"]
-    return (
-        GaugeMetricFamily(
-            "sluice_region_suspended", "1: the region is suspended", labels=by_region
-        ),
-        GaugeMetricFamily(
-            "sluice_region_snapshot_age_seconds",
-            "Seconds since the decision of the last checkpoint that the region completed",
-            labels=by_region,
-        ),
-        GaugeMetricFamily(
-            "sluice_region_pressure_alarm",
-            "1: under high pressure for longer than pressure_alarm_s",
-            labels=by_region,
-        ),
-        GaugeMetricFamily(
-            "sluice_region_lag_records",
-            "Records not read yet, as of the last barrier; of suspended regions as of now",
-            labels=["region", "split"],
-        ),
-        GaugeMetricFamily(
-            "sluice_region_lost_records",
-            "Unread records of suspended regions that retention deleted",
-            labels=by_region,
-        ),
-        GaugeMetricFamily(
-            "sluice_checkpoint_pending_seconds",
-            "Seconds since the barrier of the oldest uncommitted checkpoint; 0: none",
-        ),
-    )
+def _families() -> list[GaugeMetricFamily]:
+    return [GaugeMetricFamily(name, text, labels=labels) for name, text, *labels in _REGION_METRICS]

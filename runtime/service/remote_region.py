@@ -16,9 +16,9 @@ from sluice.runtime.contracts import (
     RegionRegistration,
 )
 from sluice.runtime.errors import ConfigError, RegionUnansweredError, StreamError, UnreachableError
-from sluice.runtime.service import service_json as wire
+from sluice.runtime.model.json_values import from_json, to_json
+from sluice.runtime.service.error_json import error_from_json, error_to_json
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-from sluice.runtime.service.service_json import from_json, to_json
 
 __all__ = ["RegionDoor", "RemoteRegion", "region_key"]
 
@@ -139,7 +139,7 @@ class RemoteRegion:
                 "Query the region's status: whether it received the request is unknown.",
             ) from err
         if "error" in answer:
-            raise wire.error_from_json(answer["error"])
+            raise error_from_json(answer["error"])
         return answer["result"]
 
 
@@ -162,12 +162,12 @@ def _error(error: BaseException | None) -> dict[str, Any] | None:
             {"error": f"{type(error).__name__}: {error}"},
             "Read the log of that process.",
         )
-    return wire.error_to_json(error)
+    return error_to_json(error)
 
 
 def _status(found: Mapping[str, Any]) -> AttemptStatus:
     def error(name: str) -> StreamError | None:
-        return None if found[name] is None else wire.error_from_json(found[name])
+        return None if found[name] is None else error_from_json(found[name])
 
     return AttemptStatus(
         region=found["region"],

@@ -8,7 +8,7 @@ import secrets
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol
 
 import anyio.to_thread
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -19,42 +19,37 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from sluice.runtime.continuous.barrier_service import BarrierService
-from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
-from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
-from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.json_values import to_json
 from sluice.runtime.process.wait_log import WaitLog
-from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.endpoints import (
     ERROR_ANSWERS,
     Answer,
     Endpoint,
     answering,
     body_of,
-    query_of,
 )
 from sluice.runtime.service.http_thread import HttpThread
 from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.service.service_messages import (
-    AttemptBody,
-    BarrierBody,
-    BatchQuery,
-    EpochBody,
-    NextBarrierBody,
-    QueryBody,
-    RestartBody,
-    WaitBody,
+    AttemptMessage,
+    BarrierMessage,
+    BatchMessage,
+    EpochMessage,
+    Message,
+    NextBarrierMessage,
+    QueryMessage,
+    RestartMessage,
+    WaitMessage,
 )
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
 
 log = logging.getLogger(__name__)
-
-_Message = TypeVar("_Message")
 
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
@@ -74,7 +69,7 @@ class QueryHandler(Protocol):
         ...
 
 
-class CoordinatorService:
+class CoordinatorService(HttpThread):
     """Serves one coordinator, or mounted handlers, or both. Driver; start and stop by one thread.
 
     Args:
@@ -82,8 +77,6 @@ class CoordinatorService:
         host: address to listen on, as executors reach it; loopback unless the cluster needs more.
             Beyond loopback a warning says that traffic is not encrypted.
         port: 0 for a free one.
-        token: bearer token; random by default.
-        registry: the metrics of ``/metrics``.
         checkpoint_uri: the coordinator's directory; clients that can read it find there who leads
             the job when the service does not answer.
         checkpoint_web: WebHDFS address of that directory, for clients without a JVM; None: there is
@@ -98,8 +91,6 @@ class CoordinatorService:
         *,
         host: str = _LOOPBACK,
         port: int = 0,
-        token: str | None = None,
-        registry: CollectorRegistry | None = None,
         checkpoint_uri: str = "",
         checkpoint_web: WebHdfsAddress | None = None,
         commands: JobCommands | None = None,
@@ -112,21 +103,14 @@ class CoordinatorService:
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
-        self._token = token or secrets.token_urlsafe(32)
+        self._token = secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
-        self._registry = registry or CollectorRegistry()
+        self._registry = CollectorRegistry()
         if coordinator is not None:
             coordinator.add_listener(CheckpointMetrics(self._registry))
             self._registry.register(RegionMetrics(coordinator))
         self._handlers: dict[str, QueryHandler] = {}
-        self._http = HttpThread(self._app(), host=host, port=port)
-
-    # --- start and stop ---------------------------------------------------------------------------
-
-    @property
-    def address(self) -> str:
-        """``http://host:port``."""
-        return self._http.address
+        super().__init__(self._app(), host=host, port=port)
 
     @property
     def coordinator_address(self) -> CoordinatorAddress:
@@ -152,39 +136,20 @@ class CoordinatorService:
         """Serve ``/v1/queries/{query_key}/…`` by this handler, from now on."""
         self._handlers[query_key] = handler
 
-    def start(self) -> None:
-        """Returns as soon as the server answers requests.
-
-        Raises:
-            MissingRequirementError, WaitedTooLongError: it did not start; it is stopped.
-        """
-        self._http.start()
-
-    def stop(self) -> None:
-        """Stop answering. A repeated call is safe."""
-        self._http.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     # --- endpoints --------------------------------------------------------------------------------
 
     def _app(self) -> Starlette:
         asked = [
-            ("/v1/barrier", answering(BarrierBody, self._barrier)),
-            ("/v1/attempts", answering(AttemptBody, self._attempts)),
-            ("/v1/epochs/next", answering(NextBarrierBody, self._next_barrier)),
-            ("/v1/epochs", answering(EpochBody, self._epochs)),
-            ("/v1/waits", answering(WaitBody, self._waiting)),
-            ("/v1/regions/restart", answering(RestartBody, self._restart)),
+            ("/v1/barrier", answering(BarrierMessage, self._barrier)),
+            ("/v1/attempts", answering(AttemptMessage, self._attempts)),
+            ("/v1/epochs/next", answering(NextBarrierMessage, self._next_barrier)),
+            ("/v1/epochs", answering(EpochMessage, self._epochs)),
+            ("/v1/waits", answering(WaitMessage, self._waiting)),
+            ("/v1/batches/decided", answering(BatchMessage, self._decided)),
+            ("/v1/regions/restart", answering(RestartMessage, self._restart)),
             ("/v1/queries/{key}/{call}", self._query),
         ]
         shown = [
-            ("/v1/batches/decided", self._decided),
             ("/v1/status", self._status),
             ("/metrics", self._metrics),
         ]
@@ -221,46 +186,37 @@ class CoordinatorService:
                 "run, and the token for people permits only status and commands.",
             )
 
-    def _barrier(self, body: BarrierBody) -> dict[str, Any]:
-        barrier = self._of(body.leader_session_id, body.job_uid).poll_barrier(
+    def _barrier(self, body: BarrierMessage) -> dict[str, Any]:
+        barrier = self._of(body).poll_barrier(
             body.region, body.attempt_id, wait_s=min(body.wait_s, _LONGEST_POLL_S)
         )
-        return {"barrier": None if barrier is None else wire.to_json(barrier)}
+        return {"barrier": to_json(barrier)}
 
-    def _next_barrier(self, body: NextBarrierBody) -> dict[str, Any]:
-        found = self._barrier_service_for(body.leader_session_id, body.job_uid).next_barrier(
+    def _next_barrier(self, body: NextBarrierMessage) -> dict[str, Any]:
+        found = self._barrier_service_for(body).next_barrier(
             body.region,
             body.attempt_id,
             wait_s=min(body.wait_s, _LONGEST_POLL_S),
             has_read=body.has_read,
-            committed=[_parsed(CommittedEpoch, each) for each in body.committed],
+            committed=body.committed,
         )
-        return {"next": wire.to_json(found)}
+        return {"next": to_json(found)}
 
-    def _epochs(self, body: EpochBody) -> dict[str, Any]:
-        barrier_service = self._barrier_service_for(body.leader_session_id, body.job_uid)
-        barrier_service.acknowledge(_parsed(EpochResult, body.epoch))
+    def _epochs(self, body: EpochMessage) -> dict[str, Any]:
+        self._barrier_service_for(body).acknowledge(body.epoch)
         return {}
 
-    def _barrier_service_for(self, session: str, job_uid: str) -> BarrierService:
-        self._of(session, job_uid)
+    def _barrier_service_for(self, body: Message) -> BarrierService:
+        self._of(body)
         if self._barrier_service is None:
             raise ConfigError("no region of this job is continuous", {}, "Restart the sender.")
         return self._barrier_service
 
-    def _attempts(self, body: AttemptBody) -> dict[str, Any]:
-        registered_s = self._of(body.leader_session_id, body.job_uid).register(
-            RegisteredAttempt(
-                batch=_batch(body),
-                operator_id=body.operator_id,
-                resource=body.resource,
-                checkpoint_id=body.checkpoint_id,
-            )
-        )
-        return {"registered_s": registered_s}
+    def _attempts(self, body: AttemptMessage) -> dict[str, Any]:
+        return {"registered_s": self._of(body).register(body.attempt)}
 
-    def _waiting(self, body: WaitBody) -> dict[str, Any]:
-        coordinator, batch = self._of(body.leader_session_id, body.job_uid), _batch(body)
+    def _waiting(self, body: WaitMessage) -> dict[str, Any]:
+        coordinator, batch = self._of(body), body.batch
         is_stopping = False
         if self._barrier_service is not None:
             self._barrier_service.note_heartbeat(batch)
@@ -280,11 +236,8 @@ class CoordinatorService:
             )
         return {}
 
-    async def _decided(self, request: Request) -> Response:
-        query = query_of(BatchQuery, request)
-        coordinator = self._of(query.leader_session_id, query.job_uid)
-        is_decided = await run_in_threadpool(coordinator.is_decided, _batch(query))
-        return Answer({"decided": is_decided})
+    def _decided(self, body: BatchMessage) -> dict[str, Any]:
+        return {"decided": self._of(body).is_decided(body.batch)}
 
     async def _status(self, request: Request) -> Response:
         """Never waits for a thread of the pool: all of them may be waiting for commits."""
@@ -300,8 +253,8 @@ class CoordinatorService:
             }
         )
 
-    def _restart(self, body: RestartBody) -> dict[str, Any]:
-        self._of(body.leader_session_id, body.job_uid)
+    def _restart(self, body: RestartMessage) -> dict[str, Any]:
+        self._of(body)
         if self._commands is None:
             raise ConfigError(
                 "this service takes no commands", {}, "Restart only regions of a Job."
@@ -309,7 +262,7 @@ class CoordinatorService:
         return dataclasses.asdict(self._commands.restart(body.regions, body.exclude_hosts))
 
     async def _query(self, request: Request) -> Response:
-        body, key = await body_of(QueryBody, request), request.path_params["key"]
+        body, key = await body_of(QueryMessage, request), request.path_params["key"]
         self._require_session(body.leader_session_id)
         handler = self._handlers.get(key)
         if handler is None:
@@ -326,18 +279,18 @@ class CoordinatorService:
         shown = await run_in_threadpool(generate_latest, self._registry)
         return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
-    def _of(self, session: str, job_uid: str) -> BarrierCoordinator:
+    def _of(self, body: Message) -> BarrierCoordinator:
         """The coordinator, if the message is meant for it."""
-        self._require_session(session)
+        self._require_session(body.leader_session_id)
         started = None if self._coordinator is None else self._coordinator.started
         if self._coordinator is None or started is None:
             raise UnreachableError(
                 "this service has no coordinator yet", {}, "Send the request again."
             )
-        if started.job_uid != job_uid:
+        if started.job_uid != body.job_uid:
             raise FencedError(
                 "the message belongs to another job",
-                {"job_uid": job_uid, "coordinated": started.job_uid},
+                {"job_uid": body.job_uid, "coordinated": started.job_uid},
                 "Use one address for each job, and restart the sender.",
             )
         return self._coordinator
@@ -349,22 +302,6 @@ class CoordinatorService:
                 {"leader_session_id": session, "current": self._session},
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
-
-
-def _parsed(kind: type[_Message], found: Mapping[str, Any]) -> _Message:
-    """A task's message about its epochs."""
-    try:
-        return wire.from_json(kind, found)
-    except (AttributeError, LookupError, TypeError, ValueError) as err:
-        raise ConfigError(
-            "the request is not a valid epoch message of a task",
-            {"expected": kind.__name__, "reason": type(err).__name__},
-            "Run the same version of Sluice in the sender and the coordinator.",
-        ) from err
-
-
-def _batch(body: AttemptBody | BatchQuery | WaitBody) -> BatchKey:
-    return BatchKey(region=body.region, attempt_id=body.attempt_id, batch_id=body.batch_id)
 
 
 @asynccontextmanager

@@ -17,11 +17,23 @@ from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult,
 from sluice.runtime.contracts import Clock, RegisteredAttempt
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
 from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import seconds
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
-from sluice.runtime.service import service_json as wire
+from sluice.runtime.service.error_json import error_from_json
+from sluice.runtime.service.service_messages import (
+    AttemptMessage,
+    BarrierMessage,
+    BatchMessage,
+    EpochMessage,
+    Message,
+    NextBarrierMessage,
+    QueryMessage,
+    RestartMessage,
+    WaitMessage,
+)
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
@@ -108,6 +120,10 @@ class CoordinatorClient:
     ) -> None:
         self._clock = clock
         self._address = address
+        self._envelope = {
+            "job_uid": address.job_uid,
+            "leader_session_id": address.leader_session_id,
+        }
         self._deadline_s = deadline_s
         self._leader_read_s: float | None = None
         self._pool = urllib3.PoolManager(
@@ -122,11 +138,11 @@ class CoordinatorClient:
 
     def poll_barrier(self, region: str, attempt_id: int, *, wait_s: float) -> Barrier | None:
         """See `sluice.runtime.contracts.Coordinator.poll_barrier`."""
-        body = self._envelope(region, attempt_id) | {"wait_s": wait_s}
-        answer = self._post("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
+        body = BarrierMessage(**self._envelope, region=region, attempt_id=attempt_id, wait_s=wait_s)
+        answer = self._send("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/barrier"):
             barrier = answer["barrier"]
-            return None if barrier is None else wire.from_json(Barrier, barrier)
+            return None if barrier is None else from_json(Barrier, barrier)
 
     def next_barrier(
         self,
@@ -138,39 +154,26 @@ class CoordinatorClient:
         committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
         """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
-        body = self._envelope(region, attempt_id) | {
-            "wait_s": wait_s,
-            "has_read": has_read,
-            "committed": [wire.to_json(epoch) for epoch in committed],
-        }
-        answer = self._post("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
+        body = NextBarrierMessage(
+            **self._envelope,
+            region=region,
+            attempt_id=attempt_id,
+            wait_s=wait_s,
+            has_read=has_read,
+            committed=tuple(committed),
+        )
+        answer = self._send("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
         with _understood("/v1/epochs/next"):
-            return wire.from_json(NextBarrier, answer["next"])
+            return from_json(NextBarrier, answer["next"])
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
         """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
-        body = {
-            "job_uid": self._address.job_uid,
-            "leader_session_id": self._address.leader_session_id,
-            "epoch": wire.to_json(result),
-        }
-        self._post("/v1/epochs", body)
+        self._send("/v1/epochs", EpochMessage(**self._envelope, epoch=result))
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `sluice.runtime.contracts.AttemptRegistry.register`."""
-        batch = attempt.batch
-        path = "/v1/attempts"
-        answer = self._post(
-            path,
-            self._envelope(batch.region, batch.attempt_id)
-            | {
-                "checkpoint_id": attempt.checkpoint_id,
-                "batch_id": batch.batch_id,
-                "operator_id": attempt.operator_id,
-                "resource": attempt.resource,
-            },
-        )
-        with _understood(path):
+        answer = self._send("/v1/attempts", AttemptMessage(**self._envelope, attempt=attempt))
+        with _understood("/v1/attempts"):
             return seconds(answer["registered_s"])
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
@@ -184,26 +187,20 @@ class CoordinatorClient:
             self._report_wait(batch, what, None)
 
     def _report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
-        body = self._batch_envelope(batch) | {"what": what, "why": why}
-        self._send("POST", "/v1/waits", body=body, timeout_s=_WAIT_S, deadline_s=0.0)
+        body = WaitMessage(**self._envelope, batch=batch, what=what, why=why)
+        self._send("/v1/waits", body, timeout_s=_WAIT_S, deadline_s=0.0)
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""
         path = "/v1/batches/decided"
-        answer = self._send(
-            "GET",
-            path,
-            fields={k: str(v) for k, v in self._batch_envelope(batch).items() if v is not None},
-        )
+        answer = self._send(path, BatchMessage(**self._envelope, batch=batch))
         with _understood(path):
             # Only this answer is a yes: decided work is not written again.
-            if not isinstance(answer["decided"], bool):
-                raise TypeError("neither true nor false")
-            return answer["decided"]
+            return from_json(bool, answer["decided"])
 
     def status(self) -> Mapping[str, Any]:
         """State of the job, its checkpoints and regions, as JSON."""
-        found = self._send("GET", "/v1/status")
+        found = self._send("/v1/status")
         with _understood("/v1/status"):
             if not isinstance(found["job"], dict | None):
                 raise TypeError("neither a job id nor empty")
@@ -217,14 +214,10 @@ class CoordinatorClient:
         Returns the names under ``regions``, and the number under ``executors_ended``. Sent once: a
         repeated request would restart attempts that have just started.
         """
-        body = {
-            "job_uid": self._address.job_uid,
-            "leader_session_id": self._address.leader_session_id,
-            "regions": list(regions),
-            "exclude_hosts": list(exclude_hosts),
-        }
-        path = "/v1/regions/restart"
-        return self._send("POST", path, body=body, timeout_s=timeout_s, deadline_s=0.0)
+        body = RestartMessage(
+            **self._envelope, regions=tuple(regions), exclude_hosts=tuple(exclude_hosts)
+        )
+        return self._send("/v1/regions/restart", body, timeout_s=timeout_s, deadline_s=0.0)
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         """Call a mounted `sluice.runtime.service.server.QueryHandler` (drop-in).
@@ -233,13 +226,9 @@ class CoordinatorClient:
         requested again.
         """
         path = f"/v1/queries/{key}/{call}"
-        body = {
-            "job_uid": self._address.job_uid,
-            "leader_session_id": self._address.leader_session_id,
-            "payload": payload,
-        }
+        body = QueryMessage(**self._envelope, payload=payload)
         answer = self._send(
-            "POST", path, body=body, timeout_s=timeout_s, deadline_s=timeout_s, repeats_errors=False
+            path, body, timeout_s=timeout_s, deadline_s=timeout_s, repeats_errors=False
         )
         with _understood(path):
             return answer["answer"]
@@ -256,46 +245,25 @@ class CoordinatorClient:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _envelope(self, region: str, attempt_id: int) -> dict[str, Any]:
-        return {
-            "job_uid": self._address.job_uid,
-            "leader_session_id": self._address.leader_session_id,
-            "region": region,
-            "attempt_id": attempt_id,
-            "checkpoint_id": None,
-        }
-
-    def _batch_envelope(self, batch: BatchKey) -> dict[str, Any]:
-        return self._envelope(batch.region, batch.attempt_id) | {"batch_id": batch.batch_id}
-
-    def _post(
-        self, path: str, body: Mapping[str, Any], *, timeout_s: float = _CALL_TIMEOUT_S
-    ) -> dict[str, Any]:
-        return self._send("POST", path, body=body, timeout_s=timeout_s)
-
     def _send(
         self,
-        method: str,
         path: str,
+        body: Message | None = None,
         *,
-        body: Mapping[str, Any] | None = None,
-        fields: Mapping[str, str] | None = None,
         timeout_s: float = _CALL_TIMEOUT_S,
         deadline_s: float | None = None,
         repeats_errors: bool = True,
     ) -> dict[str, Any]:
         """Repeat with growing pauses until answered; bounded by the deadline."""
         # In ASCII, so that text without UTF-8 arrives, too. The JSON of urllib3 would raise.
-        content = None if body is None else json.dumps(body, separators=(",", ":"))
+        content = None if body is None else json.dumps(to_json(body), separators=(",", ":"))
         longest_try_s = CONNECT_TIMEOUT_S + timeout_s + _LEADER_S + _LONGEST_PAUSE_S
         tries = PauseTolerantClock(self._clock, longest_step_s=longest_try_s)
         deadline = tries() + (self._deadline_s if deadline_s is None else deadline_s)
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             try:
-                response = self._request(
-                    method, path, content=content, fields=fields, timeout_s=timeout_s
-                )
+                response = self._request(path, content, timeout_s=timeout_s)
                 if response.status != _TOO_MANY and response.status < _SERVER_ERRORS:
                     return self._answer(response, path)
                 own = _error_of(response)
@@ -314,23 +282,16 @@ class CoordinatorClient:
             time.sleep(backoff.next_s())  # between tries while a service does not answer
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        content: str | None,
-        fields: Mapping[str, str] | None,
-        timeout_s: float,
+        self, path: str, content: str | None, *, timeout_s: float
     ) -> urllib3.BaseHTTPResponse:
         address = self._address.address
         if not address.startswith(("http://", "https://")):
             raise unusable_address("neither http:// nor https://", address=address)
         try:
             return self._pool.request(
-                method,
+                "GET" if content is None else "POST",
                 f"{address}{path}",
                 body=content,
-                fields=fields,
                 timeout=urllib3.Timeout(connect=min(timeout_s, CONNECT_TIMEOUT_S), read=timeout_s),
                 redirect=False,  # the token must not follow a redirect to another host
             )
@@ -407,7 +368,7 @@ def _error_of(response: urllib3.BaseHTTPResponse) -> StreamError | None:
     """The coordinator's own error in an answer, if it is one."""
     found = _json(response)
     error = found.get("error") if isinstance(found, dict) else None
-    return wire.error_from_json(error) if isinstance(error, dict) else None
+    return error_from_json(error) if isinstance(error, dict) else None
 
 
 def _json(response: urllib3.BaseHTTPResponse) -> object:

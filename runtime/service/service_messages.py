@@ -1,87 +1,91 @@
-"""Bodies of the coordinator's HTTP messages, version 1. Unknown fields are refused."""
+"""The messages of tasks and people to the coordinator, version 1. The client writes them, and the
+service reads them; it refuses unknown fields."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
+from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.model.splits import BatchKey
 
 __all__ = [
-    "AttemptBody",
-    "BarrierBody",
-    "BatchQuery",
-    "EpochBody",
-    "NextBarrierBody",
-    "QueryBody",
-    "RestartBody",
-    "WaitBody",
+    "AttemptMessage",
+    "BarrierMessage",
+    "BatchMessage",
+    "EpochMessage",
+    "Message",
+    "NextBarrierMessage",
+    "QueryMessage",
+    "RestartMessage",
+    "WaitMessage",
 ]
 
 
-class _Envelope(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
     """Fields of every message: the job of its sender, and the leader that it is meant for."""
-
-    model_config = ConfigDict(extra="forbid")
 
     job_uid: str
     leader_session_id: str
 
 
-class _RegionEnvelope(_Envelope):
-    """A message of one attempt of one region; the checkpoint id is a hint."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierMessage(Message):
+    """``POST /v1/barrier``."""
 
     region: str
     attempt_id: int
-    checkpoint_id: int | None = None
-
-
-class BarrierBody(_RegionEnvelope):
-    """``POST /v1/barrier``."""
-
     wait_s: float
 
 
-class AttemptBody(_RegionEnvelope):
-    """``POST /v1/attempts``."""
-
-    batch_id: int
-    operator_id: str
-    resource: str
-
-
-class EpochBody(_Envelope):
-    """``POST /v1/epochs``; ``epoch``: a `sluice.runtime.continuous.task_messages.EpochResult`."""
-
-    epoch: dict[str, Any]
-
-
-class NextBarrierBody(BarrierBody):
-    """``POST /v1/epochs/next``; ``committed``: of `CommittedEpoch`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextBarrierMessage(BarrierMessage):
+    """``POST /v1/epochs/next``."""
 
     has_read: bool
-    committed: list[dict[str, Any]] = []
+    committed: tuple[CommittedEpoch, ...] = ()
 
 
-class BatchQuery(_RegionEnvelope):
-    """``GET /v1/batches/decided``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochMessage(Message):
+    """``POST /v1/epochs``."""
 
-    batch_id: int
+    epoch: EpochResult
 
 
-class WaitBody(_RegionEnvelope):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptMessage(Message):
+    """``POST /v1/attempts``."""
+
+    attempt: RegisteredAttempt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMessage(Message):
+    """``POST /v1/batches/decided``."""
+
+    batch: BatchKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitMessage(BatchMessage):
     """``POST /v1/waits``: a task waits for something; without ``why``: the wait is over."""
 
-    batch_id: int
     what: str
     why: str | None = None
 
 
-class QueryBody(_Envelope):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryMessage(Message):
     """``POST /v1/queries/{key}/{call}``."""
 
-    payload: dict[str, Any]
+    payload: Mapping[str, Any]
 
 
-class RestartBody(_Envelope):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartMessage(Message):
     """``POST /v1/regions/restart``; without regions: all suspended ones."""
 
-    regions: list[str] = []
-    exclude_hosts: list[str] = []
+    regions: tuple[str, ...] = ()
+    exclude_hosts: tuple[str, ...] = ()

@@ -45,8 +45,8 @@ def no_connection(
             return UnreachableError(
                 "nothing listens at the coordinator's address",
                 where,
-                "Check that the driver process runs. A job listens on the loopback of its driver "
-                "unless Job(host=...) is set, and on a new port in each run.",
+                "Check that the driver process runs. It listens on loopback unless Job(host=...) "
+                "or sluice.install(host=...) is set, and on a new port in each run.",
             )
         case exceptions.NewConnectionError():
             return UnreachableError(

@@ -82,21 +82,18 @@ def web_hdfs_target(
     return f"/webhdfs/v1{quote(path, safe=_PATH_SAFE)}?{query}"
 
 
-def read_over_web(
-    address: WebHdfsAddress, path: str, *, timeout_s: float = _READ_TIMEOUT_S
-) -> bytes | None:
+def read_over_web(address: WebHdfsAddress, path: str) -> bytes | None:
     """The bytes of a small file; None if there is none. Tries each NameNode once.
 
     Args:
         path: absolute, in the file system.
-        timeout_s: of a connection, and of an answer.
     Raises:
         StorageUnreachableError: no NameNode answered with bytes or with their absence.
     """
     question = web_hdfs_target(path, "OPEN", user=address.user)
     once = urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=_REDIRECTS)
     reasons = []
-    with urllib3.PoolManager(retries=once, timeout=timeout_s) as pool:
+    with urllib3.PoolManager(retries=once, timeout=_READ_TIMEOUT_S) as pool:
         for name_node in address.name_nodes:
             try:
                 answer = pool.request("GET", f"http://{name_node}{question}")

@@ -9,34 +9,9 @@ kill is what a kill costs, so a chain shares topics, checkpoint directory and fi
 from collections.abc import Mapping
 
 from benchmarks.regions.mortal_sink import Doom
-from sluice.runtime.coordinator.policy.commit_failpoints import REGIONAL_FAILPOINTS
 from tests.chaos.programs import MARKED_FILES, MORTAL_FILES, MORTAL_ROLLING, Subject
 from tests.chaos.scenario import Kill, Setting
-
-__all__ = [
-    "ACCEPTANCE",
-    "AT_START",
-    "CHAINS",
-    "CONTINUOUS",
-    "CONTINUOUSLY",
-    "DAILY",
-    "DROP_IN_ABSENT",
-    "ELSEWHERE",
-    "FILES",
-    "IN_BATCHES",
-    "LOSSES",
-    "MARKS",
-    "OF_FILES",
-    "OF_REGIONS",
-    "REGIONAL",
-    "REPAIR",
-    "RETRIES",
-    "ROLLING",
-    "TELLING",
-    "kills",
-    "restless",
-    "twice",
-]
+from tests.kit.coordinator.coordinator_failpoints import REGIONAL_FAILPOINTS
 
 _AT_FIRST = frozenset({"before-first", "after-first"})
 AT_START = _AT_FIRST | {"before-fencing", "after-fencing", "before-sweep", "after-sweep"}
@@ -72,7 +47,7 @@ DAILY = frozenset(
         *("mid-commit", "before-committed-mark"),
     }
 )
-"""One behind each thing that outlives the process: the first record, the seal, the cut, an open
+"""One after each thing that outlives the process: the first record, the seal, the cut, an open
 transaction, a flushed one, the temporary file, the decision, a part of the commits, all of them.
 From the decision on they are killed by `make test-more`, before it on demand, where all are."""
 
@@ -95,14 +70,15 @@ DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit
 """In the drop-in Spark's trigger is the barrier, and its own writer ends the task."""
 
 
-FILES = ("before-stage", "after-stage", "before-rename", "mid-rename", "after-rename")
+FILES = ("before-stage", "mid-stage", "after-stage")
+FILES += ("before-rename", "mid-rename", "after-rename")
 """Reached where files are written, and where they are published (`test_files`)."""
 
 ROLLING = ("before-merge", "mid-merge", "after-merge")
 """Reached where files are held over epochs (`test_files`)."""
 
 MARKS = ("before-partition-mark", "after-partition-mark")
-"""Reached where readers are told of partitions (`test_files`)."""
+"""Reached where readers are reported partitions (`test_files`)."""
 
 OF_FILES: tuple[tuple[Subject, str], ...] = (
     *((MORTAL_FILES, name) for name in FILES),

@@ -8,8 +8,6 @@ import pyarrow.compute as pc
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["exclaim", "parsed", "started"]
-
 
 def parsed(description: str | None) -> argparse.Namespace:
     """The command line of the examples, without defaults for what the bed always gives."""

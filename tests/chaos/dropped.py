@@ -5,17 +5,15 @@ from pathlib import Path
 
 from sluice.connectors.kafka.tools.verify.topic_history import (
     await_readable,
-    read_history,
     read_records,
 )
-from sluice.runtime.checker import check, expect
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.functions.at_most_once import DROPS_KIND, decode_drops
 from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos.programs import exclaim
 from tests.chaos.scenario import Scenario
-
-__all__ = ["on_record", "require_all_but", "require_the_rest_once"]
+from tests.kit.kafka.topic_histories import read_history
+from tests.kit.memory_checker import check, expect
 
 
 def require_the_rest_once(scenario: Scenario) -> None:

@@ -5,8 +5,6 @@ from confluent_kafka import KafkaError, Message, Producer
 from sluice.runtime.checker import Payload, Record
 from tests.kit.threads.joined_thread import JoinedThread
 
-__all__ = ["Feeder"]
-
 _CHUNK_RECORDS = 10
 _PAUSE_S = 0.05
 _ACKNOWLEDGED_S = 300.0
@@ -72,7 +70,7 @@ def _make_producer(bootstrap: str) -> Producer:
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
             "linger.ms": 2,
-            # A cluster may stand still for longer than the default of five minutes.
+            # A cluster may hang for longer than the default of five minutes.
             "message.timeout.ms": 1_200_000,
             "log_level": 0,
         }

@@ -4,7 +4,7 @@ to choose; or with a shuffle in its place. Its tasks die when they are asked to,
 ``DOOM`` (`benchmarks.regions.mortal_sink`).
 
 With ``--path`` it writes files, too: of an epoch; or, with ``ROLL``, held over epochs, merged often
-and published rarely; or, with ``MARKS``, in partitions of which readers are told.
+and published rarely; or, with ``MARKS``, in partitions of which readers are reported.
 """
 
 import functools

@@ -16,7 +16,7 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim, parsed
 
-_TOLERABLE = 10_000  # more at once than may be carried is one, and the test kills on
+_TOLERABLE = 10_000  # more at once than may be skipped is one, and the test kills on
 
 
 def main() -> None:
@@ -36,10 +36,7 @@ def main() -> None:
         listeners=[lines],
     )
     source = KafkaSource(
-        bootstrap_servers=args.bootstrap,
-        topics=[args.input],
-        bounded=args.until_end,
-        name="in",
+        bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end, name="in"
     )
     sink = MortalSink(
         doom=Doom(Path(os.environ["DOOM"])),

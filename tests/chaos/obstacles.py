@@ -9,8 +9,6 @@ from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from tests.chaos.scenario import Scenario
 
-__all__ = ["OBSTACLES", "Obstacle"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
@@ -18,7 +16,7 @@ class Obstacle:
 
     Attributes:
         killed_at: where the run before has to be killed.
-        in_the_way: for the starts behind it.
+        in_the_way: for the starts after it.
     """
 
     killed_at: str
@@ -27,8 +25,6 @@ class Obstacle:
 
 @contextmanager
 def _blocked_place(scenario: Scenario) -> Iterator[None]:
-    """A file stands where the directory of the next record would: nothing can be put into it, and
-    nobody can say that something is in it already."""
     newest = max(open_store(str(scenario.checkpoint)).slots())
     blocked = scenario.checkpoint / slot_name(newest + 1)
     blocked.touch()
@@ -42,7 +38,7 @@ def _blocked_place(scenario: Scenario) -> Iterator[None]:
 def _missing_files(scenario: Scenario) -> Iterator[None]:
     """A decided file is neither staged nor published."""
     root = Path(scenario.topics.files.fs.uri.removeprefix("file://"))
-    staged = [path for path in root.glob(".sluice-staging-*/**/*.parquet") if path.is_file()]
+    staged = [path for path in root.glob(".sluice-staging-*/**/*.staged") if path.is_file()]
     assert staged, "no file waits to be published"
     away = {path: path.rename(path.with_name(f"{path.name}.away")) for path in staged}
     try:

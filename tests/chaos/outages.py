@@ -1,15 +1,13 @@
 """Waits of a test that takes something away from a running job: the job must live all along."""
 
-from sluice.runtime.embedded.program import Program
 from tests.chaos.scenario import Scenario
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
-
-__all__ = ["await_log", "await_more_files"]
 
 _MORE = 2
 
 
-def await_more_files(scenario: Scenario, program: Program) -> None:
+def await_more_files(scenario: Scenario, program: MortalProgram) -> None:
     """Wait until a reader has found new files; the program must not have ended."""
     target = len(scenario.files_observer.seen) + _MORE
 
@@ -20,7 +18,7 @@ def await_more_files(scenario: Scenario, program: Program) -> None:
     wait_for(found, what="files of the running job")
 
 
-def await_log(program: Program, text: str, *, times: int) -> None:
+def await_log(program: MortalProgram, text: str, *, times: int) -> None:
     """Wait until the program has said ``text`` so often; it must not have ended."""
 
     def said() -> bool:

@@ -6,50 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.verify.topic_history import read_history, read_records
-from sluice.runtime.checker import (
-    History,
-    HistoryVerdict,
-    KeyCountVerdict,
-    Record,
-    WindowVerdict,
-    check,
-    check_key_counts,
-    check_windows,
-    expect,
-)
+from sluice.connectors.kafka.tools.verify.topic_history import read_records
+from sluice.runtime.checker import HistoryVerdict, Record
 from tests.chaos.published_files import PublishedFiles
-
-__all__ = [
-    "AT_LEAST_ONCE",
-    "BOTH",
-    "COPY",
-    "COPY_IN_BATCHES",
-    "COUNT",
-    "DROP_IN",
-    "DROP_IN_COUNTS",
-    "FILES_DROP_IN",
-    "FRAMES_DROP_IN",
-    "MARKED_FILES",
-    "MORTAL_COPY",
-    "MORTAL_FILES",
-    "MORTAL_REGIONS",
-    "MORTAL_ROLLING",
-    "REGIONAL",
-    "REGIONAL_BOTH",
-    "RESTLESS_REGIONS",
-    "ROLLING_COPY",
-    "SECURE_COPY",
-    "SECURE_DROP_IN",
-    "STAND_IN",
-    "TWO_REGIONS",
-    "WINDOWED",
-    "WINDOWED_DROP_IN",
-    "BothVerdict",
-    "Subject",
-    "Topics",
-    "exclaim",
-]
+from tests.kit.kafka.topic_histories import read_history
+from tests.kit.key_counts import KeyCountVerdict, check_key_counts
+from tests.kit.memory_checker import check, expect, history_of
+from tests.kit.window_counts import WindowVerdict, check_windows
 
 _ROOT = Path(__file__).parents[2]
 
@@ -102,7 +65,7 @@ class Subject:
 
 
 def exclaim(topics: Topics) -> Callable[[Record], Iterable[Record]]:
-    """What the copies do to a record: ``!`` behind the value, everything else kept."""
+    """What the copies do to a record: ``!`` after the value, everything else kept."""
 
     def mapping(record: Record) -> Iterable[Record]:
         value = None if record.value is None else record.value + b"!"
@@ -145,14 +108,14 @@ class BothVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarksVerdict:
-    """On both sinks, and what readers were told of the files."""
+    """On both sinks, and what readers were reported the files."""
 
     both: BothVerdict
     unmarked: list[str]
 
     @property
     def is_clean(self) -> bool:
-        """Each holds everything once, and each partition is marked behind its newest file."""
+        """Each holds everything once, and each partition is marked after its newest file."""
         return self.both.is_clean and not self.unmarked
 
 
@@ -182,7 +145,7 @@ def _judge_rows(topics: Topics) -> HistoryVerdict:
             yield made._replace(headers=())
 
     source = read_records(topics.connection, topics.source)
-    found = History.of(topics.files.records(topic=topics.output))
+    found = history_of(topics.files.records(topic=topics.output))
     return check(expect(source, mapping), found)
 
 
@@ -201,7 +164,7 @@ def _judge_two_regions(topics: Topics) -> HistoryVerdict:
 
     source = read_records(topics.connection, topics.source)
     found = (read_records(topics.connection, topic) for topic in (topics.output, copy))
-    return check(expect(source, mapping), History.of(itertools.chain.from_iterable(found)))
+    return check(expect(source, mapping), history_of(itertools.chain.from_iterable(found)))
 
 
 def _judge_counts(topics: Topics) -> KeyCountVerdict:
@@ -289,14 +252,10 @@ SECURE_COPY = Subject(
     name="secure-copy", script=Path(__file__).with_name("secure_copy.py"), judge=_judge_copy
 )
 SECURE_DROP_IN = Subject(
-    name="secure-drop-in",
-    script=Path(__file__).with_name("secure_drop_in.py"),
-    judge=_judge_copy,
+    name="secure-drop-in", script=Path(__file__).with_name("secure_drop_in.py"), judge=_judge_copy
 )
 TWO_REGIONS = Subject(
-    name="two-regions",
-    script=Path(__file__).with_name("two_regions.py"),
-    judge=_judge_two_regions,
+    name="two-regions", script=Path(__file__).with_name("two_regions.py"), judge=_judge_two_regions
 )
 BOTH = Subject(
     name="both",

@@ -18,8 +18,6 @@ from sluice.runtime.errors import StorageError
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.threads.joined_thread import JoinedThread
 
-__all__ = ["DirectoryObserver", "PublishedFiles", "out_of_order"]
-
 _CHECKPOINT = re.compile(r"part-(\d{12})-")
 
 Rows = Iterable[tuple[int, int]]
@@ -30,7 +28,7 @@ def out_of_order(files: Mapping[str, Rows]) -> list[str]:
     """Where files do not keep the order of the partitions that their rows were read from.
 
     Within a file a partition's offsets grow, whatever else lies between them; files of one
-    checkpoint share no stretch of a partition; and what a later checkpoint published lies behind
+    checkpoint share no stretch of a partition; and what a later checkpoint published lies after
     all that an earlier one did. A file's name says which that was. Pure.
     """
     faults: list[str] = []
@@ -74,7 +72,7 @@ class PublishedFiles:
 
     @property
     def uri(self) -> str:
-        """What a program is told to write to."""
+        """What a program is reported to write to."""
         return f"{self.fs.uri}/{self.name}"
 
     def lengths(self) -> dict[str, int]:

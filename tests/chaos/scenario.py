@@ -12,9 +12,9 @@ from typing import Self
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.demo.observer import Observer
-from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_history
-from sluice.runtime.checker import History, Payload, check_prefix
-from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable
+from sluice.runtime.checker import History, Payload
+from sluice.runtime.embedded.program import ProgramSpec, command_of
 from sluice.runtime.failpoints import VARIABLE
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.feeder import Feeder
@@ -22,9 +22,10 @@ from tests.chaos.programs import Subject, Topics
 from tests.chaos.published_files import DirectoryObserver, PublishedFiles
 from tests.chaos.spark_start import spark_environment
 from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.kafka.topic_histories import read_history
+from tests.kit.memory_checker import check_prefix
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import PATIENCE_S, wait_for
-
-__all__ = ["START_S", "Kill", "KillReport", "Scenario", "Setting", "survive"]
 
 START_S = PATIENCE_S
 """Bound of a pipeline's start on a machine that is busy with other tests."""
@@ -92,9 +93,9 @@ class KillReport:
 
 
 class Scenario:
-    """Topics, checkpoint directory, feeder and observer of one pipeline over all its lives.
+    """Topics, checkpoint directory, feeder and observer of one pipeline over all its attempts.
 
-    Used as a context manager, by one thread; nothing is left running behind it.
+    Used as a context manager, by one thread; nothing is left running after it.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Scenario:
         self._seen = History()
         self.observer = Observer(connection, output, seen=self._seen)
         self.files_observer = DirectoryObserver(self.topics.files)
-        self._programs: list[Program] = []
+        self._programs: list[MortalProgram] = []
 
     def __enter__(self) -> Self:
         self.feeder.send(self.setting.preload)
@@ -141,7 +142,7 @@ class Scenario:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.ExitStack() as stack:  # one that has failed leaves no other thread behind
+        with contextlib.ExitStack() as stack:  # one that has failed leaves no other thread after
             for program in self._programs:
                 stack.callback(program.kill)
             for thread in (self.files_observer, self.observer, self.feeder):
@@ -149,7 +150,7 @@ class Scenario:
 
     def start(
         self, *, failpoints: str = "", until_end: bool = False, arguments: Sequence[str] = ()
-    ) -> Program:
+    ) -> MortalProgram:
         """Start the program once more over the same topics and checkpoint directory."""
         flags = ["--until-end"] if until_end else []
         if self.subject.writes_files:
@@ -171,7 +172,7 @@ class Scenario:
             **self.setting.environment,
             VARIABLE: failpoints,
         }
-        program = Program(
+        program = MortalProgram(
             ProgramSpec(
                 command=command,
                 # Of its own: of two that run at a time each is asked what it has said.
@@ -228,7 +229,7 @@ class Scenario:
         self._await_gone(program, "a clean run")
         self.judge()
 
-    def finish_running(self, program: Program) -> None:
+    def finish_running(self, program: MortalProgram) -> None:
         """Feed no more, let the running program write the rest, end it as Ctrl-C does, and judge.
 
         For a program that writes a record for each one it reads; it must have lived all along. One
@@ -266,7 +267,7 @@ class Scenario:
         """What happened so far, for the message of a failure."""
         return "\n".join(map(str, self.reports))
 
-    def _await_gone(self, program: Program, after: str) -> None:
+    def _await_gone(self, program: MortalProgram, after: str) -> None:
         gone = program.await_end(timeout_s=self.setting.gone_s)
         assert gone, f"left behind by {after}: {program.members()}"
 

@@ -14,8 +14,6 @@ from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.spark.fast_start.class_archive import prepare_archive
 from tests.kit.spark_fixture import PATIENT, quick_python
 
-__all__ = ["spark_environment"]
-
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=off"
 
 

@@ -77,8 +77,7 @@ class _Copy:
         committed = self._consumer.committed(places, timeout=300)
         self._next = {p.partition: max(0, p.offset) for p in committed}
         asked = admin.list_offsets(
-            dict.fromkeys(places, _LATEST),
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            dict.fromkeys(places, _LATEST), isolation_level=IsolationLevel.READ_COMMITTED
         )
         self._ends = {place.partition: answer.result(300).offset for place, answer in asked.items()}
 

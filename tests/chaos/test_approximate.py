@@ -29,7 +29,7 @@ _SETTING = Setting(interval_s=0.5, environment={"MOST_DROPPED": "1000000", "RETA
 def test_a_job_killed_around_its_drops_lacks_exactly_what_is_on_record(
     kafka: EmbeddedKafka, tmp_path: Path, failpoints: Sequence[str]
 ) -> None:
-    """Every worker dies at its second flush, and the whole job before or behind a decision: a drop
+    """Every worker dies at its second flush, and the whole job before or after a decision: a drop
     that was not decided is read again, one that was decided stays, and nothing is doubled."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, _SETTING) as scenario:
         for failpoint in failpoints:

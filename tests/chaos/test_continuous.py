@@ -35,7 +35,7 @@ _CONTINUOUS = {"ENGINE": "continuous"}
 def test_continuous_order_kills_around_the_end_of_an_epoch(
     kafka: EmbeddedKafka, tmp_path: Path, failpoints: tuple[str, ...]
 ) -> None:
-    """The next epoch is being written already when this one is flushed, told, decided, committed
+    """The next epoch is being written already when this one is flushed, reported, decided, committed
     and marked: after each kill both are thrown away, or this one is finished, and nothing else."""
     setting = Setting(environment=_CONTINUOUS, preload=2_000)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
@@ -48,8 +48,6 @@ def test_continuous_order_kills_around_the_end_of_an_epoch(
 def test_outcome_from_broker_kills_around_a_native_commit(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """The tasks have been asked, have heard it, have committed, have said so: what was decided is
-    finished by the next start, once, whoever had begun."""
     names = ("after-tasks-asked", "before-native-commit", "after-native-commit")
     setting = Setting(environment=_CONTINUOUS, preload=2_000)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
@@ -63,7 +61,6 @@ def test_outcome_from_broker_kills_around_a_native_commit(
 def test_outcome_from_broker_a_task_that_dies_in_its_commit_is_finished_by_the_driver(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
-    """Alone, in every life: the job lives on, and what was decided is visible once."""
     setting = Setting(environment=_CONTINUOUS, preload=2_000)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
         program = scenario.start(failpoints=f"{failpoint}=kill@2")
@@ -78,7 +75,7 @@ def test_outcome_from_broker_a_task_that_dies_in_its_commit_is_finished_by_the_d
 
 
 def _survive_a_pause(kafka: EmbeddedKafka, directory: Path, failpoint: str) -> None:
-    """A task stands still there until its checkpoint expires; its region begins a new life."""
+    """A task hangs there until its checkpoint expires; its region begins a new attempt."""
     setting = Setting(environment=_CONTINUOUS | {"TIMEOUT_S": "20"}, preload=2_000)
     with Scenario(MORTAL_COPY, kafka.bootstrap, directory, setting) as scenario:
         program = scenario.start(failpoints=f"{failpoint}=pause@3")
@@ -97,7 +94,7 @@ def _survive_a_pause(kafka: EmbeddedKafka, directory: Path, failpoint: str) -> N
 def test_outcome_from_broker_a_task_that_is_paused_before_its_commit_is_not_waited_for(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """The driver finishes its epoch; the next one expires with the task, and its region goes on."""
+    """The driver finishes its epoch; the next one expires with the task, and its region continues."""
     _survive_a_pause(kafka, tmp_path, "before-native-commit")
 
 
@@ -105,7 +102,7 @@ def test_outcome_from_broker_a_task_that_is_paused_before_its_commit_is_not_wait
 def test_a_job_is_moved_between_the_engines_at_a_checkpoint(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Killed in the one, behind its decision and before it, and started again in the other."""
+    """Killed in the one, after its decision and before it, and started again in the other."""
     setting = Setting(preload=1_000)
     moves = [
         ("micro-batch", Kill(failpoint="before-mark", hit=2)),
@@ -119,10 +116,10 @@ def test_a_job_is_moved_between_the_engines_at_a_checkpoint(
 
 
 @pytest.mark.extended
-def test_continuous_order_tasks_that_die_alone_come_back_and_the_others_go_on(
+def test_continuous_order_tasks_that_die_alone_come_back_and_the_others_continue(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Each of two tasks dies at its third epoch, in every life: the job lives on, and the other
+    """Each of two tasks dies at its third epoch, in every attempt: the job lives on, and the other
     region's commits do not wait for it."""
     setting = Setting(
         environment=_CONTINUOUS | {"REGIONS": "2", "REGIONAL": "yes"}, partitions=4, preload=2_000
@@ -185,7 +182,7 @@ def test_continuous_order_a_task_whose_driver_is_frozen_and_was_superseded_ends(
 
 @pytest.mark.extended
 def test_ids_never_reused_a_paused_task_is_replaced(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """In the middle of an open transaction: the next life has ids of its own, and readers do not
+    """In the middle of an open transaction: the next attempt has ids of its own, and readers do not
     wait for the old one."""
     _survive_a_pause(kafka, tmp_path, "before-epoch-end")
 

@@ -1,6 +1,6 @@
 """Three brokers, and the one that coordinates a transaction dies while EndTxn is on its way.
 
-Plain JVM processes, each behind a proxy (`tests.kit.kafka.proxied_kafka`), at each feature level, and of an
+Plain JVM processes, each after a proxy (`tests.kit.kafka.proxied_kafka`), at each feature level, and of an
 older release.
 """
 
@@ -64,8 +64,8 @@ def bed(cluster: ProxiedKafka) -> Iterator[LateBed]:
 def test_outcome_from_broker_a_coordinator_that_moves_during_endtxn(
     cluster: ProxiedKafka, bed: LateBed, who: str, arrives: bool
 ) -> None:
-    """Whoever asked goes on asking at the new coordinator, and the records are visible once. When
-    the id has gone on, that EndTxn comes to every broker again, the one that is back included."""
+    """When the id has gone on, that EndTxn comes to every broker again, the one that is back
+    included."""
     bed.harness.open()  # the log of transactions exists from now on
     name = cluster.coordinated_elsewhere(bed.harness.name)
     writer = bed.far_writer(name) if who == "native" else bed.harness.open(name)

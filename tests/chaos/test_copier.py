@@ -32,12 +32,14 @@ from confluent_kafka import Producer
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
-from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
+from sluice.runtime.checker import History, Identity, Record
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
+from sluice.runtime.embedded.program import ProgramSpec, command_of
 from tests.chaos.spark_start import spark_environment
 from tests.kit.kafka.broker_cluster import BrokerCluster
 from tests.kit.kafka.kafka_records import create_topic, unique
+from tests.kit.memory_checker import check, check_prefix, expect, history_of
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -110,7 +112,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 class Copy:
-    """One seeded input, one copier over all its lives, one concurrent reader."""
+    """One seeded input, one copier over all its attempts, one concurrent reader."""
 
     def __init__(
         self,
@@ -131,10 +133,10 @@ class Copy:
         self._seed()
         self._seen = History(Identity(partition=False))
         self.observer = Observer(self._connection, self._output, seen=self._seen)
-        self.program: Program | None = None
+        self.program: MortalProgram | None = None
 
-    def start(self) -> Program:
-        """The next life of the copier; it ends at the end of the input."""
+    def start(self) -> MortalProgram:
+        """The next attempt of the copier; it ends at the end of the input."""
         command = command_of(
             sys.executable,
             _SCRIPT,
@@ -144,7 +146,7 @@ class Copy:
                 *("--checkpoint", str(self._checkpoint), "--interval", "0.2"),
             ],
         )
-        self.program = Program(
+        self.program = MortalProgram(
             ProgramSpec(
                 command=command,
                 log_path=self._directory / "copier.log",
@@ -155,15 +157,11 @@ class Copy:
         return self.program
 
     def await_progress(self) -> bool:
-        """Wait until a fifth of what is left now is visible to the concurrent reader.
-
-        False: the copier is done. On a machine so busy that readers lag behind it, that may be
-        before the last bounce.
-        """
+        """False: the copier is done. On a machine so busy that readers lag after it, that may be
+        before the last bounce."""
         seen = self.observer.total
         goal = seen + int(_PROGRESS * (self.size.records - seen))
         program = self.program
-        assert program is not None
 
         def met() -> bool:
             assert program.exit_code in (None, 0), f"{program.exit_code}\n{program.log_tail()}"
@@ -194,7 +192,7 @@ class Copy:
         outputs = [record.value for record in found]
         assert len(outputs) == len(set(outputs)), "duplicates in the output"
         assert set(outputs) == inputs, "input and output are different sets"
-        final = History.of(found, Identity(partition=False))
+        final = history_of(found, Identity(partition=False))
         prefix = check_prefix(self._seen, final)
         # The same records at the same places, so no duplicate and the whole input, too.
         assert prefix.is_clean, f"the concurrent reader: {prefix}"
@@ -243,7 +241,7 @@ class Copy:
 
 
 def bounce_driver(copy: Copy, report: Report, *, clean: bool) -> None:
-    """Three times; the next life goes on from the checkpoint directory."""
+    """Three times; the next attempt continues from the checkpoint directory."""
     for _ in range(_ROUNDS):
         if not copy.await_progress():
             return
@@ -259,7 +257,6 @@ def bounce_driver(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_executor(copy: Copy, report: Report, *, clean: bool) -> None:
-    """Each of the two, three rounds; Spark's master replaces them."""
     for _ in range(_ROUNDS):
         for number in (0, 1):
             if not copy.await_progress():
@@ -271,7 +268,6 @@ def bounce_executor(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_coordinator(copy: Copy, report: Report, *, clean: bool) -> None:
-    """Whoever coordinates the transactions at that moment, three times."""
     for _ in range(_ROUNDS):
         if not copy.await_progress():
             return
@@ -281,7 +277,6 @@ def bounce_coordinator(copy: Copy, report: Report, *, clean: bool) -> None:
 
 
 def bounce_brokers(copy: Copy, report: Report, *, clean: bool) -> None:
-    """All of them, one after the other."""
     for node in copy.brokers.node_ids:
         if not copy.await_progress():
             return
@@ -300,7 +295,7 @@ BOUNCES = {
 def copy_while_bouncing(copy: Copy, target: str, *, clean: bool) -> bool:
     """One cell: seeded, copied, bounced, judged, reported.
 
-    False: the copier was done before anything was bounced, on a machine where readers lag behind.
+    False: the copier was done before anything was bounced, on a machine where readers lag after.
     """
     cell = f"{'clean' if clean else 'hard'} {target}"
     report = Report(engine=copy.engine, cell=cell, records=copy.size.records)
@@ -331,7 +326,6 @@ def test_kafkas_own_copier_test(
     workers: SparkCluster,
     tmp_path: Path,
 ) -> None:
-    """100,000 records, and each is there once, to every reader, whoever is bounced and how."""
     copy = Copy(KAFKAS_OWN, brokers, workers, tmp_path, engine)
     assert copy_while_bouncing(copy, target, clean=how == "clean"), "nothing was bounced"
 

@@ -1,5 +1,5 @@
 """Every failpoint of the source is killed: twice in a row, in the way of a stale coordinator, and
-with a job that stays away; and a job stands still at each that a copy reaches by itself.
+with a job that stays away; and a job hangs at each that a copy reaches by itself.
 
 What is killed is read off the tests' own parameters, and each of these kills ends in an error where
 its failpoint is not reached (`Scenario.kill_at`): a new failpoint without a cell fails here, and so
@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.coordinator.policy.commit_failpoints import FAILPOINTS
 from tests.chaos import (
     test_continuous,
     test_failpoints,
@@ -23,6 +22,7 @@ from tests.chaos import (
     test_timeouts,
 )
 from tests.chaos.beds import ACCEPTANCE, LOSSES, REGIONAL, REPAIR
+from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 
 pytestmark = pytest.mark.chaos
 
@@ -41,11 +41,11 @@ _TWICE = [
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
 ]
 _STALE = [
-    test_fencing.test_fence_first_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint,
-    test_fencing.test_fence_first_and_files_with_decision_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files,
-    test_fencing.test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step,
-    test_fencing.test_fence_first_and_two_phase_repair_a_stale_coordinator_wakes_behind_a_kill_in_a_repair,
-    test_fencing.test_fence_first_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer,
+    test_fencing.test_fence_first_a_stale_coordinator_wakes_after_a_kill_at_every_failpoint,
+    test_fencing.test_fence_first_and_files_with_decision_a_stale_coordinator_wakes_after_a_kill_at_every_step_of_files,
+    test_fencing.test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_after_a_kill_at_every_regional_step,
+    test_fencing.test_fence_first_and_two_phase_repair_a_stale_coordinator_wakes_after_a_kill_in_a_repair,
+    test_fencing.test_fence_first_a_stale_coordinator_wakes_after_a_kill_in_a_start_without_an_answer,
 ]
 _AWAY = [
     test_timeouts.test_two_phase_repair_killed_and_away_beyond_the_transaction_timeout,

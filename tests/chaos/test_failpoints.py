@@ -1,7 +1,7 @@
 """A copy killed at each step of the protocol: nothing lost, doubled, out of order.
 
 Real processes on a real broker; a read_committed reader runs all along and must have seen a prefix.
-It is killed once behind each thing that outlives it (`DAILY`), from the decision on by `make
+It is killed once after each thing that outlives it (`DAILY`), from the decision on by `make
 test-more` and before it on demand; and on demand twice in a row at every place that a copy in
 micro-batches has. What other jobs have is killed in the modules beside this one
 (`tests.chaos.test_every_failpoint`), and between any two steps the simulation crashes every time.
@@ -62,8 +62,6 @@ def test_copy_survives_two_kills_in_a_row_at_every_failpoint(
 def test_a_start_without_an_answer_survives_two_kills_in_a_row(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
-    """It cannot say whether its seal is in place, or what was decided cannot be finished: it asks
-    again, and so does the next one."""
     obstacle = OBSTACLES[failpoint]
     with Scenario(MORTAL_FILES, kafka.bootstrap, tmp_path) as scenario:
         for kill in kills((obstacle.killed_at,)):

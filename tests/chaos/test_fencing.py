@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.regions.mortal_sink import PRE_COMMITTED, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.embedded.program import Program
 from tests.chaos.beds import (
     CONTINUOUSLY,
     IN_BATCHES,
@@ -30,6 +29,7 @@ from tests.chaos.programs import (
 )
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.kit.kafka.kafka_records import await_stable
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -44,7 +44,7 @@ _FENCED = re.compile(
     "FencedError: (another coordinator has taken over this job|another run of this job has its "
     "(transactional id prefix|staging directory))"
 )
-"""Its place is taken, or what a sink owns has another run's record: whichever it finds first."""
+"""Its slot is taken, or what a sink owns has another run's record: whichever it finds first."""
 _DAILY = {"mid-rename"}
 """Of the steps that only some jobs have: one that publishes."""
 
@@ -54,21 +54,21 @@ def _marks(failpoint: str, engine: str = "micro-batch") -> pytest.MarkDecorator:
     return pytest.mark.extended if is_daily else pytest.mark.long
 
 
-def _stand_still(scenario: Scenario) -> Program:
+def _stand_still(scenario: Scenario) -> MortalProgram:
     """A coordinator that is paused before its third decision."""
     first = scenario.start(failpoints="before-decision=pause@3")
     wait_for(first.is_driver_paused, what="the first coordinator paused")
     return first
 
 
-def _await_fenced(program: Program) -> None:
+def _await_fenced(program: MortalProgram) -> None:
     """It ends because another run has the job, and says so."""
     assert program.await_exit(timeout_s=START_S) == _ERROR, program.log_tail()
     assert _FENCED.search(program.log()), program.log_tail()
 
 
-def _replaced(scenario: Scenario, first: Program) -> Program:
-    """The second one, which goes on while the first wakes up, and ends."""
+def _replaced(scenario: Scenario, first: MortalProgram) -> MortalProgram:
+    """The second one, which continues while the first wakes up, and ends."""
     second = scenario.start()
     scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
     first.resume_driver()
@@ -78,9 +78,7 @@ def _replaced(scenario: Scenario, first: Program) -> Program:
     return second
 
 
-def _wake(scenario: Scenario, first: Program) -> None:
-    """It goes on, with what others left half done, while one more starts: whoever's place is taken
-    stops, and nothing is lost or doubled."""
+def _wake(scenario: Scenario, first: MortalProgram) -> None:
     first.resume_driver()
     last = scenario.start()
     _await_fenced(first)
@@ -89,18 +87,15 @@ def _wake(scenario: Scenario, first: Program) -> None:
 
 
 def _repairing(*, timeout_s: int) -> Setting:
-    """Of a job that writes lost transactions again; they live so long."""
     return Setting(environment={"ON_LOST": "repair", "TRANSACTION_TIMEOUT_S": str(timeout_s)})
 
 
 @pytest.mark.parametrize(
     "place", ["before-decision", pytest.param("after-temp-sync", marks=pytest.mark.long)]
 )
-def test_one_decision_when_a_paused_coordinator_goes_on(
+def test_one_decision_when_a_paused_coordinator_continues(
     kafka: EmbeddedKafka, tmp_path: Path, place: str
 ) -> None:
-    """SIGSTOP before the decision, a second coordinator starts, the first goes on: its place is
-    taken by the seal, it stops with FencedError and nothing is lost or doubled (`fence-first`)."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         first = scenario.start(failpoints=f"{place}=pause@3")
         wait_for(first.is_driver_paused, what="the first coordinator paused")
@@ -108,7 +103,7 @@ def test_one_decision_when_a_paused_coordinator_goes_on(
 
 
 @pytest.mark.extended
-def test_one_decision_when_a_paused_query_goes_on(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_one_decision_when_a_paused_query_continues(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """The same of a drop-in query, whose batches are Spark's: that one was started again elsewhere
     Spark finds out no sooner than the sink does."""
     with Scenario(DROP_IN, kafka.bootstrap, tmp_path) as scenario:
@@ -119,11 +114,11 @@ def test_one_decision_when_a_paused_query_goes_on(kafka: EmbeddedKafka, tmp_path
 
 @pytest.mark.long
 @pytest.mark.parametrize(("engine", "failpoint"), _CELLS)
-def test_fence_first_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint(
+def test_fence_first_a_stale_coordinator_wakes_after_a_kill_at_every_failpoint(
     kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
 ) -> None:
-    """The first stands still before its decision, the second takes over and dies at the failpoint,
-    and the first goes on with what that one left half done, while a third one starts."""
+    """The first hangs before its decision, the second takes over and dies at the failpoint,
+    and the first continues with what that one left half done, while a third one starts."""
     is_continuous = engine == "continuous"
     subject: Subject = MORTAL_COPY if is_continuous else COPY_IN_BATCHES
     setting = Setting(
@@ -140,11 +135,9 @@ def test_fence_first_a_stale_coordinator_wakes_behind_a_kill_at_every_failpoint(
     ("subject", "failpoint"),
     [pytest.param(*cell, id=cell[1], marks=_marks(cell[1])) for cell in OF_FILES],
 )
-def test_fence_first_and_files_with_decision_a_stale_coordinator_wakes_behind_a_kill_at_every_step_of_files(
+def test_fence_first_and_files_with_decision_a_stale_coordinator_wakes_after_a_kill_at_every_step_of_files(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoint: str
 ) -> None:
-    """What the first has staged is in nobody's decision, and what the second has staged, held or
-    published is none of its business any more."""
     with Scenario(subject, kafka.bootstrap, tmp_path) as scenario:
         first = _stand_still(scenario)
         for kill in kills((failpoint,)):
@@ -156,7 +149,7 @@ def test_fence_first_and_files_with_decision_a_stale_coordinator_wakes_behind_a_
     ("engine", "failpoint"),
     [pytest.param(*cell, id="-".join(cell), marks=_marks(cell[1], cell[0])) for cell in OF_REGIONS],
 )
-def test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_behind_a_kill_at_every_regional_step(
+def test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_after_a_kill_at_every_regional_step(
     kafka: EmbeddedKafka, tmp_path: Path, engine: str, failpoint: str
 ) -> None:
     """Its regions are others by then: one has failed, one is late, and splits have moved."""
@@ -170,11 +163,9 @@ def test_fence_first_and_abort_before_skip_a_stale_coordinator_wakes_behind_a_ki
 
 
 @pytest.mark.parametrize("failpoint", [pytest.param(name, marks=_marks(name)) for name in REPAIR])
-def test_fence_first_and_two_phase_repair_a_stale_coordinator_wakes_behind_a_kill_in_a_repair(
+def test_fence_first_and_two_phase_repair_a_stale_coordinator_wakes_after_a_kill_in_a_repair(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
-    """Brokers have aborted what it had open, and what was decided in its place; that is being
-    written again."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, _repairing(timeout_s=16)) as scenario:
         first = _stand_still(scenario)
         scenario.kill_at(Kill(failpoint="after-decision"))
@@ -185,7 +176,7 @@ def test_fence_first_and_two_phase_repair_a_stale_coordinator_wakes_behind_a_kil
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", RETRIES)
-def test_fence_first_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_an_answer(
+def test_fence_first_a_stale_coordinator_wakes_after_a_kill_in_a_start_without_an_answer(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
     """Two others were killed, the one at work and the one that could not finish it."""
@@ -200,11 +191,9 @@ def test_fence_first_a_stale_coordinator_wakes_behind_a_kill_in_a_start_without_
 
 @pytest.mark.long
 @pytest.mark.parametrize("failpoint", REPAIR)
-def test_fence_first_and_two_phase_repair_a_coordinator_that_stands_still_in_its_repair_doubles_nothing(
+def test_fence_first_and_two_phase_repair_a_coordinator_that_hangs_in_its_repair_doubles_nothing(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
-    """It has written again what was lost, and wakes up to put that on record when the next one has
-    done the same, and died: one of the two is followed, whoever was first."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, _repairing(timeout_s=16)) as scenario:
         scenario.kill_at(Kill(failpoint="after-decision", hit=2))
         await_stable(kafka.bootstrap, scenario.topics.output)

@@ -33,8 +33,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 def test_files_with_decision_and_rename_settled_a_topic_and_files_show_an_epoch_both_or_neither(
     kafka: EmbeddedKafka, tmp_path: Path, names: tuple[str, ...]
 ) -> None:
-    """Killed where files are staged and published, and where the truth changes hands; a reader
-    that lists the directory all along finds whole files only, and each stays as it was."""
     survive(BOTH, kafka, tmp_path, kills(names))
 
 
@@ -43,7 +41,7 @@ def test_rename_settled_files_on_hdfs_survive_a_kill_and_every_outage(
     kafka: EmbeddedKafka, tmp_path: Path, hdfs: EmbeddedHdfs, hadoop_client: Any
 ) -> None:
     """Rule `rename-settled`: killed between renames; then, in one run that never ends, safe mode,
-    a lost DataNode and a stopped NameNode. The job says that it waits, and goes on by itself,
+    a lost DataNode and a stopped NameNode. The job says that it waits, and continues by itself,
     exactly. Ctrl-C ends one that waits."""
     root = f"{hdfs.uri}/{uuid.uuid4().hex}"
     files = PublishedFiles(fs=open_file_system(root, hadoop_client), name="files")
@@ -51,7 +49,7 @@ def test_rename_settled_files_on_hdfs_survive_a_kill_and_every_outage(
         scenario.kill_at(Kill(failpoint="mid-rename", hit=2))
         killed_at = _newest_checkpoint(tmp_path)
         program = scenario.start()
-        # A start does not wait for a file system; behind its seal it is over with a decision.
+        # A start does not wait for a file system; after its seal it is over with a decision.
         wait_for(lambda: _newest_checkpoint(tmp_path) > killed_at + 1, what="a decision")
         await_more_files(scenario, program)
         for outage in (_safe_mode(hdfs, hadoop_client), _lost_data_node(hdfs), _stopped(hdfs)):
@@ -80,7 +78,6 @@ def test_files_of_a_drop_in_survive_a_kill_where_the_truth_changes_hands(
 def test_files_with_decision_held_files_survive_a_kill_in_a_merge_and_where_they_are_published(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """What a killed epoch merged was named by no record; what is held has stayed where it was."""
     survive(ROLLING_COPY, kafka, tmp_path, kills(("mid-merge", "mid-rename")))
 
 
@@ -149,5 +146,4 @@ def test_held_files_survive_two_kills_in_a_row(
 def test_marks_survive_two_kills_in_a_row(
     kafka: EmbeddedKafka, tmp_path: Path, failpoint: str
 ) -> None:
-    """Rows come late for what is marked, too: each partition is marked behind its last file."""
     survive(MARKED_FILES, kafka, tmp_path, twice(failpoint))

@@ -28,7 +28,6 @@ def broken(kafka: EmbeddedKafka, directory: Path, fault: str) -> Scenario:
 
 @pytest.mark.extended
 def test_a_correct_pipeline_passes_all_kills(scenario: Scenario) -> None:
-    """Each start is killed at another place; the last one runs to the end."""
     for failpoint in KILLS:
         report = scenario.kill_at(Kill(failpoint=failpoint))
         assert report.exit_code == -9
@@ -49,7 +48,6 @@ def test_a_correct_pipeline_passes_all_kills(scenario: Scenario) -> None:
 def test_a_broken_pipeline_is_caught(
     kafka: EmbeddedKafka, tmp_path: Path, fault: str, failpoint: str
 ) -> None:
-    """Another value is one that nobody expects."""
     kinds = {
         "duplicate": "duplicated",
         "lose": "lost",
@@ -88,7 +86,7 @@ def test_a_kill_reaches_what_outlives_its_parents(kafka: EmbeddedKafka, tmp_path
         assert not program.members()
 
 
-def test_processes_left_behind_fail_the_test(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_processes_that_are_left_fail_the_test(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     setting = Setting(environment={"STAND_IN_FAULT": "orphan"}, gone_s=0.5)
     with (
         Scenario(STAND_IN, kafka.bootstrap, tmp_path, setting) as scenario,

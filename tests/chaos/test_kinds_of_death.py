@@ -7,9 +7,9 @@ import pytest
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch, await_readable, topic_ends
-from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY, MORTAL_COPY
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
@@ -18,7 +18,7 @@ UNBLOCKED_S = 300.0
 """A bound of the broker's markers; the transaction itself would time out after 15 minutes."""
 
 
-def start_and_see(scenario: Scenario) -> Program:
+def start_and_see(scenario: Scenario) -> MortalProgram:
     """A program that has committed something of its own."""
     program = scenario.start()
     scenario.observer.await_total(scenario.observer.total + 1, timeout_s=START_S)
@@ -27,11 +27,11 @@ def start_and_see(scenario: Scenario) -> Program:
 
 @pytest.mark.extended
 def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """A Python worker, then Spark's JVM: the program ends by itself with an error, or goes on;
+    """A Python worker, then Spark's JVM: the program ends by itself with an error, or continues;
     either way the result is exact."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         program = start_and_see(scenario)
-        for strike in (Program.kill_worker, Program.kill_jvm):
+        for strike in (MortalProgram.kill_worker, MortalProgram.kill_jvm):
             if not struck(program, strike):
                 program = start_and_see(scenario)
                 assert struck(program, strike), program.log_tail()
@@ -43,7 +43,7 @@ def test_a_part_that_dies_alone_loses_nothing(kafka: EmbeddedKafka, tmp_path: Pa
         scenario.finish()
 
 
-def struck(program: Program, strike: Callable[[Program], bool]) -> bool:
+def struck(program: MortalProgram, strike: Callable[[MortalProgram], bool]) -> bool:
     """Whether it was; not, if it has ended before, by what it was struck with last."""
 
     def outcome() -> str:
@@ -58,7 +58,7 @@ def struck(program: Program, strike: Callable[[Program], bool]) -> bool:
 def test_workers_that_die_again_and_again_lose_nothing(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Every worker dies at its second flush: the region begins a new life, and the run goes on."""
+    """Every worker dies at its second flush: the region begins a new attempt, and the run continues."""
     with Scenario(COPY, kafka.bootstrap, tmp_path) as scenario:
         program = scenario.start(failpoints="before-flush=kill@2")
         for attempts in (1, 2, 3):
@@ -73,7 +73,7 @@ def test_workers_that_die_again_and_again_lose_nothing(
 
 @pytest.mark.extended
 def test_tasks_that_die_at_once_are_one_failure(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Five continuous ones, as with their executor, behind a decision: no checkpoint goes with
+    """Five continuous ones, as with their executor, after a decision: no checkpoint goes with
     them, and the job tolerates three failures in a row."""
     environment = {"ENGINE": "continuous", "REGIONS": "5"}
     setting = Setting(partitions=5, interval_s=3.0, master="local[6]", environment=environment)
@@ -129,9 +129,6 @@ def test_a_new_run_may_start_before_the_old_one_is_gone(
 def test_ids_never_reused_readers_are_unblocked_by_the_restart(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """A transaction that a killed run left open holds readers back until the start's own sweep,
-    and not until the next one or its time-out: killed behind the sweep, nobody else can free
-    them (`ids-never-reused`)."""
     with Scenario(COPY, kafka.bootstrap, tmp_path, Setting(preload=2_000)) as scenario:
         scenario.kill_at(Kill(failpoint="before-decision", hit=2))
         connection, output = scenario.topics.connection, scenario.topics.output

@@ -46,7 +46,7 @@ def test_a_lost_transaction_stops_the_job_or_is_written_again_exactly(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Rules `outcome-from-broker` and `two-phase-repair`: ``fail`` names the ranges and changes
-    nothing; ``repair`` writes exactly the lost slices again, and is killed before and behind what
+    nothing; ``repair`` writes exactly the lost slices again, and is killed before and after what
     puts that on record."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         for kill in kills(("after-decision",)):
@@ -99,12 +99,11 @@ def test_two_phase_repair_nothing_is_written_again_from_a_topic_that_was_made_ag
         assert read(kafka.bootstrap, output) == seen
 
 
-def test_two_phase_repair_a_job_goes_on_behind_a_loss_that_somebody_accepted(
+def test_two_phase_repair_a_job_continues_after_a_loss_that_somebody_accepted(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """What the error named is missing, and nothing else: the rest is there once and in order. The
-    start is killed around what it puts on record of the loss; only a start that got there leaves
-    something to accept."""
+    """The start is killed around what it puts on record of the loss; only a start that got there
+    leaves something to accept."""
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, Setting(environment=_FAIL)) as scenario:
         scenario.kill_at(Kill(failpoint="after-decision"))
         await_stable(kafka.bootstrap, scenario.topics.output)
@@ -158,12 +157,12 @@ def test_two_phase_repair_two_kills_in_a_row_in_a_repair(
 
 
 @pytest.mark.long
-def test_outcome_from_broker_a_job_goes_on_by_a_person_s_word_once_its_ids_have_expired(
+def test_outcome_from_broker_a_job_continues_by_a_person_s_word_once_its_ids_have_expired(
     tmp_path: Path,
 ) -> None:
     """Killed between the commits and their mark, and away until the broker does not know the ids
-    any more: a start names the ranges and changes nothing; told that they are committed, the next
-    one goes on, and everything is there once and in order."""
+    any more: a start names the ranges and changes nothing; reported that they are committed, the next
+    one continues, and everything is there once and in order."""
     with (
         EmbeddedKafka(properties=_FORGETFUL) as kafka,
         Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path) as scenario,
@@ -202,9 +201,7 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Rule `two-phase-repair`: killed between the commits of one decision, and away until the
-    brokers have aborted the rest. With a function declared non-deterministic the start names the
-    lost ranges, and no others; with a deterministic one it writes these again, and what was
-    visible stays as it was."""
+    brokers have aborted the rest."""
     repair = {**_FAIL, "ON_LOST": "repair", "REGIONS": str(_REGIONS)}
     setting = Setting(partitions=_REGIONS, environment=repair)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
@@ -230,7 +227,7 @@ def test_of_several_regions_exactly_the_lost_slices_are_written_again(
         assert named.isdisjoint(visible), "what is committed is not named as lost"
 
         scenario.setting = setting
-        # Each region is a repair by itself; killed behind the last one.
+        # Each region is a repair by itself; killed after the last one.
         scenario.kill_at(Kill(failpoint="after-repair", hit=len(named)))
         assert repaired(scenario.checkpoint) == len(named)
         scenario.finish()
@@ -245,7 +242,6 @@ def decided_ids(checkpoint: Path) -> list[str]:
 
 
 def unsettled(checkpoint: Path) -> list[str]:
-    """Source ranges of what is on record as lost."""
     store = open_store(str(checkpoint))
     works = [work for place in store.slots() for work in store.unsettled(place)]
     return [each for work in works for each in work.ranges]

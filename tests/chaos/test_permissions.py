@@ -15,14 +15,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sluice.connectors.kafka.tools.broker.embedded_kafka import (
-    BrokerSecurity,
-    EmbeddedKafka,
-    SecurityProtocol,
-)
 from tests.chaos.beds import kills
 from tests.chaos.programs import SECURE_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.kit.kafka.secure_broker import BrokerSecurity, SecureBroker
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(1200)]
@@ -38,14 +34,13 @@ READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESC
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[EmbeddedKafka]:
-    """A broker with an authorizer that lets nobody in who is not named."""
-    security = BrokerSecurity(protocol=SecurityProtocol.SASL_PLAINTEXT, users={USER: PASSWORD})
+def guarded() -> Iterator[SecureBroker]:
+    security = BrokerSecurity(has_tls=False, users={USER: PASSWORD})
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": ANYBODY,
     }
-    with EmbeddedKafka(security=security, properties=properties) as broker:
+    with SecureBroker(security, properties=properties) as broker:
         yield broker
 
 
@@ -71,7 +66,7 @@ def of_a_sink(topic: str, prefix: str) -> list[Permission]:
     ]
 
 
-def grant(broker: EmbeddedKafka, permissions: list[Permission]) -> None:
+def grant(broker: SecureBroker, permissions: list[Permission]) -> None:
     """Let the user do this, and nothing else."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     everything = AclBindingFilter(
@@ -101,7 +96,7 @@ def grant(broker: EmbeddedKafka, permissions: list[Permission]) -> None:
         done.result(timeout=PATIENCE_S)
 
 
-def setting(broker: EmbeddedKafka) -> Setting:
+def setting(broker: SecureBroker) -> Setting:
     """The program logs in as the user."""
     login = (
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -118,15 +113,13 @@ def setting(broker: EmbeddedKafka) -> Setting:
 
 
 def needed(scenario: Scenario) -> list[Permission]:
-    """Of the program."""
     prefix = f"secure-copy-{scenario.topics.output}"
     return of_a_source(scenario.topics.source) + of_a_sink(scenario.topics.output, prefix)
 
 
 def test_what_the_documents_ask_for_is_enough_to_recover(
-    guarded: EmbeddedKafka, tmp_path: Path
+    guarded: SecureBroker, tmp_path: Path
 ) -> None:
-    """Of a start, of tasks, and of a run that ends transactions of dead ones and sweeps."""
     with Scenario(SECURE_COPY, guarded.bootstrap, tmp_path, setting(guarded)) as scenario:
         grant(guarded, needed(scenario))
         for kill in kills(("after-flush", "after-decision")):
@@ -144,8 +137,8 @@ def test_what_the_documents_ask_for_is_enough_to_recover(
         pytest.param(GROUP, "sluice-", "may READ this group", id="lease"),
     ],
 )
-def test_what_is_missing_is_told_by_name(
-    guarded: EmbeddedKafka, tmp_path: Path, kind: ResourceType, name: str, said: str
+def test_what_is_missing_is_reported_by_name(
+    guarded: SecureBroker, tmp_path: Path, kind: ResourceType, name: str, said: str
 ) -> None:
     """And not found out by readers that wait, or by a sweep that sees nothing."""
     with Scenario(SECURE_COPY, guarded.bootstrap, tmp_path, setting(guarded)) as scenario:

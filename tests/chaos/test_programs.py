@@ -61,7 +61,6 @@ def test_windows_survive_kills_around_the_decision(
 
 @pytest.mark.long
 def test_at_least_once_loses_nothing(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Killed before it decides, it writes again what is there already."""
     setting = Setting(environment={"GUARANTEE": "at-least-once"})
     with Scenario(AT_LEAST_ONCE, kafka.bootstrap, tmp_path, setting) as scenario:
         for kill in kills(("before-decision",)):
@@ -85,6 +84,6 @@ def test_others_survive_two_kills_in_a_row_at_every_failpoint(
 
 
 def _twice(subject: Subject, name: str) -> list[Kill]:
-    """Batches mostly close one window, which is one transaction: several come behind a start."""
+    """Batches mostly close one window, which is one transaction: several come after a start."""
     is_first = name == "mid-commit" and subject in (WINDOWED, WINDOWED_DROP_IN)
     return twice(name, hit=1 if is_first else 2)

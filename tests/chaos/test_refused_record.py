@@ -27,8 +27,6 @@ SMALL_RECORDS = 20
 def test_a_record_too_large_shows_nothing_and_names_its_place(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Flush alone would not tell: librdkafka counts it as delivered with an error
-    (`pre-commit-confirmed`)."""
     output = create_topic(
         kafka.bootstrap,
         unique("refusing"),

@@ -1,7 +1,7 @@
 """Regions killed at random moments, some at once: a topic and files hold every record once.
 
 A region dies by ``kill -9`` of a Python worker at work in its epoch: with nothing written, written,
-or all of it flushed and nobody told (`benchmarks.regions.mortal_sink`). Now and then the whole program is
+or all of it flushed and nobody reported (`benchmarks.regions.mortal_sink`). Now and then the whole program is
 killed beside it. Rules `ids-never-reused`, `restore-by-attempt`, `callback-after-commit` and
 `abort-before-skip`.
 """
@@ -19,11 +19,11 @@ import pytest
 from benchmarks.regions.mortal_sink import MOMENTS, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
-from sluice.runtime.embedded.program import Program
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.programs import MORTAL_REGIONS
 from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import Scenario, Setting
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
@@ -72,7 +72,7 @@ def survive(plan: Plan, kafka: EmbeddedKafka, directory: Path, files: PublishedF
                 logs.append(program.log())
                 program = _started(scenario)
         more = 0
-        # A region that is back before the next barrier is not carried, and a few may all be so.
+        # A region that is back before the next barrier is not skipped, and a few may all be so.
         while not _carried([*logs, program.log()]) and more < _MOST_MORE:
             _await_records(scenario, program, dice.randrange(_MOST_RECORDS))
             _kill_regions(program, doom, dice, regions=plan.regions, size=1)
@@ -82,20 +82,20 @@ def survive(plan: Plan, kafka: EmbeddedKafka, directory: Path, files: PublishedF
     skipped = _carried(logs)
     print(f"seed={plan.seed} kills={len(doom.deaths())} carried checkpoints={skipped}")  # noqa: T201
     assert len(doom.deaths()) == sum(rounds) + more
-    assert skipped > 0, "no checkpoint went on without a region that was killed"
+    assert skipped > 0, "no checkpoint continued without a region that was killed"
 
 
 def _carried(logs: Sequence[str]) -> int:
     return sum(len(_CARRIED.findall(log)) for log in logs)
 
 
-def _started(scenario: Scenario) -> Program:
+def _started(scenario: Scenario) -> MortalProgram:
     program = scenario.start()
     _await_records(scenario, program, 1)
     return program
 
 
-def _await_records(scenario: Scenario, program: Program, count: int) -> None:
+def _await_records(scenario: Scenario, program: MortalProgram, count: int) -> None:
     """A random count of them is a random moment."""
     goal = scenario.observer.total + count
     wait_for(
@@ -104,21 +104,20 @@ def _await_records(scenario: Scenario, program: Program, count: int) -> None:
     )
 
 
-def _attempts(program: Program) -> bool:
+def _attempts(program: MortalProgram) -> bool:
     assert program.exit_code is None, program.log_tail()
     return True
 
 
 def _kill_regions(
-    program: Program, doom: Doom, dice: random.Random, *, regions: int, size: int
+    program: MortalProgram, doom: Doom, dice: random.Random, *, regions: int, size: int
 ) -> None:
     """Ask for the deaths of so many regions at once, and wait until they have come."""
     dead = len(doom.deaths()) + size
     for number in dice.sample(range(regions), size):
         doom.request(f"in-{number}", dice.choice(MOMENTS))
     wait_for(
-        lambda: _attempts(program) and len(doom.deaths()) >= dead,
-        what=f"{size} regions to die",
+        lambda: _attempts(program) and len(doom.deaths()) >= dead, what=f"{size} regions to die"
     )
 
 

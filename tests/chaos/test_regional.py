@@ -1,4 +1,4 @@
-"""Regions that fail while others go on: what each of them wrote is there once."""
+"""Regions that fail while others continue: what each of them wrote is there once."""
 
 import re
 from pathlib import Path
@@ -34,7 +34,7 @@ def survive(
 def test_restore_by_attempt_a_kill_between_a_move_and_its_mark_leaves_each_split_with_one_region(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """The giver's part is committed, and not on record: the next run goes on with the taker."""
+    """The giver's part is committed, and not on record: the next run continues with the taker."""
     survive(kafka, tmp_path, [Kill(failpoint="mid-move", hit=2)])
 
 
@@ -56,11 +56,11 @@ def test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_re
 
 
 @pytest.mark.long
-def test_abort_before_skip_workers_that_die_again_and_again_are_carried(
+def test_abort_before_skip_workers_that_die_again_and_again_are_skipped(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """Every worker dies at its second flush: its region comes back, checkpoints go on without it,
-    and the last lines tell how often each was begun."""
+    """Every worker dies at its second flush: its region comes back, checkpoints continue without it,
+    and the last lines report how often each was begun."""
     with Scenario(REGIONAL, kafka.bootstrap, tmp_path, Setting(partitions=4)) as scenario:
         program = scenario.start(failpoints="before-flush=kill@2", arguments=["--regions", "2"])
 
@@ -77,7 +77,7 @@ def test_abort_before_skip_workers_that_die_again_and_again_are_carried(
 
 
 def _survive(kafka: EmbeddedKafka, directory: Path, kills: list[tuple[int, Kill]]) -> None:
-    """Start with so many regions and be killed, for each of them; then go on with one."""
+    """Start with so many regions and be killed, for each of them; then continue with one."""
     setting = Setting(partitions=4)
     with Scenario(REGIONAL_BOTH, kafka.bootstrap, directory, setting) as scenario:
         for regions, kill in kills:
@@ -86,11 +86,9 @@ def _survive(kafka: EmbeddedKafka, directory: Path, kills: list[tuple[int, Kill]
 
 
 @pytest.mark.long
-def test_restore_by_attempt_killed_with_two_regions_then_with_three_it_goes_on_with_one(
+def test_restore_by_attempt_killed_with_two_regions_then_with_three_it_continues_with_one(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """The first leaves open transactions of regions that the second has not, the second is killed
-    right behind the decision that says who reads what now: the third commits that one's work."""
     kills = [(2, Kill(failpoint="before-decision", hit=3)), (3, Kill(failpoint="after-decision"))]
     _survive(kafka, tmp_path, kills)
 

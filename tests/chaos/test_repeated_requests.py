@@ -27,7 +27,7 @@ _LONG = [
 def test_outcome_from_broker_a_job_whose_every_transaction_request_comes_twice(
     tmp_path: Path, engine: str, level: int, late_s: float
 ) -> None:
-    """Ids go on all the time, so the repeated ones meet later transactions: none is changed."""
+    """Ids continue all the time, so the repeated ones meet later transactions: none is changed."""
     setting = Setting(environment={"ENGINE": engine})
     with (
         ProxiedKafka(transaction_version=level) as behind,

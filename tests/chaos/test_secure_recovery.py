@@ -14,7 +14,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)
 
 
 def setting(kafka: SecureKafka, password: str) -> Setting:
-    """Both clients of the program log in by SCRAM over TLS."""
     login = (
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         f'username="{kafka.username}" password="{password}";'
@@ -65,7 +64,6 @@ def test_the_drop_in_over_sasl_ssl_is_exact_and_leaks_nothing(
 
 
 def program_log(directory: Path) -> str:
-    """What all runs have printed."""
     paths = directory.glob("pipeline-*.log")
     return "".join(path.read_text("utf-8", errors="replace") for path in paths)
 

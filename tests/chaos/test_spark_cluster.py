@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from benchmarks.regions.mortal_sink import PRE_COMMITTED, WRITTEN, Doom
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
-from sluice.runtime.embedded.program import Program
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job_cli import app as job_commands
 from tests.chaos.dropped import on_record, require_the_rest_once
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.waiting import wait_for
 
@@ -50,8 +50,6 @@ _ENDS = "a continuous task ends: region="
 
 
 def setting(conf: Mapping[str, str] = _PATIENT, /, **environment: str) -> Setting:
-    """Of a copy; a hasty driver notices soon that an executor does not answer, and takes one that
-    a busy machine holds up for dead."""
     before = spark_environment()["PYSPARK_SUBMIT_ARGS"]
     more = " ".join(f"--conf {name}={value}" for name, value in conf.items())
     spark = {"PYSPARK_SUBMIT_ARGS": f"{more} {before}"}
@@ -68,7 +66,7 @@ def scenario(
         yield made
 
 
-def started(scenario: Scenario, cluster: SparkCluster) -> Program:
+def started(scenario: Scenario, cluster: SparkCluster) -> MortalProgram:
     """A copy whose tasks run on both workers."""
     program = scenario.start(arguments=["--master", cluster.url])
 
@@ -88,13 +86,12 @@ def await_open_transactions(scenario: Scenario) -> None:
 
 
 def sees_more(scenario: Scenario) -> None:
-    """What is sent from now on becomes visible."""
     scenario.observer.await_total(scenario.feeder.sent, timeout_s=START_S)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", [_HASTY], indirect=True, ids=["hasty"])
-def test_ids_never_reused_a_host_that_hangs_and_goes_on_adds_nothing(
+def test_ids_never_reused_a_host_that_hangs_and_continues_adds_nothing(
     scenario: Scenario, cluster: SparkCluster
 ) -> None:
     """Beyond every time-out: its tasks run elsewhere, and it wakes up in the middle of its own."""
@@ -110,10 +107,10 @@ def test_ids_never_reused_a_host_that_hangs_and_goes_on_adds_nothing(
 
 
 @pytest.mark.long
-def test_ids_never_reused_a_continuous_task_that_hangs_and_goes_on_adds_nothing(
+def test_ids_never_reused_a_continuous_task_that_hangs_and_continues_adds_nothing(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    """Beyond every time-out: its region begins a new life on the other host, and the old task wakes
+    """Beyond every time-out: its region begins a new attempt on the other host, and the old task wakes
     up with a transaction that is open, and records to send."""
     continuous = setting(_HASTY, ENGINE="continuous")
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, continuous) as scenario:
@@ -129,12 +126,11 @@ def test_ids_never_reused_a_continuous_task_that_hangs_and_goes_on_adds_nothing(
 
 
 @pytest.mark.long  # a busy machine may not see every partition move in the seconds before the end
-def test_continuous_order_tasks_of_a_frozen_driver_go_on_and_then_end_by_themselves(
+def test_continuous_order_tasks_of_a_frozen_driver_continue_and_then_end_by_themselves(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    """Stopped beyond the time that its tasks live without it, and beyond their transactions'.
-    Nobody else takes over: they write on at first, then end, and write no more; the broker aborts
-    what they had open. Then the driver goes on, and every record is there once."""
+    """Stopped beyond the time that its tasks live without it, and beyond their transactions'. Then
+    the driver continues, and every record is there once."""
     times = {"LOST_TIMEOUT_S": "5", "TRANSACTION_TIMEOUT_S": "16", "ON_LOST": "repair"}
     frozen = setting(ENGINE="continuous", REGIONS="2", **times)
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, frozen) as scenario:
@@ -197,11 +193,11 @@ def test_a_region_comes_back_off_a_host_by_command(
     scenario.finish_running(program)
 
 
-def test_ids_never_reused_a_task_that_dies_behind_a_shuffle_is_tried_again_alone(
+def test_ids_never_reused_a_task_that_dies_after_a_shuffle_is_tried_again_alone(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    """With some of its records on their way, and with all of them flushed and nobody told. The
-    second attempt reads what the tasks before the shuffle have left; the region does not notice."""
+    """The second attempt reads what the tasks before the shuffle have left; the region does not
+    notice."""
     doom = Doom(tmp_path / "doom")
     shuffling = setting(RECOVERY="single-point", SHUFFLE="yes", DOOM=str(doom.directory))
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, shuffling) as scenario:
@@ -248,7 +244,6 @@ def test_what_a_task_of_a_cluster_drops_is_on_record_and_nothing_else_is_missing
 
 
 def status_of(scenario: Scenario) -> dict[str, Any]:
-    """What `sluice job status` says."""
     shown = CliRunner().invoke(job_commands, ["status", str(scenario.checkpoint), "--json"])
     found: dict[str, Any] = json.loads(shown.output)["job"]
     return found

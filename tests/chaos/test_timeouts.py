@@ -60,7 +60,6 @@ class _Absence(Scenario):
         self._wire = TransactionWire(self.topics.connection)
 
     def close_wire(self) -> None:
-        """Behind everything else."""
         self._wire.close()
 
     def on_lost(self, what: str) -> None:
@@ -109,8 +108,8 @@ class _Absence(Scenario):
         return len(read(self._kafka.bootstrap, self.topics.output))
 
     def return_home(self, lost: set[str]) -> None:
-        """Start it, told to stop when something is lost: it does exactly then, and changes nothing;
-        told to repair, it ends with an exact output."""
+        """Start it, reported to stop when something is lost: it does exactly then, and changes nothing;
+        reported to repair, it ends with an exact output."""
         seen = self.visible()
         self.on_lost("fail")
         self.feeder.close()
@@ -131,7 +130,7 @@ class _Absence(Scenario):
 
 @pytest.fixture
 def opened() -> Iterator[list[_Absence]]:
-    """Scenarios whose connection is closed behind the test."""
+    """Scenarios whose connection is closed after the test."""
     made: list[_Absence] = []
     yield made
     for scenario in made:
@@ -178,8 +177,8 @@ def test_two_phase_repair_paused_beyond_the_transaction_timeout(
     subject: Subject,
     failpoint: str,
 ) -> None:
-    """All its processes stand still, from the step of one of them on, and go on: it stops by itself
-    if something was lost, and goes on with an exact output, or stops too, if nothing was."""
+    """All its processes hang, from the step of one of them on, and continue: it stops by itself
+    if something was lost, and continues with an exact output, or stops too, if nothing was."""
     *before, last = beds.kills((failpoint,), hit=_HIT[engine])
     variables = {"ENGINE": engine, "ON_LOST": "fail"}
     opened.append(_Absence(kafka, tmp_path, subject=subject, environment=variables))

@@ -14,8 +14,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-__all__ = ["Led", "ask_broker"]
-
 _VERSION = 9
 _TIMEOUT_S = 5.0
 _SIZE_BYTES = 4
@@ -49,9 +47,7 @@ def ask_broker(host: str, port: int, topic: str) -> Mapping[int, Led]:
     response = MetadataResponse.decode(payload, version=_VERSION, header=True)
     return {
         found.partition_index: Led(
-            leader=found.leader_id,
-            epoch=found.leader_epoch,
-            in_sync=tuple(sorted(found.isr_nodes)),
+            leader=found.leader_id, epoch=found.leader_epoch, in_sync=tuple(sorted(found.isr_nodes))
         )
         for found in response.topics[0].partitions
     }

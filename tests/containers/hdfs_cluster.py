@@ -12,12 +12,10 @@ from typing import Any, Self
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from sluice.runtime.embedded.hdfs.embedded_hdfs import takes_files
 from sluice.runtime.embedded.hdfs.hdfs_site import render
-from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
 from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kit.waiting import wait_for
-
-__all__ = ["IMAGES", "HdfsCluster"]
 
 IMAGES = ("local/hdfs:3.5.0", "apache/hadoop:3.5.0")
 _NAME_NODE = "namenode"
@@ -44,7 +42,6 @@ _NAME_NODE_ENVIRONMENT = {
 
 
 def _data_node_environment(data_port: int, web_port: int) -> dict[str, str]:
-    """Ports are the same outside: the NameNode hands on to clients what the DataNode told it."""
     return {
         "HDFS-SITE.XML_dfs.datanode.hostname": HOST,
         "HDFS-SITE.XML_dfs.datanode.address": f"0.0.0.0:{data_port}",

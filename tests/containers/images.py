@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from testcontainers.core.config import ConnectionMode, testcontainers_config
 from testcontainers.core.docker_client import DockerClient
 
-__all__ = ["find_image"]
-
 # Servers advertise 127.0.0.1 to this host, wherever the tests themselves run; and the clean-up
 # container of testcontainers is an image that a machine without a registry cannot get.
 testcontainers_config.connection_mode_override = ConnectionMode.docker_host

@@ -1,4 +1,4 @@
-"""Three Kafka nodes in containers, whose brokers may be killed, lost and cut off.
+"""Three Kafka nodes in containers, whose brokers may be killed, lost and truncated.
 
 The nodes are configured by the environment variables of the official image, so ``KAFKA_IMAGE``
 alone chooses between ``local/kafka:4.3.1`` (from ``docker/build.sh``) and ``apache/kafka:4.3.1``.
@@ -19,8 +19,6 @@ from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.containers.direct_metadata import ask_broker
 from tests.kit.kafka.kafka_records import admin
 from tests.kit.waiting import wait_for
-
-__all__ = ["IMAGES", "KafkaCluster", "KafkaNode"]
 
 IMAGES = ("local/kafka:4.3.1", "apache/kafka:4.3.1")
 _NODES = 3
@@ -137,7 +135,7 @@ class KafkaCluster:
         self._container(node_id).pause()
 
     def resume(self, node_id: int) -> None:
-        """Let a frozen node go on."""
+        """Let a frozen node continue."""
         self._container(node_id).unpause()
 
     @contextlib.contextmanager
@@ -179,7 +177,7 @@ class KafkaCluster:
     def await_in_sync(self, topic: str, *, timeout_s: float = 600.0) -> None:
         """Wait until every node says the same: each partition has all its replicas in sync.
 
-        Every node is asked by itself, for one that was cut off still tells what it knew before,
+        Every node is asked by itself, for one that was truncated still reports what it knew before,
         and leads, as it believes, an empty log.
         """
 

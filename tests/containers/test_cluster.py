@@ -20,7 +20,7 @@ def _numbers(start: int, stop: int) -> list[bytes]:
 
 
 def test_transactions_survive_a_killed_broker_that_comes_back(cluster: KafkaCluster) -> None:
-    """The leader is killed, two brokers go on, it returns: committed records once, in order."""
+    """The leader is killed, two brokers continue, it returns: committed records once, in order."""
     topic = create_topic(cluster.bootstrap, unique("back"))
     produce_transaction(cluster.bootstrap, topic, _numbers(0, 500))
     victim = cluster.leader(topic)
@@ -49,7 +49,7 @@ def test_commit_survives_the_death_of_its_coordinator(cluster: KafkaCluster) -> 
     assert values(cluster.bootstrap, topic) == _numbers(0, 100)
 
 
-def test_cut_off_broker_rejoins(cluster: KafkaCluster) -> None:
+def test_truncated_broker_rejoins(cluster: KafkaCluster) -> None:
     """A partition of the network: the other two elect a leader, the third catches up."""
     topic = create_topic(cluster.bootstrap, unique("partition"))
     victim = cluster.leader(topic)
@@ -61,7 +61,7 @@ def test_cut_off_broker_rejoins(cluster: KafkaCluster) -> None:
 
 
 def test_two_of_three_brokers_are_enough_for_ever(cluster: KafkaCluster) -> None:
-    """A broker is lost with its disk: nothing committed is lost, and work goes on.
+    """A broker is lost with its disk: nothing committed is lost, and work continues.
 
     The last test of its module: the cluster does not get the node back.
     """

@@ -45,7 +45,6 @@ _LEAST_S = 0.8 * _BULK_BYTES * 8 / (_KBIT * 1000)
 
 @pytest.fixture
 def directory(engine: None, tmp_path: Path) -> Path:
-    """For what a container writes; needs root and its tools."""
     require_tools()
     build_clock(tmp_path / "clock.so")
     return tmp_path
@@ -61,7 +60,6 @@ def disk(directory: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """What a container says to the host."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.bind(("0.0.0.0", free_ports(1)[0]))  # the network's own address comes later
         made.settimeout(1.0)
@@ -70,7 +68,6 @@ def listener() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def clock(directory: Path) -> Clock:
-    """Of the container."""
     return Clock(directory / "talker.clock")
 
 
@@ -98,7 +95,6 @@ def talker(
 
 
 def _hears(listener: socket.socket) -> bool:
-    """Whether something new is said; what was said before does not count."""
     with contextlib.suppress(BlockingIOError):
         listener.setblocking(False)
         while listener.recv(100):
@@ -121,7 +117,6 @@ def _is_heard(talker: Container, voice: socket.socket) -> bool:
 
 
 def _arrived(container: Container) -> int:
-    """Datagrams that have come in, and found that nobody listens; not those that were dropped."""
     lines = Path(f"/proc/{container.pid}/net/snmp").read_text(encoding="utf-8").splitlines()
     names, numbers = (line.split() for line in lines if line.startswith("Udp:"))
     return int(dict(zip(names, numbers, strict=True))["NoPorts"])
@@ -129,10 +124,9 @@ def _arrived(container: Container) -> int:
 
 @pytest.mark.parametrize("incoming", [True, False])
 @pytest.mark.parametrize("outgoing", [True, False])
-def test_a_cut_drops_one_direction_or_both_until_it_is_mended(
+def test_a_cut_drops_one_direction_or_both_until_it_is_fixed(
     talker: Container, listener: socket.socket, incoming: bool, outgoing: bool
 ) -> None:
-    """Each direction is looked at by itself."""
     wait_for(lambda: _is_heard(talker, listener), what="the host's voice")
     link = Link(talker.pid)
     link.cut(incoming=incoming, outgoing=outgoing)
@@ -155,7 +149,6 @@ class _Bulk:
         self._taken = taken
 
     def download_s(self) -> float:
-        """Seconds it took until they were here; 0 where nobody was there."""
         return _seconds(self._download)
 
     def upload_s(self) -> float:
@@ -189,7 +182,6 @@ def _seconds(transfer: Callable[[], bool]) -> float:
 
 @pytest.fixture
 def bulk(directory: Path) -> Iterator[_Bulk]:
-    """Both ports answer."""
     (directory / "bulk").write_bytes(bytes(_BULK_BYTES))
     (directory / "taken").touch()
     with Engine(subnet="10.231.78") as engine:
@@ -238,8 +230,6 @@ def _await_full_speed(transfer_s: Callable[[], float]) -> None:
 def test_a_full_disk_takes_no_byte_until_it_is_cleared(
     talker: Container, directory: Path, disk: Disk
 ) -> None:
-    """What was written before is still there."""
-
     def told() -> str:
         return (directory / "disk-state").read_text(encoding="utf-8").strip()
 
@@ -253,8 +243,6 @@ def test_a_full_disk_takes_no_byte_until_it_is_cleared(
 
 
 def test_a_clock_jumps_and_comes_back(talker: Container, directory: Path, clock: Clock) -> None:
-    """Ahead and back, at once, by ten minutes."""
-
     def off_s() -> float:
         return int((directory / "clock").read_text(encoding="utf-8")) - time.time()
 
@@ -263,8 +251,9 @@ def test_a_clock_jumps_and_comes_back(talker: Container, directory: Path, clock:
         wait_for(lambda jump_s=jump_s: abs(off_s() - jump_s) < 60, what=f"{jump_s}")  # type: ignore[misc]
 
 
-def test_a_paused_container_is_silent_and_lives(talker: Container, listener: socket.socket) -> None:
-    """And goes on where it was."""
+def test_a_paused_container_is_silent_and_attempts(
+    talker: Container, listener: socket.socket
+) -> None:
     talker.pause()
     assert not _hears(listener)
     assert talker.runs
@@ -275,7 +264,6 @@ def test_a_paused_container_is_silent_and_lives(talker: Container, listener: soc
 def test_a_killed_container_starts_again_on_its_disk(
     talker: Container, listener: socket.socket, disk: Disk
 ) -> None:
-    """With another first process, and so another network."""
     first, before = talker.pid, (disk.directory / "file").read_bytes()
     talker.kill()
     assert not talker.runs

@@ -26,12 +26,8 @@ _EVERY_S = 0.3
 
 
 def _play(
-    directory: Path,
-    pipeline: str,
-    strikes: Strikes,
-    pace: Callable[[Pipeline], None] | None = None,
+    directory: Path, pipeline: str, strikes: Strikes, pace: Callable[[Pipeline], None] | None = None
 ) -> None:
-    """One round on a bed of its own: all are struck, and every record is in its place once."""
     faults = [
         PlannedFault(kind=kind, target=target, after_s=0.0, hold_s=3.0, draw=0.1)
         for kind, target in strikes

@@ -53,7 +53,6 @@ def _root(hdfs_cluster: HdfsCluster) -> str:
 
 
 def _content(files: FileSystem, path: str) -> bytes | None:
-    """What readers get; None while the servers are not all back."""
     try:
         return files.read(path)
     except StorageError:
@@ -75,7 +74,6 @@ def test_files_survive_a_stopped_name_node(hdfs_cluster: HdfsCluster, client: An
 
 
 def test_files_survive_a_killed_data_node(hdfs_cluster: HdfsCluster, client: Any) -> None:
-    """What was closed is on its disk."""
     files = open_file_system(_root(hdfs_cluster), client)
     files.write_temporary("file", b"kept")
     hdfs_cluster.kill_data_node()
@@ -115,7 +113,7 @@ def test_files_with_decision_a_topic_and_files_outlive_a_stopped_name_node(
     tmp_path: Path,
     away_s: int,
 ) -> None:
-    """Rule `files-with-decision`: one run, never ended and never touched, goes on when the
+    """Rule `files-with-decision`: one run, never ended and never touched, continues when the
     NameNode is back; each record is once in the topic and once in the files, and a reader of both
     never saw other."""
     files = PublishedFiles(fs=open_file_system(_root(hdfs_cluster), client), name="files")

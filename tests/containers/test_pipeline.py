@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.embedded.program import Program
 from tests.chaos.programs import COPY
 from tests.chaos.scenario import START_S, Scenario
 from tests.containers.kafka_cluster import KafkaCluster
 from tests.kit.kafka.kafka_records import end_offsets
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.containers, pytest.mark.extended, pytest.mark.timeout(2400)]
@@ -17,7 +17,7 @@ _PROGRESS_S = 600.0
 
 
 def _await_progress(
-    cluster: KafkaCluster, scenario: Scenario, program: Program, records: int
+    cluster: KafkaCluster, scenario: Scenario, program: MortalProgram, records: int
 ) -> None:
     """Wait until a read_committed reader has seen so many records more; the program must live."""
     target = scenario.observer.total + records
@@ -35,7 +35,6 @@ def _await_progress(
 
 
 def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
-    """What tells a reader that hangs from a transaction that hangs from a pipeline that hangs."""
     output = scenario.topics.output
     stable = end_offsets(cluster.bootstrap, output)
     written = end_offsets(cluster.bootstrap, output, committed=False)
@@ -50,7 +49,6 @@ def _state(cluster: KafkaCluster, scenario: Scenario) -> str:
 def test_pipeline_outlives_a_broker_that_is_killed_and_comes_back(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Each leader in turn is killed and started again under load."""
     with Scenario(COPY, cluster.bootstrap, tmp_path) as scenario:
         program = scenario.start()
         _await_progress(cluster, scenario, program, 300)
@@ -84,7 +82,7 @@ def test_killed_pipeline_recovers_while_a_broker_is_down(
 
 
 def test_pipeline_outlives_a_broker_lost_for_good(cluster: KafkaCluster, tmp_path: Path) -> None:
-    """The leader of the output is lost with its disk: the run goes on, nothing lost or doubled.
+    """The leader of the output is lost with its disk: the run continues, nothing lost or doubled.
 
     The last test of its module: the cluster does not get the node back.
     """

@@ -11,8 +11,6 @@ from sluice.runtime.service.server import CoordinatorService
 from tests.kit.coordinator.coordinated_job import Job
 from tests.kit.coordinator.region_queries import ThreadRegions
 
-__all__ = ["Bed", "HttpBed", "ThreadBed"]
-
 
 class Bed(Protocol):
     """One region, the handle of it, and what may happen to it."""
@@ -20,11 +18,11 @@ class Bed(Protocol):
     handle: RegionHandle
 
     def attempt(self, attempt_id: int | None = None) -> RegionAttempt:
-        """The run's first life, or another one at the same place."""
+        """The run's first attempt, or another one at the same place."""
         ...
 
     def begun(self) -> list[int]:
-        """Attempts of the lives that really began."""
+        """Attempts of the attempts that really began."""
         ...
 
     def fail(self) -> None:

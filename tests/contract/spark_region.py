@@ -21,8 +21,6 @@ from sluice.runtime.spark.session.spark_session import prepare
 from tests.kit.kafka.kafka_records import Record, produce, unique
 from tests.kit.waiting import wait_for
 
-__all__ = ["SparkBed"]
-
 _BAD = b"bad"
 
 
@@ -52,11 +50,7 @@ class SparkBed:
         self._bootstrap, self._source = bootstrap, source
         prepare(spark)
         job = Job(
-            "handled",
-            spark,
-            checkpoint_dir=str(directory),
-            interval_s=0.1,
-            engine="micro-batch",
+            "handled", spark, checkpoint_dir=str(directory), interval_s=0.1, engine="micro-batch"
         )
         job.source(KafkaSource(bootstrap_servers=bootstrap, topics=[source])).map_batches(
             _refuse_bad

@@ -39,7 +39,6 @@ def _state(harness: Harness, transaction: TransactionIdentity) -> tuple[Transact
     """State, and by how much the epoch is above the transaction's."""
     name = transaction.transactional_id
     described = harness.wire.describe([name], timeout_s=300)[name]
-    assert described is not None
     return described.state, described.producer_epoch - transaction.producer_epoch
 
 
@@ -60,11 +59,9 @@ def test_outcome_from_broker_an_equal_request_that_comes_again_changes_nothing(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_outcome_from_broker_a_raw_commit_behind_a_native_end(
+def test_outcome_from_broker_a_raw_commit_after_a_native_end(
     harness: Harness, commit: bool
 ) -> None:
-    """Rule `outcome-from-broker`: version 5 refuses alike behind a native commit and a native
-    abort, 4 tells."""
     ours = ended_natively(harness, commit=commit)
 
     tells = commit and harness.level == 0
@@ -74,12 +71,7 @@ def test_outcome_from_broker_a_raw_commit_behind_a_native_end(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_outcome_from_broker_a_raw_abort_behind_a_native_end(
-    harness: Harness, commit: bool
-) -> None:
-    """Rule `outcome-from-broker`: version 5 begins an abort of nothing, and Describe tells of it
-    as of an abort of what was committed; why an abort, too, is asked for only where something is
-    open."""
+def test_outcome_from_broker_a_raw_abort_after_a_native_end(harness: Harness, commit: bool) -> None:
     ours = ended_natively(harness, commit=commit)
 
     answer = end_by_hand(harness, ours, commit=False)
@@ -109,7 +101,7 @@ def test_outcome_from_broker_a_raw_abort_of_a_transaction_without_records(harnes
         assert _state(harness, ours) == (_S.EMPTY, 0)
 
 
-def test_outcome_from_broker_a_commit_behind_the_brokers_own_timeout(harness: Harness) -> None:
+def test_outcome_from_broker_a_commit_after_the_brokers_own_timeout(harness: Harness) -> None:
     """Rule `outcome-from-broker`: the timeout raises the epoch, and the two versions refuse in
     different words."""
     ours = begun(harness, timeout_s=1.0).identity
@@ -152,8 +144,6 @@ def test_outcome_from_broker_a_late_request_does_not_touch_the_ids_next_transact
 def test_ids_never_reused_initialising_an_id_aborts_what_was_open_under_it(
     harness: Harness,
 ) -> None:
-    """Rule `ids-never-reused`: whoever asks; two epochs on, so that the first one's handle is
-    about nothing."""
     first = begun(harness).identity
     harness.open(first.transactional_id)
 
@@ -181,11 +171,9 @@ def test_abort_by_endtxn_who_was_ended_from_outside_writes_nothing_more_that_is_
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_outcome_from_broker_a_late_addpartitions_behind_an_end_by_hand(
+def test_outcome_from_broker_a_late_addpartitions_after_an_end_manually(
     harness: Harness, commit: bool
 ) -> None:
-    """Rule `outcome-from-broker`: EndTxn version 5 has raised the epoch, 4 has not: there an empty
-    transaction begins, whose commit adds nothing to what is visible."""
     ours = ended_by_hand(harness, commit=commit)
 
     if harness.level >= 1:
@@ -200,7 +188,7 @@ def test_outcome_from_broker_a_late_addpartitions_behind_an_end_by_hand(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_outcome_from_broker_a_late_addpartitions_behind_a_native_end(
+def test_outcome_from_broker_a_late_addpartitions_after_a_native_end(
     harness: Harness, commit: bool
 ) -> None:
     """Rule `outcome-from-broker`: nothing raises the epoch, at no level: an empty transaction of
@@ -216,10 +204,10 @@ def test_outcome_from_broker_a_late_addpartitions_behind_a_native_end(
 
 
 @pytest.mark.parametrize("harness", kinds(extended={0, 1}), indirect=True)
-def test_outcome_from_broker_behind_a_native_commit_a_late_addpartitions_may_look_like_an_abort(
+def test_outcome_from_broker_after_a_native_commit_a_late_addpartitions_may_look_like_an_abort(
     harness: Harness,
 ) -> None:
-    """Rule `outcome-from-broker`: if what it opens times out, Describe tells of an abort of this
+    """Rule `outcome-from-broker`: if what it opens times out, Describe reports of an abort of this
     very epoch, and the records are there: why the committed mark must not wait for as long as a
     transaction lives."""
     ours = ended_natively(harness, commit=True, timeout_s=15.0)
@@ -263,7 +251,7 @@ def test_handle_from_producer_a_late_addpartitions_does_not_touch_the_ids_next_t
     assert harness.visible() == 5
 
 
-def test_outcome_from_broker_a_late_addpartitions_behind_the_brokers_own_timeout(
+def test_outcome_from_broker_a_late_addpartitions_after_the_brokers_own_timeout(
     harness: Harness,
 ) -> None:
     """Rule `outcome-from-broker`: the timeout has raised the epoch, at every level."""
@@ -284,12 +272,9 @@ def _initialised_late(harness: Harness, ended: TransactionIdentity) -> int:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_outcome_from_broker_a_late_initproducerid_behind_an_end_by_hand(
+def test_outcome_from_broker_a_late_initproducerid_after_an_end_manually(
     harness: Harness, commit: bool
 ) -> None:
-    """Rule `outcome-from-broker`: it is answered like any other, and what was visible stays; but
-    Describe tells no more how the transaction ended: why the committed mark comes before an id is
-    initialised again."""
     ours = begun(harness).identity
     assert end_by_hand(harness, ours, commit=commit) == _DONE
     harness.await_state(ours, _S.COMPLETE_COMMIT if commit else _S.COMPLETE_ABORT)
@@ -305,7 +290,7 @@ def test_outcome_from_broker_a_late_initproducerid_behind_an_end_by_hand(
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_ids_never_reused_and_outcome_from_broker_a_late_initproducerid_behind_a_native_end(
+def test_ids_never_reused_and_outcome_from_broker_a_late_initproducerid_after_a_native_end(
     harness: Harness, commit: bool
 ) -> None:
     """Rules `ids-never-reused` and `outcome-from-broker`: the same, one epoch on at every level;
@@ -325,7 +310,7 @@ def test_ids_never_reused_and_outcome_from_broker_a_late_initproducerid_behind_a
     assert harness.visible() == (2 if commit else 0)
 
 
-def test_ids_never_reused_a_late_initproducerid_behind_the_brokers_own_timeout(
+def test_ids_never_reused_a_late_initproducerid_after_the_brokers_own_timeout(
     harness: Harness,
 ) -> None:
     """Rule `ids-never-reused`: the timeout has raised the epoch, at every level, and it is raised
@@ -341,8 +326,6 @@ def test_ids_never_reused_a_late_initproducerid_behind_the_brokers_own_timeout(
 def test_ids_never_reused_a_late_initproducerid_aborts_the_ids_next_transaction(
     harness: Harness,
 ) -> None:
-    """Rule `ids-never-reused`: it does no more, for nobody sends it again, so that Describe tells
-    of an abort like any other: why an id whose request was not answered is never used again."""
     first = ended_by_hand(harness, commit=True)
     later = harness.open(first.transactional_id)
     later.produce(3)
@@ -356,7 +339,7 @@ def test_ids_never_reused_a_late_initproducerid_aborts_the_ids_next_transaction(
     assert harness.visible() == 2
 
 
-def test_abort_before_skip_what_is_open_holds_back_what_is_committed_behind_it(
+def test_abort_before_skip_what_is_open_holds_back_what_is_committed_after_it(
     harness: Harness,
 ) -> None:
     """Rule `abort-before-skip`: readers stop at the first record whose end is not certain, by

@@ -1,6 +1,6 @@
-"""A follower goes on in the log that it has read, or says that it is another one.
+"""A follower continues in the log that it has read, or says that it is another one.
 
-By librdkafka's own mock cluster, whose leaders change as they are told.
+By librdkafka's own mock cluster, whose leaders change as they are reported.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ _OUT_OF_RANGE: int = KafkaError.OFFSET_OUT_OF_RANGE
 
 @pytest.fixture
 def cluster() -> Iterator[MockCluster]:
-    """Three records of a first leader, seven of a second one behind them."""
+    """Three records of a first leader, seven of a second one after them."""
     with MockCluster.running(2) as made:
         made.make_topic(_TOPIC)
         made.lead(_TOPIC, 1)
@@ -83,7 +83,6 @@ def borrowed(cluster: MockCluster, hot_path: str) -> PooledConsumer:
 
 
 def followed(follower: KafkaRecordStream, count: int) -> list[bytes]:
-    """So many values of what it gives next."""
     found: list[bytes] = []
 
     def has_come() -> bool:
@@ -95,10 +94,9 @@ def followed(follower: KafkaRecordStream, count: int) -> list[bytes]:
     return found
 
 
-def test_nothing_is_read_of_another_log_behind_an_assignment(
+def test_nothing_is_read_of_another_log_after_an_assignment(
     cluster: MockCluster, hot_path: str
 ) -> None:
-    """What was assigned before stops first, and a seek is refused as long: it would be believed."""
     pooled = borrowed(cluster, hot_path)
     consumer, place = pooled.consumer, TopicPartition(_TOPIC, 0, 5, leader_epoch=1)
     keys = [(_TOPIC, 0)]
@@ -124,7 +122,6 @@ def test_a_follower_whose_position_was_refused_finds_another_log(
     follower = KafkaStreamingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
     followed(follower, 10)
     made = follower._reading  # noqa: SLF001 - a log that was longer the mock cannot play
-    assert made is not None
     made._read[0] = RecordsRead(10, 1)  # noqa: SLF001 - by the first leader, whose log ends at 3
     cluster.answer(_FETCH, _OUT_OF_RANGE)
     produce(cluster, b"third", 5)
@@ -133,10 +130,9 @@ def test_a_follower_whose_position_was_refused_finds_another_log(
     follower.close()
 
 
-def test_a_follower_whose_position_was_refused_goes_on_in_the_same_log(
+def test_a_follower_whose_position_was_refused_continues_in_the_same_log(
     cluster: MockCluster, hot_path: str
 ) -> None:
-    """Nothing comes twice."""
     follower = KafkaStreamingReader(reader=reader(cluster, hot_path)).follow([split(0)], None)
     assert followed(follower, 10) == [b"first"] * 3 + [b"second"] * 7
     cluster.answer(_FETCH, _OUT_OF_RANGE)

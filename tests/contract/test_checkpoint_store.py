@@ -39,7 +39,6 @@ def test_reading_an_empty_store_finds_nothing_and_makes_nothing(store: Checkpoin
 
 
 def test_published_record_is_read_back_whole(store: CheckpointStore) -> None:
-    """What was decided is what is read, in a fresh store too."""
     wanted = full_record()
     publish(store, wanted)
     assert store.read(42) == wanted
@@ -122,8 +121,6 @@ def test_committed_mark_is_idempotent_and_seen_by_others(store: CheckpointStore)
 
 
 def test_a_place_without_a_record_gets_no_mark(store: CheckpointStore) -> None:
-    """Of a coordinator that is late, in a directory that was emptied: the decision that another job
-    takes there would count as committed, and be lost where its run dies before it is."""
     publish(store, record(0), record(1))
     store.fs.delete(slot_name(1))
     store.mark_committed(1)
@@ -134,7 +131,6 @@ def test_a_place_without_a_record_gets_no_mark(store: CheckpointStore) -> None:
 
 
 def test_superseded_mark_says_by_what(store: CheckpointStore) -> None:
-    """What a start from an older checkpoint left behind is told from what counts."""
     publish(store, record(1), record(2))
     store.mark_superseded(2, by=3)
     store.mark_superseded(2, by=3)
@@ -149,7 +145,7 @@ def test_everything_written_says_its_version(store: CheckpointStore) -> None:
     store.mark_committed(1)
     store.mark_superseded(1, by=2)
     RunRecordStore(store.fs).announce(
-        RunRecord(leader_session_id="first", address="h:1", attempt_id=0)
+        RunRecord(job_uid="job", leader_session_id="first", address="h:1", attempt_id=0)
     )
     for path in (f"{slot_name(1)}/_committed", f"{slot_name(1)}/_superseded", "_leader"):
         assert b'"format_version": 1' in (store.fs.read(path) or b"")
@@ -168,7 +164,6 @@ def test_a_mark_that_cannot_be_read_is_damage_with_its_place(
 
 @pytest.mark.parametrize("keep", [0, 1, 100, -1])
 def test_truncated_record_is_typed_and_never_replaced(store: CheckpointStore, keep: int) -> None:
-    """A damaged record names its place; nobody decides over it."""
     publish(store, record(0))
     path = f"{slot_name(1)}/_metadata"
     whole = store.fs.read(f"{slot_name(0)}/_metadata") or b""
@@ -180,7 +175,7 @@ def test_truncated_record_is_typed_and_never_replaced(store: CheckpointStore, ke
 
 
 def test_record_of_another_place_is_damage(store: CheckpointStore) -> None:
-    """A directory copied by hand is not a decision about the id in its name."""
+    """A directory copied manually is not a decision about the id in its name."""
     publish(store, record(0))
     store.fs.replace(f"{slot_name(7)}/_metadata", store.fs.read(f"{slot_name(0)}/_metadata") or b"")
     with pytest.raises(DamagedCheckpointError, match="slot 7 holds the record of checkpoint 0"):

@@ -34,7 +34,6 @@ AFTER_CRASH = pytest.mark.parametrize("after_crash", [False, True])
 def _left(
     harness: Harness, records: int, *, timeout_s: float = 600.0
 ) -> tuple[Attempt, StateEntry]:
-    """What a writer has left open, and its committable."""
     attempt = begun(harness, records, timeout_s=timeout_s)
     return attempt, committable(attempt.identity)
 
@@ -62,7 +61,6 @@ def test_endtxn_version_another_process_commits_what_a_writer_left_open(
 def test_commit_is_idempotent_for_every_committable(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """A recovery commits again what was committed: nothing changes, the answer is the same."""
     entries = [entry for _, entry in (_left(harness, 2) for _ in range(3))]
 
     for _ in range(3):
@@ -115,7 +113,7 @@ def test_outcome_from_broker_a_timed_out_transaction_is_aborted(
 def test_outcome_from_broker_an_id_initialised_again_after_a_raw_commit_is_unknown_not_lost(
     harness: Harness, committer: KafkaCommitter, after_crash: bool
 ) -> None:
-    """Rule `outcome-from-broker`: committed or aborted cannot be told any more, so nothing may be
+    """Rule `outcome-from-broker`: committed or aborted cannot be reported any more, so nothing may be
     repaired."""
     attempt, entry = _left(harness, 3)
     committer.commit([entry], timeout_s=300, after_crash=False)
@@ -210,7 +208,6 @@ def test_abort_by_endtxn_abort_with_a_stale_epoch_leaves_the_live_transaction_al
 
 
 def test_abort_by_endtxn_abort_is_idempotent(harness: Harness, committer: KafkaCommitter) -> None:
-    """Aborting again says aborted again."""
     _, entry = _left(harness, 3)
 
     for _ in range(3):
@@ -223,7 +220,6 @@ def test_abort_by_endtxn_abort_is_idempotent(harness: Harness, committer: KafkaC
 def test_abort_says_so_when_the_transaction_was_committed(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
-    """An abort that comes too late reports what is true."""
     _, entry = _left(harness, 3)
     committer.commit([entry], timeout_s=300, after_crash=False)
     assert committer.await_visible(timeout_s=300)
@@ -237,8 +233,6 @@ def test_abort_says_so_when_the_transaction_was_committed(
 def test_outcome_from_broker_an_abort_does_not_hide_that_the_writer_has_committed(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
-    """Rule `outcome-from-broker`: version 5 would accept it, and whoever asks would be told of an
-    abort from then on; what is written again because of that is there twice."""
     attempt, entry = _left(harness, 3)
     attempt.end_natively(commit=True)
     harness.await_state(attempt.identity, TransactionState.COMPLETE_COMMIT)
@@ -255,7 +249,7 @@ def test_abort_by_endtxn_from_version_1_ending_a_transaction_fences_its_writer(
     harness: Harness, committer: KafkaCommitter, commit: bool
 ) -> None:
     """Rules `endtxn-version` and `abort-by-endtxn`: version 5 raises the epoch, so the old writer
-    cannot go on."""
+    cannot continue."""
     attempt, entry = _left(harness, 1)
     if commit:
         committer.commit([entry], timeout_s=300, after_crash=True)
@@ -267,7 +261,6 @@ def test_abort_by_endtxn_from_version_1_ending_a_transaction_fences_its_writer(
         attempt.identity.transactional_id
     ]
 
-    assert described is not None
     raised = described.producer_epoch - attempt.identity.producer_epoch
     assert raised == (1 if harness.level >= 1 else 0)
 
@@ -275,8 +268,6 @@ def test_abort_by_endtxn_from_version_1_ending_a_transaction_fences_its_writer(
 def test_commit_acknowledged_visible_is_waited_for(
     harness: Harness, committer: KafkaCommitter
 ) -> None:
-    """Rule `commit-acknowledged`: what is committed, that is; nobody has decided yet about what is
-    open."""
     _, entry = _left(harness, 2)
 
     assert committer.await_visible(timeout_s=300)

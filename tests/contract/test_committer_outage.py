@@ -48,7 +48,6 @@ class _Committing:
         self._thread.start()
 
     def outcomes(self, timeout_s: float) -> set[CommitOutcome]:
-        """What became of it, within a bound."""
         join(self._thread, timeout_s=timeout_s)
         return {report.outcome for report in self.reports}
 
@@ -90,7 +89,7 @@ def test_a_commit_outlasts_a_broker_that_dies_or_hangs(
 
 
 @pytest.mark.extended
-def test_a_commit_cut_off_in_the_middle_is_finished_after_the_brokers_restart(
+def test_a_commit_truncated_in_the_middle_is_finished_after_the_brokers_restart(
     broker: EmbeddedKafka, harness: RealHarness
 ) -> None:
     """Answers are lost while the broker dies: whatever had happened, all is visible once."""

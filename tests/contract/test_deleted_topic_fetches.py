@@ -25,11 +25,9 @@ for number in range(2_500):
 """
 
 
-def test_a_process_that_looks_at_deleted_topics_lives(
+def test_a_process_that_looks_at_deleted_topics_attempts(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Its client knows nothing of them by the next look, and looked for them while it was told of
-    the others."""
     ended = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", _PROGRAM, kafka.bootstrap, topic()],
         capture_output=True,

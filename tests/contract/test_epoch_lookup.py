@@ -18,8 +18,7 @@ def _question(leader_epoch: int, current: int = -1) -> EpochRequest:
     return EpochRequest(leader_epoch=leader_epoch, current_leader_epoch=current)
 
 
-def test_ends_of_several_partitions_are_told(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
-    """Of the leader that still leads the log's end; of a leader that nobody knows, nothing."""
+def test_ends_of_several_partitions_are_reported(kafka: EmbeddedKafka, topic: TopicFactory) -> None:
     name = topic(partitions=3)
     produce(kafka.bootstrap, name, [Record(value=b"", partition=n) for n in (0, 1, 1)])
     cluster = KafkaCluster(KafkaConnection(bootstrap_servers=kafka.bootstrap))

@@ -81,7 +81,6 @@ def _expire(harness: Harness, transaction: TransactionIdentity) -> None:
 
 
 def _outcome(harness: Harness, transaction: TransactionIdentity) -> CommitOutcome:
-    """What a start would make of it."""
     committer = KafkaCommitter(harness.wire)
     (report,) = committer.commit([committable(transaction)], timeout_s=300, after_crash=True)
     return report.outcome
@@ -108,7 +107,6 @@ def test_outcome_from_broker_nobody_can_tell_what_became_of_the_transaction(
 def test_outcome_from_broker_a_native_end_is_forgotten_like_any_other(
     harness: Harness, commit: bool
 ) -> None:
-    """Rule `outcome-from-broker`: whoever ended it."""
     ours = ended_natively(harness, commit=commit)
     _expire(harness, ours)
 
@@ -117,8 +115,6 @@ def test_outcome_from_broker_a_native_end_is_forgotten_like_any_other(
 
 
 def test_outcome_from_broker_an_open_transaction_does_not_expire(harness: Harness) -> None:
-    """Rule `outcome-from-broker`: so what is decided and still open can be committed after any
-    time that its own timeout grants it."""
     ours = begun(harness).identity
     _expire(harness, ended_by_hand(harness, commit=True))
 
@@ -127,8 +123,6 @@ def test_outcome_from_broker_an_open_transaction_does_not_expire(harness: Harnes
 
 
 def test_outcome_from_broker_who_has_the_id_next_is_another_producer(harness: Harness) -> None:
-    """Rule `outcome-from-broker`: by its producer id nobody takes its transactions for the
-    forgotten one, and late requests of the forgotten one do not touch them."""
     ours = ended_by_hand(harness, commit=True)
     _expire(harness, ours)
 
@@ -144,7 +138,6 @@ def test_outcome_from_broker_who_has_the_id_next_is_another_producer(harness: Ha
 
 
 def test_an_id_that_was_made_ready_expires_too(harness: Harness) -> None:
-    """Who waited for too long with its first record is refused, and asks for another id."""
     ours = harness.open().identity
     _expire(harness, ours)
 

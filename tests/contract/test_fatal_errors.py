@@ -36,10 +36,10 @@ def cluster() -> Iterator[MockCluster]:
         yield made
 
 
-def test_handle_from_producer_a_flush_tells_that_the_producer_was_fenced(
+def test_handle_from_producer_a_flush_reports_that_the_producer_was_fenced(
     cluster: MockCluster, hot_path: str
 ) -> None:
-    """Also where reports and statistics are told behind it, while it is about to be raised."""
+    """Also where reports and statistics are reported after it, while it is about to be raised."""
     statistics = list[Any]()
     config = {
         "bootstrap.servers": cluster.bootstrap,

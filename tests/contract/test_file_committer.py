@@ -47,7 +47,6 @@ class Place:
     def commit(
         self, *entries: StateEntry, after_crash: bool = False, is_staged_verified: bool = True
     ) -> list[CommitReport]:
-        """By a committer of its own, as in another process."""
         committer = FileCommitter(self.open, is_staged_verified=is_staged_verified)
         try:
             return committer.commit(entries, timeout_s=_TIMEOUT_S, after_crash=after_crash)
@@ -55,7 +54,6 @@ class Place:
             committer.close()
 
     def abort(self, *entries: StateEntry) -> list[CommitReport]:
-        """As `commit`."""
         committer = FileCommitter(self.open)
         try:
             return committer.abort(entries, timeout_s=_TIMEOUT_S)
@@ -133,7 +131,6 @@ def test_commit_is_idempotent_after_coordinator_restart(place: Place) -> None:
 
 
 def test_a_commit_that_died_half_way_is_finished(place: Place) -> None:
-    """Some files renamed, some not: each gets what is left to do for it."""
     entry = place.stage()
     fs = place.open(place.parent)
     staging = next(iter(place.staged())).split("/")[0]
@@ -185,7 +182,6 @@ def test_rename_settled_a_staged_file_of_another_length_is_not_published(
 def test_files_that_were_not_seen_are_published_as_others_are(
     place: Place, *, after_crash: bool
 ) -> None:
-    """Also again, when nothing is staged any more."""
     entry = place.stage()
     for _ in range(2):
         reports = place.commit(entry, after_crash=after_crash, is_staged_verified=False)

@@ -16,8 +16,6 @@ from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 def test_a_session_is_not_asked_what_this_jvm_has_thrown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PySpark's hook asks its own one, by a number, and what has that there is another object."""
-
     def asks_the_session(answer: str, *rest: object) -> object:
         assert not is_error(answer)[0]
         return get_return_value(answer, *rest)

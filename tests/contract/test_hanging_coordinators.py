@@ -1,6 +1,6 @@
 """A group's coordinator that hangs while another broker has the group, and one that only hangs.
 
-By librdkafka's own mock cluster, whose brokers can be told to take their time.
+By librdkafka's own mock cluster, whose brokers can be reported to take their time.
 """
 
 import threading
@@ -40,7 +40,6 @@ def connection(cluster: MockCluster) -> KafkaConnection:
 def test_lease_guards_outputs_a_record_finds_the_broker_that_has_its_group_now(
     cluster: MockCluster,
 ) -> None:
-    """Within one call: who wants the prefix watches for three renewals, and takes it."""
     cluster.move(lease_group("orders"), 1)
     # Less than the 60 s after which a client gives up by itself.
     store = KafkaLeaseStore(connection(cluster), "orders", timeout_s=45.0)
@@ -56,8 +55,6 @@ def test_lease_guards_outputs_a_record_finds_the_broker_that_has_its_group_now(
 
 @pytest.mark.parametrize("kind", ["record", "offsets"])
 def test_a_job_ends_though_a_groups_coordinator_hangs(cluster: MockCluster, kind: str) -> None:
-    """What was written and is not answered holds up no stop; and nothing is left behind, for a
-    driver runs one job after the other."""
     threads = _threads()
     write, close = (_record if kind == "record" else _offsets)(cluster)
     cluster.hang(1)

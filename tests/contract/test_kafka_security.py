@@ -50,7 +50,6 @@ def _jaas(mechanism: str, username: str, password: str) -> str:
 
 
 def _options(secure: SecureKafka, mechanism: str, *, password: str | None = None) -> dict[str, str]:
-    """As a Spark user writes them, for a Java client."""
     return {
         "kafka.bootstrap.servers": secure.bootstrap,
         "kafka.security.protocol": "SASL_SSL",
@@ -107,7 +106,6 @@ def test_sasl_ssl_reaches_both_clients_and_shows_no_secret(
 def test_topics_are_made_on_a_cluster_that_asks_for_a_log_in(
     secure_kafka: SecureKafka, tmp_path: Path
 ) -> None:
-    """By options in a file, as `sluice txn` and `sluice verify` take them."""
     options, topic = tmp_path / "options", unique("topic")
     lines = [f"{name}={value}" for name, value in _options(secure_kafka, "SCRAM-SHA-512").items()]
     options.write_text("\n".join(lines), "utf-8")
@@ -125,10 +123,7 @@ def test_another_process_ends_a_transaction_over_sasl_ssl(
     """Rule `endtxn-version` and the lease, with every request authenticated."""
     connection = KafkaConnection.of(_options(secure_kafka, mechanism))
     harness = RealHarness(
-        secure_kafka.broker,
-        2,
-        connection=connection,
-        options=secure_kafka.librdkafka(),
+        secure_kafka.broker, 2, connection=connection, options=secure_kafka.librdkafka()
     )
     attempt = harness.open()
     attempt.produce(3)
@@ -186,7 +181,6 @@ def test_a_wrong_password_is_an_authentication_error_from_both_clients(
 
 
 def _refusal(cluster: KafkaCluster) -> AuthenticationError | None:
-    """None: nobody has answered in time."""
     try:
         cluster.topic_names(timeout_s=2.0)
     except AuthenticationError as err:
@@ -281,6 +275,5 @@ def test_producers_and_consumers_log_in_too(secure_kafka: SecureKafka, mechanism
 
     message = consumer.poll(60)
 
-    assert message is not None
     assert message.value() == b"hello"
     consumer.close()

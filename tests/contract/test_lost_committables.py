@@ -43,7 +43,6 @@ def test_repair_replaces_a_lost_committable(store: CheckpointStore) -> None:
     """Recovery follows the repair, also of a repair (`two-phase-repair`)."""
     publish(store, record(1))
     standing = store.read(1)
-    assert standing is not None
     (lost,) = standing.committables
     first, second = committable(b"first"), committable(b"second")
     repair = {lost.payload: first}
@@ -76,7 +75,6 @@ def test_what_is_unsettled_and_what_is_accepted_is_read_back(store: CheckpointSt
 def test_two_phase_repair_what_was_accepted_as_lost_is_not_written_again(
     store: CheckpointStore,
 ) -> None:
-    """By a start that slept in its repair, say. Beside it others may be."""
     standing = _two_committables()
     publish(store, standing)
     first, second = standing.committables
@@ -92,7 +90,6 @@ def test_two_phase_repair_what_was_accepted_as_lost_is_not_written_again(
 def test_two_phase_repair_what_was_written_again_is_not_accepted_as_lost(
     store: CheckpointStore,
 ) -> None:
-    """Between a look at what was lost and the word; nothing at all is accepted then."""
     standing = _two_committables()
     publish(store, standing)
     first, second = standing.committables
@@ -106,7 +103,7 @@ def test_two_phase_repair_what_was_written_again_is_not_accepted_as_lost(
 
 
 def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> None:
-    """A paused older coordinator that repairs the same one later is told so (`fence-first` and
+    """A paused older coordinator that repairs the same one later is reported so (`fence-first` and
     `two-phase-repair`)."""
     publish(store, record(1))
     lost = committable().payload
@@ -122,7 +119,6 @@ def test_a_committable_is_repaired_by_one_session(store: CheckpointStore) -> Non
 def test_two_phase_repair_a_claim_that_is_not_answered_accepts_nothing(
     store: CheckpointStore,
 ) -> None:
-    """Whether it stands in a repair's way nobody knows: the command is given again."""
     standing = _two_committables()
     publish(store, standing)
     word = _accepted(standing.committables[0])
@@ -135,7 +131,6 @@ def test_two_phase_repair_a_claim_that_is_not_answered_accepts_nothing(
 
 
 def test_two_phase_repair_a_place_that_was_retired_is_not_repaired(store: CheckpointStore) -> None:
-    """Somebody has committed what it named, or it would stand there still."""
     publish(store, record(0), record(1), record(2))
     store.mark_committed(1)
     store.retire([1])

@@ -32,7 +32,7 @@ def test_a_client_without_a_token_says_why(monkeypatch: pytest.MonkeyPatch) -> N
         assert list(pool.map(told, [AWAY, REFUSAL])) == [UnreachableError, AuthenticationError]
 
 
-def test_an_issuer_that_is_away_later_is_not_told_as_a_refused_log_in(
+def test_an_issuer_that_is_away_later_is_not_reported_as_a_refused_log_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Refused for 15 seconds, a log-in ends the job."""

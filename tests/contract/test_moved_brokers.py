@@ -21,12 +21,11 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def address() -> Iterator[KafkaProxy]:
-    """Where clients begin; the broker tells them its own address."""
     with KafkaProxy() as proxy:
         yield proxy
 
 
-def test_a_decided_transaction_is_committed_behind_a_move_of_all_brokers(
+def test_a_decided_transaction_is_committed_after_a_move_of_all_brokers(
     address: KafkaProxy, tmp_path: Path
 ) -> None:
     """By the client that knew the old addresses; it would stay open until it is aborted else."""

@@ -57,7 +57,7 @@ QUIET: Mapping[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    """The library and the log lines of this process are found anew."""
+    """The library and the log lines of this process are found again."""
     _forget()
     yield
     _forget()
@@ -76,7 +76,7 @@ def library() -> NativeLibrary:
     return found
 
 
-# --- which path ---------------------------------------------------------------------------------
+# --- which path -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_settings_are_read_as_people_write_them() -> None:
         hot_path_of("plian")
 
 
-# --- settings, events, ends ---------------------------------------------------------------------
+# --- settings, events, ends -----------------------------------------------------------------------
 
 
 def test_a_setting_that_librdkafka_refuses_is_named_and_the_same_as_on_the_plain_path(
@@ -204,7 +204,7 @@ def test_a_closed_consumer_says_so_and_closing_twice_is_nothing(library: NativeL
 
 
 class _Interrupted:
-    """The compiled loops, of which one raises behind what it did."""
+    """The compiled loops, of which one raises after what it did."""
 
     def __init__(self, loops: Any) -> None:
         self._loops = loops
@@ -224,7 +224,7 @@ class _Interrupted:
 def test_what_an_interrupted_call_has_taken_comes_back(
     library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupt comes up behind the call. A consumer whose messages are lost waits for them for
+    """An interrupt comes up after the call. A consumer whose messages are lost waits for them for
     ever when it is closed, or when Python ends."""
     with MockCluster.running() as mock:
         mock.make_topic("t")
@@ -282,7 +282,7 @@ print(os.waitstatus_to_exitcode(status))
     assert ended.stdout.strip() == "7"
 
 
-# --- delivery reports ---------------------------------------------------------------------------
+# --- delivery reports -----------------------------------------------------------------------------
 
 
 def _prepared(client: NativeProducer, delivery: DeliveryLog, count: int) -> Prepared:
@@ -301,7 +301,6 @@ def _prepared(client: NativeProducer, delivery: DeliveryLog, count: int) -> Prep
 def test_pre_commit_confirmed_a_full_queue_takes_a_part_and_every_report_comes_back(
     library: NativeLibrary,
 ) -> None:
-    """What is not taken is said, what is taken is reported, and nothing of either is kept."""
     client = NativeProducer(library, {**QUIET, "queue.buffering.max.messages": 7})
     delivery = DeliveryLog(SCOPE)
     prepared = _prepared(client, delivery, 10)
@@ -318,7 +317,7 @@ def test_pre_commit_confirmed_a_full_queue_takes_a_part_and_every_report_comes_b
     assert client.flush(1.0) == 0
     del delivery, prepared
     gc.collect()
-    assert gone() is not None  # of the last rows: a report without rows is told to somebody
+    assert gone() is not None  # of the last rows: a report without rows is reported to somebody
     _prepared(client, DeliveryLog(SCOPE), 1)
     gc.collect()
     assert gone() is None
@@ -353,7 +352,7 @@ def test_pre_commit_confirmed_a_flush_never_ends_before_an_error_was_seen(
     assert delivery.failed_records == 0
     with pytest.raises(UnreachableError, match="_MSG_TIMED_OUT") as caught:
         flush(client, delivery, timeout_s=60)
-    assert caught.value.args[1]["source_offset"] in {500, 501, 502}
+    assert "source_offset" not in caught.value.args[1], "no single record is the reason"
     wait_for(lambda: client.flush(0.1) == 0, what="all settled")
     assert delivery.failed_records == 3
 
@@ -361,7 +360,7 @@ def test_pre_commit_confirmed_a_flush_never_ends_before_an_error_was_seen(
 def test_pre_commit_confirmed_a_report_of_rows_that_were_let_go_is_still_an_error(
     library: NativeLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a million later records an error names the ranges alone; it is never dropped."""
+    """After a million later records an error names the ranges alone; it is never dropped."""
     monkeypatch.setattr("sluice.connectors.kafka.sink.producers.native_producer._KEPT_RECORDS", 4)
     client, delivery = NativeProducer(library, QUIET), DeliveryLog(SCOPE)
     for _ in range(3):

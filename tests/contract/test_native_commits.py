@@ -9,7 +9,7 @@ import pytest
 
 from sluice.connectors.kafka.client.confluent import KafkaException
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
-from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.continuous.task_messages import CommittedEpoch
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.splits import BatchKey
@@ -27,7 +27,6 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 
 def _commit_natively(attempt: Attempt) -> None:
-    """What a task does; it is told of a refusal, and knows nothing then."""
     with contextlib.suppress(Fenced, KafkaException):
         attempt.end_natively(commit=True)
 
@@ -39,24 +38,24 @@ def _settled(harness: Harness, act: Callable[[Attempt, NativeCommits], None]) ->
     commits.begin("main", 1)
     commits.add_epoch(BatchKey(region="main", attempt_id=1, batch_id=0), (entry,))
     commits.wake_polls_with(lambda: act(attempt, commits))
-    committer = TasksFirst(lambda: KafkaCommitter(harness.wire), commits, report_s=0.2)
-    (report,) = committer.commit([entry], timeout_s=300, after_crash=False)
+    committer = TasksFirst(commits, LostTimeout(None), report_s=0.2)
+    (report,) = committer.commit(
+        KafkaCommitter(harness.wire), [entry], timeout_s=300, after_crash=False
+    )
     assert report.outcome is CommitOutcome.COMMITTED
-    assert committer.await_visible(timeout_s=300)
+    assert KafkaCommitter(harness.wire).await_visible(timeout_s=300)
     return attempt
 
 
 def test_outcome_from_broker_a_native_commit_whose_answer_is_lost_is_found(
     harness: Harness,
 ) -> None:
-    """INVALID_TXN_STATE to a late EndTxn says nothing: the verdict tells that it is committed."""
+    """INVALID_TXN_STATE to a late EndTxn says nothing: the verdict reports that it is committed."""
     _settled(harness, lambda attempt, _: _commit_natively(attempt))
     assert harness.visible() == 3
 
 
 def test_a_native_commit_that_is_acknowledged_counts(harness: Harness) -> None:
-    """And is visible when that is waited for (`commit-acknowledged`)."""
-
     def answered(attempt: Attempt, commits: NativeCommits) -> None:
         _commit_natively(attempt)
         commits.report("main", 1, [CommittedEpoch(batch_id=0, operators=("sink-1",))])
@@ -65,7 +64,7 @@ def test_a_native_commit_that_is_acknowledged_counts(harness: Harness) -> None:
     assert harness.visible() == 3
 
 
-def test_abort_by_endtxn_a_native_commit_behind_the_drivers_changes_nothing(
+def test_abort_by_endtxn_a_native_commit_after_the_drivers_changes_nothing(
     harness: Harness,
 ) -> None:
     """A task that was paused between the question and its commit; at level 0, where EndTxn does not
@@ -76,7 +75,6 @@ def test_abort_by_endtxn_a_native_commit_behind_the_drivers_changes_nothing(
 
 
 def test_a_native_commit_and_the_drivers_at_once_are_one(harness: Harness) -> None:
-    """Whoever comes second is told so, or waits."""
     threads: list[threading.Thread] = []
 
     def begin(attempt: Attempt, commits: NativeCommits) -> None:

@@ -21,7 +21,7 @@ from tests.kit.waiting import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 _STARTS = 20
-_STALLED = 2  # on a machine that stood still for longer than a start waits
+_STALLED = 2  # on a machine that hung for longer than a start waits
 
 
 class _Log(logging.Handler):
@@ -39,7 +39,6 @@ class _Log(logging.Handler):
 def test_a_producer_asks_for_its_coordinator_when_a_broker_can_be_asked(
     kafka_by_level: BrokerByLevel, topic: str | None
 ) -> None:
-    """Else it asks again after half a second, which every second start took."""
     connection = KafkaConnection(bootstrap_servers=kafka_by_level(2).bootstrap)
     config = transactional_config(
         connection, ClusterLimits(), write_settings(TaskMemory(), {}), transaction_timeout_s=None

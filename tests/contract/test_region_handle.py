@@ -45,7 +45,7 @@ def quick(request: pytest.FixtureRequest, job: Job) -> Iterator[ThreadBed]:
 
 @pytest.fixture
 def http(job: Job) -> Iterator[HttpBed]:
-    """A region behind a service that may lose answers."""
+    """A region after a service that may lose answers."""
     made = HttpBed(job)
     yield made
     made.stop()
@@ -53,7 +53,6 @@ def http(job: Job) -> Iterator[HttpBed]:
 
 @pytest.fixture(params=["threads", "http", pytest.param("spark", marks=pytest.mark.integration)])
 def bed(request: pytest.FixtureRequest) -> Bed:
-    """Each kind of region."""
     name = {"threads": "thread_bed", "http": "http", "spark": "spark_bed"}[request.param]
     made: Bed = request.getfixturevalue(name)
     return made
@@ -82,7 +81,7 @@ def _status(bed: Bed) -> AttemptStatus:
 
 
 def _ended(bed: Bed) -> AttemptStatus:
-    """Its status, once its life has ended by itself."""
+    """Its status, once its attempt has ended by itself."""
 
     def ended() -> AttemptStatus | None:
         found = _status(bed)
@@ -96,8 +95,7 @@ def _ended(bed: Bed) -> AttemptStatus:
 # --- every kind of region -------------------------------------------------------------------------
 
 
-def test_a_life_begins_once_and_ends_once(bed: Bed) -> None:
-    """Whoever asks again changes nothing: an answer may have been lost."""
+def test_an_attempt_begins_once_and_ends_once(bed: Bed) -> None:
     assert _status(bed).state is AttemptState.NONE
     attempt = bed.attempt()
     bed.handle.start(attempt, timeout_s=SOON_S)
@@ -117,10 +115,12 @@ def test_a_life_begins_once_and_ends_once(bed: Bed) -> None:
         assert wait_for(lambda: bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S))
     assert _status(bed).state is AttemptState.STOPPED
     bed.handle.start(attempt, timeout_s=SOON_S)
-    assert bed.begun() == [attempt.attempt_id], "a life that is over does not begin again"
+    assert bed.begun() == [attempt.attempt_id], "an attempt that is over does not begin again"
 
 
-def test_callback_after_commit_a_life_that_failed_says_why_and_has_one_successor(bed: Bed) -> None:
+def test_callback_after_commit_an_attempt_that_failed_says_why_and_has_one_successor(
+    bed: Bed,
+) -> None:
     """It is known after its end, until the next one begins, which is refused before it is stopped;
     then its own attempt is refused."""
     attempt = bed.attempt()
@@ -148,7 +148,7 @@ def test_callback_after_commit_a_life_that_failed_says_why_and_has_one_successor
     assert bed.begun() == [attempt.attempt_id, successor.attempt_id]
 
 
-def test_a_stop_of_a_life_that_never_began_keeps_it_from_beginning(bed: Bed) -> None:
+def test_a_stop_of_an_attempt_that_never_began_keeps_it_from_beginning(bed: Bed) -> None:
     """The request to begin it may still be on its way."""
     attempt = bed.attempt()
     assert bed.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
@@ -164,8 +164,7 @@ def test_a_stop_of_a_life_that_never_began_keeps_it_from_beginning(bed: Bed) -> 
 # --- without Spark --------------------------------------------------------------------------------
 
 
-def test_callback_after_commit_a_stop_is_bounded_and_goes_on(quick: ThreadBed) -> None:
-    """A callback cannot be interrupted: whoever asks is told that it is not over yet."""
+def test_callback_after_commit_a_stop_is_bounded_and_continues(quick: ThreadBed) -> None:
     attempt = quick.attempt()
     quick.handle.start(attempt, timeout_s=SOON_S)
     release = quick.slow_down()
@@ -176,8 +175,9 @@ def test_callback_after_commit_a_stop_is_bounded_and_goes_on(quick: ThreadBed) -
     assert _status(quick).state is AttemptState.STOPPED
 
 
-def test_a_life_that_cannot_begin_leaves_nothing_and_may_be_tried_again(quick: ThreadBed) -> None:
-    """The error arrives as what it is."""
+def test_an_attempt_that_cannot_begin_leaves_nothing_and_may_be_tried_again(
+    quick: ThreadBed,
+) -> None:
     attempt = quick.attempt()
     quick.regions.error = StorageUnreachableError("away", {"uri": "hdfs://n/"}, "Start it.")
     with pytest.raises(StorageUnreachableError, match="away"):
@@ -187,8 +187,7 @@ def test_a_life_that_cannot_begin_leaves_nothing_and_may_be_tried_again(quick: T
     assert quick.begun() == [attempt.attempt_id]
 
 
-def test_a_life_that_is_over_says_what_keeps_the_next_from_writing(quick: ThreadBed) -> None:
-    """Looked for when asked, and not before."""
+def test_an_attempt_that_is_over_says_what_keeps_the_next_from_writing(quick: ThreadBed) -> None:
     attempt = quick.attempt()
     quick.handle.start(attempt, timeout_s=SOON_S)
     assert quick.handle.stop(attempt.attempt_id, timeout_s=SOON_S)
@@ -198,10 +197,10 @@ def test_a_life_that_is_over_says_what_keeps_the_next_from_writing(quick: Thread
     assert isinstance(looked.hindrance, StorageUnreachableError)
 
 
-def test_abort_before_skip_a_life_that_failed_behind_its_flush_says_what_it_left_open(
+def test_abort_before_skip_an_attempt_that_failed_after_its_flush_says_what_it_left_open(
     quick: ThreadBed,
 ) -> None:
-    """Pre-committed and never acknowledged: the coordinator is told, and aborts it."""
+    """Pre-committed and never acknowledged: the coordinator is reported, and aborts it."""
     attempt = quick.attempt()
     quick.handle.start(attempt, timeout_s=SOON_S)
     quick.fail()
@@ -219,7 +218,6 @@ def test_abort_before_skip_a_life_that_failed_behind_its_flush_says_what_it_left
 
 
 def test_answers_that_are_lost_are_settled_by_asking(http: HttpBed) -> None:
-    """Each call was carried out, and nobody heard of it; asked again, it changes nothing."""
     attempt = http.attempt()
     for call in (
         lambda: http.handle.start(attempt, timeout_s=SOON_S),
@@ -271,9 +269,7 @@ def _hosting() -> Iterator[tuple[subprocess.Popen[str], RemoteRegion]]:
         host.wait(SOON_S)
 
 
-def test_a_process_that_died_is_unanswered_and_its_successor_knows_of_no_life() -> None:
-    """Nobody knows what became of the life until another host says that it has none; the next
-    attempt begins there."""
+def test_a_process_that_died_is_unanswered_and_its_successor_knows_of_no_attempt() -> None:
     first = RegionAttempt(
         attempt_id=3, restored=RegionRecord(region="main", attempt_id=1, splits=()), after=2
     )

@@ -1,4 +1,4 @@
-"""What a client tells of requests that it has sent again by itself (`ids-never-reused` and
+"""What a client reports of requests that it has sent again by itself (`ids-never-reused` and
 `outcome-from-broker`).
 
 By librdkafka's own mock cluster, which closes a connection instead of answering: what was sent on
@@ -50,7 +50,7 @@ def prepared(
     return producer
 
 
-def test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_told(
+def test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_reported(
     cluster: MockCluster,
 ) -> None:
     """`init_transactions` succeeds, and calls no error back."""
@@ -59,10 +59,9 @@ def test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_told(
         prepared(cluster)
 
 
-def test_ids_never_reused_a_refusal_behind_a_lost_request_does_not_end_that_one(
+def test_ids_never_reused_a_refusal_after_a_lost_request_does_not_end_that_one(
     cluster: MockCluster,
 ) -> None:
-    """What people must mend is the refusal; what becomes of the id goes by the lost request."""
     cluster.answer(_INIT_PRODUCER_ID, _CONNECTION_LOST, _REFUSED)
     with pytest.raises(UnansweredError) as raised:
         prepared(cluster)
@@ -77,7 +76,7 @@ def test_requests_that_were_answered_are_over(cluster: MockCluster, codes: tuple
     assert prepared(cluster).identity.producer_id >= 0
 
 
-def test_a_refusal_alone_leaves_nothing_behind(cluster: MockCluster) -> None:
+def test_a_refusal_alone_leaves_nothing_after(cluster: MockCluster) -> None:
     """The id may be used again as soon as the permission is given."""
     cluster.answer(_INIT_PRODUCER_ID, _REFUSED)
     with pytest.raises(AuthenticationError):
@@ -86,7 +85,7 @@ def test_a_refusal_alone_leaves_nothing_behind(cluster: MockCluster) -> None:
 
 @pytest.mark.parametrize("statistics_ms", [10, 250], ids="every {} ms".format)
 @pytest.mark.parametrize("lost_at", [0, 1], ids=["first", "second"])
-def test_outcome_from_broker_a_partition_that_was_added_twice_is_told(
+def test_outcome_from_broker_a_partition_that_was_added_twice_is_reported(
     cluster: MockCluster, lost_at: int, statistics_ms: int
 ) -> None:
     """The flush succeeds, and calls no error back. A client whose coordinator is back may not wait

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from types import SimpleNamespace
+from typing import Protocol, cast
 
 import pytest
 
@@ -24,9 +25,9 @@ from sluice.runtime.contracts import (
     FailureReason,
     RegionCheckpointFailedDetail,
     RegionProgress,
-    SharedCommitter,
+    SinkCoordinator,
 )
-from sluice.runtime.coordinator.committing.shared_committer import RegionalCommitter
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink, SharedCommitter
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.model.checkpoint_record import RegionStatus, StateEntry
 from sluice.runtime.storage.file_system import FileSystem
@@ -41,9 +42,7 @@ _SCOPES = pytest.mark.parametrize("scope", list(FailedScope))
 class Remote(Protocol):
     """Where regions write to, as a writer and a reader see it."""
 
-    def committer(self) -> Committer:
-        """Of a new process."""
-        ...
+    def committer(self) -> Committer: ...
 
     def write(self, name: str) -> StateEntry:
         """One pre-committed piece of work."""
@@ -53,9 +52,7 @@ class Remote(Protocol):
         """Names of what readers see."""
         ...
 
-    def discarded(self) -> set[str]:
-        """Names of what is certainly gone."""
-        ...
+    def discarded(self) -> set[str]: ...
 
 
 @dataclass(slots=True)
@@ -126,7 +123,6 @@ class FileRemote:
 
 @pytest.fixture(params=["kafka", "memory files", "local files"])
 def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Remote]:
-    """Each connector's remote, without a server."""
     if request.param == "kafka":
         yield KafkaRemote()
         return
@@ -150,7 +146,7 @@ class Counted:
     Attributes:
         asked: (what, number of committables), in order.
         unreachable: committables that cannot be finished now.
-        progress: what it was told of its regions, by checkpoint.
+        progress: what it was reported its regions, by checkpoint.
     """
 
     def __init__(self, inner: Committer) -> None:
@@ -193,6 +189,11 @@ class Counted:
         return CommitReport(outcome=self.follows)
 
 
+def _shared(committer: Committer) -> SharedCommitter:
+    sink = SimpleNamespace(committer=committer)
+    return SharedCommitter(SerialSink(cast(SinkCoordinator, sink)))
+
+
 class Coordinator:
     """What the coordinator tells one committer; regions ``a``, ``b``, ``c``."""
 
@@ -203,10 +204,9 @@ class Coordinator:
     def restart(self) -> None:
         """Another process: nothing is remembered."""
         self.inner = Counted(self.remote.committer())
-        self.committer: SharedCommitter = RegionalCommitter(self.inner)
+        self.committer = _shared(self.inner)
 
     def write(self, checkpoint_id: int, *regions: str) -> dict[str, list[StateEntry]]:
-        """Each region pre-commits two pieces for a checkpoint."""
         work = {
             region: [self.remote.write(f"{region}{checkpoint_id}-{part}") for part in range(2)]
             for region in regions
@@ -229,7 +229,6 @@ class Coordinator:
         scope: FailedScope = FailedScope.UP_STREAM,
         reason: FailureReason = FailureReason.EXPIRED,
     ) -> Mapping[StateEntry, CommitReport]:
-        """The others completed it."""
         tasks = tuple(
             FailedTask(subtask_id=number, task_name=region, reason=reason, message="injected")
             for region in failed
@@ -291,7 +290,6 @@ def test_failed_regions_work_is_held_until_their_next_good_checkpoint(
 def test_failed_regions_work_is_aborted_with_their_checkpoint(
     coordinator: Coordinator, scope: FailedScope
 ) -> None:
-    """What a region did later goes with it; nobody else's does."""
     first = coordinator.write(1, "a", "b")
     coordinator.regional(1, "b", scope=scope, reason=FailureReason.ERROR)
     coordinator.write(2, "a", "b")
@@ -310,7 +308,7 @@ def test_down_stream_failures_hold_back_no_writer(coordinator: Coordinator) -> N
 
 
 def test_a_late_region_joins_the_checkpoint_that_names_its_work(coordinator: Coordinator) -> None:
-    """Its batch is told again for the next checkpoint, and published once, with that."""
+    """Its batch is reported again for the next checkpoint, and published once, with that."""
     work = coordinator.write(1, "a", "b")
     coordinator.regional(1, "b")
     assert coordinator.committer.pending("b", through=1) == tuple(work["b"])
@@ -322,7 +320,6 @@ def test_a_late_region_joins_the_checkpoint_that_names_its_work(coordinator: Coo
 
 
 def test_a_repeated_notification_does_nothing_twice(coordinator: Coordinator) -> None:
-    """What is certainly published is not asked for again; the answer is the same."""
     coordinator.write(1, "a", "b")
     first = coordinator.regional(1, "b")
     asked = list(coordinator.inner.asked)
@@ -335,7 +332,7 @@ def test_a_repeated_notification_does_nothing_twice(coordinator: Coordinator) ->
 
 
 def test_a_checkpoint_has_one_set_of_failed_regions(coordinator: Coordinator) -> None:
-    """Told otherwise the second time, nothing is published: one of both is wrong."""
+    """Reported otherwise the second time, nothing is published: one of both is wrong."""
     coordinator.write(1, "a", "b")
     coordinator.regional(1, "b")
     with pytest.raises(IllegalTransitionError):
@@ -346,7 +343,6 @@ def test_a_checkpoint_has_one_set_of_failed_regions(coordinator: Coordinator) ->
 def test_a_late_repetition_of_a_finished_checkpoint_decides_nothing(
     coordinator: Coordinator,
 ) -> None:
-    """What is held by now is another checkpoint's, whoever failed the finished one."""
     coordinator.write(1, "a", "b")
     for checkpoint_id in (1, 2):
         coordinator.regional(checkpoint_id, "b")
@@ -357,7 +353,7 @@ def test_a_late_repetition_of_a_finished_checkpoint_decides_nothing(
 
 def test_continuous_order_a_regions_epochs_are_published_in_order(coordinator: Coordinator) -> None:
     """Rule `continuous-order`: what waits for an older epoch of its region is PENDING; other
-    regions go on."""
+    regions continue."""
     first = coordinator.write(1, "a", "b")
     coordinator.inner.unreachable = {first["a"][1]}
     assert _outcomes(coordinator.complete(1)) == {CommitOutcome.COMMITTED, CommitOutcome.PENDING}
@@ -395,8 +391,8 @@ def test_decided_work_is_never_aborted(coordinator: Coordinator) -> None:
     assert coordinator.remote.visible() == _names("a1", "b1")
 
 
-def test_another_process_goes_on_from_what_the_records_name(coordinator: Coordinator) -> None:
-    """Nothing that a recovery needs was in memory: decided work is told again, held is not."""
+def test_another_process_continues_from_what_the_records_name(coordinator: Coordinator) -> None:
+    """Nothing that a recovery needs was in memory: decided work is reported again, held is not."""
     decided = coordinator.write(1, "a", "b")
     coordinator.inner.unreachable = {decided["a"][0]}
     coordinator.regional(1, "b")
@@ -411,7 +407,7 @@ def test_another_process_goes_on_from_what_the_records_name(coordinator: Coordin
 
 
 def test_a_repair_takes_the_place_of_what_it_replaces(coordinator: Coordinator) -> None:
-    """Rule `two-phase-repair`: told again for its checkpoint, with other work; the lost one is not
+    """Rule `two-phase-repair`: reported again for its checkpoint, with other work; the lost one is not
     asked for."""
     work = coordinator.write(1, "a")
     lost, kept = work["a"]
@@ -446,7 +442,7 @@ def test_a_sink_learns_how_far_its_regions_are_once_all_is_published(
     coordinator.inner.away = False
     coordinator.regional(1, "b")
     coordinator.inner.away = True
-    assert follow() is CommitOutcome.PENDING, "it is told once the sink answers"
+    assert follow() is CommitOutcome.PENDING, "it is reported once the sink answers"
     coordinator.inner.away = False
     coordinator.inner.follows = CommitOutcome.PENDING
     assert follow() is CommitOutcome.PENDING
@@ -458,7 +454,6 @@ def test_a_sink_learns_how_far_its_regions_are_once_all_is_published(
 
 
 def test_a_connectors_committer_that_follows_nothing_is_done_at_once(remote: Remote) -> None:
-    """Following is a sink's choice."""
-    committer = RegionalCommitter(remote.committer())
+    committer = _shared(remote.committer())
     report = committer.regions_published(1, (), timeout_s=1.0)
     assert report.outcome is CommitOutcome.COMMITTED

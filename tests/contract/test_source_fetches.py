@@ -21,7 +21,7 @@ CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
 @pytest.mark.parametrize("codec", ["none", *CODECS])
-def test_the_newest_batch_tells_its_codec_behind_markers_and_what_was_aborted(
+def test_the_newest_batch_reports_its_codec_after_markers_and_what_was_aborted(
     kafka: EmbeddedKafka, topic: TopicFactory, codec: str
 ) -> None:
     """ListOffsets gives the ends, Fetch one batch whatever its size; markers have no codec."""
@@ -40,7 +40,7 @@ def test_the_newest_batch_tells_its_codec_behind_markers_and_what_was_aborted(
     assert found == TopicLoad(codec=codec, codecs=(codec,), batch_bytes=123456)
 
 
-def test_a_topic_with_a_codec_of_its_own_tells_it_without_a_batch(
+def test_a_topic_with_a_codec_of_its_own_reports_it_without_a_batch(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
     """DescribeConfigs: the broker compresses again, whatever the producer sent."""

@@ -1,4 +1,4 @@
-"""The real broker's harness leaves nothing behind that goes on working in this process."""
+"""The real broker's harness leaves nothing after that continues working in this process."""
 
 import contextlib
 import gc
@@ -23,7 +23,7 @@ def _clients() -> set[str]:
     return found
 
 
-def test_what_a_harness_left_behind_ends_with_it(kafka_by_level: BrokerByLevel) -> None:
+def test_what_a_harness_leaves_ends_with_it(kafka_by_level: BrokerByLevel) -> None:
     """Also what a failed test still refers to, and at once: not when the collector comes by."""
     before = _clients()
     harness = RealHarness(kafka_by_level(2), 2)

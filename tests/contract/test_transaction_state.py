@@ -145,7 +145,7 @@ def test_handle_from_producer_a_fenced_transaction_is_not_confirmed(
     producer = make()
     flushed(producer, name)
     make(producer.transactional_id)
-    with suppress(FencedError):  # it may be told of by the record, or by the client's own error
+    with suppress(FencedError):  # it may be reported by the record, or by the client's own error
         send(producer, name)
         flush(producer.client, DeliveryLog(SCOPE), timeout_s=30)
     with pytest.raises(FencedError):
@@ -161,7 +161,7 @@ def is_refused(producer: TransactionalProducer) -> bool:
     return False
 
 
-def test_handle_from_producer_another_producer_epoch_is_taken_only_behind_the_transaction(
+def test_handle_from_producer_another_producer_epoch_is_taken_only_after_the_transaction(
     kafka: EmbeddedKafka, make: Make, watched: Watched, topic: TopicFactory
 ) -> None:
     """Records that time out make librdkafka want a new epoch: from then on nothing is confirmed,

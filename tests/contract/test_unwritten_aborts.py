@@ -26,7 +26,6 @@ _SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     ]
 )
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
-    """Of this test's own; it soon aborts what has timed out."""
     jars = older_kafka_jars() if request.param else None
     level = 0 if request.param else 2
     with EmbeddedKafka(transaction_version=level, properties=_SOON, jars=jars) as made:

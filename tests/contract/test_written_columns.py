@@ -121,7 +121,6 @@ def _record(message: Any) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[_Bed]:
-    """Of all examples."""
     require_native()
     with MockCluster.running() as mock:
         made = _Bed(mock)
@@ -212,7 +211,6 @@ def _renamed(batch: pa.RecordBatch, topics: Mapping[str, str]) -> pa.RecordBatch
 def _written(
     bed: _Bed, path: HotPath, batches: Sequence[pa.RecordBatch], count: int | None
 ) -> tuple[list[Any], list[int]]:
-    """What is in the two topics, and how many records the sender counts for each."""
     topics = bed.topics()
     delivery, client = DeliveryLog(SCOPE), bed.clients[path]
     sender = RecordSender(client, delivery, queue_full_timeout_s=_WAIT_S, partition_count=count)

@@ -16,7 +16,7 @@ import pyspark
 from confluent_kafka import KafkaException
 
 from sluice.runtime.embedded.cache import cache_dir
-from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
+from sluice.runtime.embedded.hdfs.embedded_hdfs import takes_files
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.spark.fast_start.class_archive import find_archive
 from tests.environment.containers import Container, ContainerSpec, Engine
@@ -25,8 +25,6 @@ from tests.environment.plan import BROKERS, HDFS, WORKERS
 from tests.kit.kafka.kafka_records import admin
 from tests.kit.spark_fixture import PATIENT, quick_python
 from tests.kit.waiting import wait_for
-
-__all__ = ["DRIVERS", "Bed"]
 
 KAFKA_IMAGE = "local/kafka:4.3.1"
 HDFS_IMAGE = "local/hdfs:3.5.0"

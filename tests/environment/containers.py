@@ -11,8 +11,6 @@ from typing import Self
 
 from sluice.runtime.errors import MissingRequirementError, UnreachableError
 
-__all__ = ["Container", "ContainerSpec", "Engine"]
-
 _ANSWER_S = 600.0
 _FREEZES = 5
 _LABEL = "sluice-bed"
@@ -194,11 +192,7 @@ class Engine:
         return Container(self, spec, identity)
 
     def run(
-        self,
-        *words: str,
-        check: bool = True,
-        both: bool = False,
-        timeout_s: float = _ANSWER_S,
+        self, *words: str, check: bool = True, both: bool = False, timeout_s: float = _ANSWER_S
     ) -> str:
         """The output of Docker's command line.
 

@@ -11,8 +11,6 @@ from tests.environment.host import Link
 from tests.environment.pipeline import BedFailureError, Pipeline
 from tests.environment.plan import BROKERS, PlannedFault
 
-__all__ = ["RECOVERY_S", "Fault", "make_fault"]
-
 RECOVERY_S = 600.0
 """The longest recovery, on a machine with other work."""
 

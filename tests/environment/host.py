@@ -13,8 +13,6 @@ from pathlib import Path
 
 from sluice.runtime.errors import MissingRequirementError, UnreachableError
 
-__all__ = ["Clock", "Disk", "Link", "build_clock", "require_tools"]
-
 _TOOLS = ("docker", "ps", "nsenter", "iptables", "ip", "tc", "mount", "umount", "cc")
 _PEER = re.compile(r"eth0@if(\d+)")
 _ANSWER_S = 600.0

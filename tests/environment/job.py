@@ -45,11 +45,7 @@ def main() -> None:
         host=os.environ["BED_HOST"],
         listeners=[lines],
     )
-    source = KafkaSource(
-        bootstrap_servers=args.bootstrap,
-        topics=[args.input],
-        name="in",
-    )
+    source = KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], name="in")
     sink = KafkaSink(
         bootstrap_servers=args.bootstrap,
         topic=args.output,

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FaultEntry", "Journal", "RoundEntry", "commit_of", "read_journal"]
-
 _GIT_S = 60
 
 
@@ -118,12 +116,7 @@ def commit_of(root: Path, *, besides: Iterable[str] = ()) -> str | None:
 def _git(root: Path, *words: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", *words],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_S,
-            check=True,
+            ["git", *words], cwd=root, capture_output=True, text=True, timeout=_GIT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None

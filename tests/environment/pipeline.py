@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_history
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable
 from sluice.runtime.checker import Payload
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.feeder import Feeder
@@ -20,8 +20,7 @@ from tests.environment.plan import TRANSACTION_TIMEOUT_S
 from tests.environment.verdict import RoundVerdict, judge_all, with_sight
 from tests.environment.witness import Witness
 from tests.kit.kafka.kafka_records import create_topic, unique
-
-__all__ = ["SHAPES", "BedFailureError", "Pipeline", "Shape"]
+from tests.kit.kafka.topic_histories import read_history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +107,7 @@ class Pipeline:
         self.restarts: list[str] = []
         self.connection = KafkaConnection(bootstrap_servers=bed.bootstrap)
         self.output = create_topic(bed.bootstrap, unique("bed-out"), partitions=PARTITIONS)
-        self.source = create_topic(
-            bed.bootstrap,
-            unique("bed-in"),
-            partitions=PARTITIONS,
-        )
+        self.source = create_topic(bed.bootstrap, unique("bed-in"), partitions=PARTITIONS)
         root = f"{bed.hdfs_uri}/{self.source}"
         self._checkpoint = f"{root}/checkpoint"
         self._files = PublishedFiles(fs=open_file_system(f"{root}/data", hadoop), name="files")

@@ -6,16 +6,6 @@ from dataclasses import dataclass
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = [
-    "BROKERS",
-    "KINDS",
-    "TRANSACTION_TIMEOUT_S",
-    "Kind",
-    "PlannedFault",
-    "bursts",
-    "plan",
-]
-
 BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 HDFS = ("namenode", "datanode")
 WORKERS = ("worker-1", "worker-2")

@@ -5,8 +5,6 @@ from html import escape
 
 from tests.environment.soak import MEASURES, Sample
 
-__all__ = ["draw"]
-
 _WIDTH, _LEFT, _PANEL, _GAP, _TOP = 900, 70, 90, 34, 30
 _LINE, _TICK, _TEXT = "#0b6e4f", "#d9a441", "#24292f"
 _FONT = "font-family='sans-serif' font-size='12'"

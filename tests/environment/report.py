@@ -9,8 +9,6 @@ from sluice.runtime.errors import ConfigError
 from tests.environment.journal import Entry, FaultEntry, RoundEntry
 from tests.environment.plan import KINDS
 
-__all__ = ["put", "summary", "table"]
-
 
 def table(entries: Iterable[Entry]) -> str:
     """Faults of clean rounds by kind, as Markdown, including kinds without a fault.

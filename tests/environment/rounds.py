@@ -14,8 +14,6 @@ from tests.environment.pipeline import SHAPES, BedFailureError, Pipeline
 from tests.environment.plan import PlannedFault, bursts
 from tests.environment.verdict import RoundVerdict
 
-__all__ = ["Round", "run_round"]
-
 _START_S = 900.0
 
 

@@ -17,8 +17,6 @@ from tests.environment.containers import Container
 from tests.environment.pipeline import Pipeline
 from tests.environment.plan import WORKERS
 
-__all__ = ["MEASURES", "Sample", "Sampler", "growth", "read_samples"]
-
 _MIB = 1 << 20
 _PACE_S = 60.0
 _EVERY_S = 10.0

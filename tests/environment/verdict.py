@@ -6,10 +6,9 @@ Each record must be in every output: once, in order.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sluice.runtime.checker import History, HistoryVerdict, check_prefix
+from sluice.runtime.checker import History, HistoryVerdict
 from tests.chaos.programs import BOTH, COPY, BothVerdict, Topics
-
-__all__ = ["RoundVerdict", "judge_all", "with_sight"]
+from tests.kit.memory_checker import check_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

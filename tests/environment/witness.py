@@ -13,8 +13,6 @@ from sluice.runtime.checker import History
 from sluice.runtime.checker.records.payload import origin_of
 from tests.kit.threads.joined_thread import JoinedThread
 
-__all__ = ["Witness"]
-
 _RECORDS = 5_000
 _WAIT_S = 0.05
 _STOP_S = 120.0

@@ -27,7 +27,6 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
 
 
 def _away(broker: EmbeddedKafka, work: Callable[[], list[StateEntry]]) -> list[StateEntry]:
-    """What the task's work gives, begun without a broker."""
     found: list[list[StateEntry]] = []
     failures: list[BaseException] = []
 
@@ -48,7 +47,6 @@ def _away(broker: EmbeddedKafka, work: Callable[[], list[StateEntry]]) -> list[S
 
 
 def test_a_new_region_waits_for_its_first_producer(broker: EmbeddedKafka) -> None:
-    """Nobody has told the cluster's limits yet."""
     topic = create_topic(broker.bootstrap)
     region = region_of(broker, topic)
     broker.kill()

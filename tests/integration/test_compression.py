@@ -39,7 +39,6 @@ def fill(kafka: EmbeddedKafka, topic: str, codec: str, partition: int = 0) -> No
 
 
 def codecs_on_disk(kafka: EmbeddedKafka, topic: str) -> Counter[str]:
-    """Of the batches that hold records, in the broker's segments."""
     found: Counter[str] = Counter()
     for path in sorted((kafka.log_path.parent / "data").glob(f"{topic}-*/*.log")):
         found.update(_codecs_in(path.read_bytes()))
@@ -63,10 +62,9 @@ def source_of(kafka: EmbeddedKafka, *topics: str) -> KafkaSource:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_newest_batch_tells_whatever_stands_behind_it(
+def test_the_newest_batch_reports_whatever_stands_after_it(
     kafka: EmbeddedKafka, topic: TopicFactory, codec: str
 ) -> None:
-    """Also of a topic whose last offsets are markers of transactions."""
     name = topic()
     fill(kafka, name, codec)
     assert source_of(kafka, name).compression(timeout_s=TIMEOUT_S) == codec
@@ -121,7 +119,6 @@ def test_a_job_writes_as_its_source_is_compressed(
     codec: str,
     engine: str,
 ) -> None:
-    """Without a setting, in both engines, exactly once."""
     name, copy = topic(), topic()
     fill(kafka, name, codec)
     _copy(spark, kafka, name, copy, tmp_path, engine=engine)
@@ -132,7 +129,6 @@ def test_a_job_writes_as_its_source_is_compressed(
 def test_what_the_user_sets_wins(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """By Java's name, over a source that is compressed otherwise."""
     name, copy = topic(), topic()
     fill(kafka, name, "gzip")
     _copy(spark, kafka, name, copy, tmp_path, options={"kafka.compression.type": "lz4"})

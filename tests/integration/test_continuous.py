@@ -38,7 +38,7 @@ SICK = 1
 
 
 def slowly_failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Lets several epochs pass, and fails ``times`` lives that read one partition."""
+    """Lets several epochs pass, and fails ``times`` attempts that read one partition."""
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
         slowly(batch)
@@ -52,8 +52,6 @@ def slowly_failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa
 def test_restore_by_attempt_splits_move_between_running_tasks_that_fail(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """With every decision one split goes to the other region, whose task goes on with it in the
-    middle of an epoch; each record is written once, in its place."""
     source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     numbers = [Record(value=b"%d" % n, partition=n % PARTITIONS) for n in range(RECORDS)]
     produce(kafka.bootstrap, source, numbers)
@@ -93,9 +91,7 @@ def test_restore_by_attempt_splits_move_between_running_tasks_that_fail(
 def test_outcome_from_broker_tasks_commit_their_own_epochs_of_every_sink(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """A native commit leaves the producer's epoch as it was, one by hand raises it: so the broker
-    tells who has ended what the records name last of each id. On a machine that is too busy to
-    answer in time the driver ends some, too; not all."""
+    """On a machine that is too busy to answer in time the driver ends some, too; not all."""
     source, sinks = topic(partitions=2), [topic(partitions=2) for _ in range(2)]
     produce(
         kafka.bootstrap, source, [Record(value=b"%d" % n, partition=n % 2) for n in range(5_000)]
@@ -161,7 +157,7 @@ def dying(turns: Path) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 def test_a_task_that_dies_comes_back_alone_whatever_the_recovery_is(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, recovery: str
 ) -> None:
-    """The second attempt that this session gives it is refused, and its region begins a new life;
+    """The second attempt that this session gives it is refused, and its region begins a new attempt;
     the other one lives in one task from the first record of the run to the last."""
     source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     checkpoint, turns, prefix = tmp_path / "checkpoint", tmp_path / "turns", unique("dying")
@@ -198,13 +194,11 @@ def test_a_task_that_dies_comes_back_alone_whatever_the_recovery_is(
         written[record.partition].append(int(record.value or b""))
     assert written == {p: list(range(p, 2 * RECORDS, PARTITIONS)) for p in range(PARTITIONS)}
     attempts = lives_of(checkpoint)
-    assert len(attempts[False]) == 2, "one life in each run"
+    assert len(attempts[False]) == 2, "one attempt in each run"
     assert max(attempts[True]) > max(attempts[False]), "a later life, of the region that died alone"
 
 
 def lives_of(checkpoint: Path) -> dict[bool, set[int]]:
-    """The attempts that wrote what was decided: of the region that reads the sick partition,
-    and of the other one."""
     store = open_store(str(checkpoint))
     records = [found for place in store.slots() if (found := store.read(place)) is not None]
     attempts: dict[bool, set[int]] = defaultdict(set)
@@ -220,7 +214,6 @@ def telling_the_task(directory: Path) -> Callable[[pa.RecordBatch], pa.RecordBat
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
         context = TaskContext.get()
-        assert context is not None
         (directory / str(context.taskAttemptId())).touch()
         return slowly(batch)
 
@@ -252,7 +245,6 @@ def test_a_job_that_says_nothing_has_one_long_task_for_each_core(
     store = open_store(checkpoint)
     records = [found for place in store.slots() if (found := store.read(place)) is not None]
     assignment = records[-1].assignment
-    assert assignment is not None
     assert sorted(map(len, assignment.regions.values())) == [2, 2]
     assert len(records) > 3, "several epochs"
     assert len(list(tasks.iterdir())) == 2, "a task for each region"
@@ -273,7 +265,6 @@ def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """And the totals in the last record are those of the whole run."""
     source, sink, letters = topic(partitions=2), topic(partitions=2), topic()
     poison = {3, 4, 9_999}
     values = [b"no" if n in poison else b"%d" % n for n in range(10_000)]
@@ -300,7 +291,6 @@ def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
     assert good == Counter(value for value in values if value != b"no")
     assert len(read(kafka.bootstrap, letters)) == len(poison)
     last = open_store(str(tmp_path)).read(result.last_checkpoint_id or 0)
-    assert last is not None
     totals = [
         decode_totals(entry)
         for region in last.regions
@@ -313,7 +303,6 @@ def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
 def test_a_transform_cannot_be_continuous_and_says_so(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Before anything is written anywhere."""
     source, sink = topic(), topic()
     job = Job("refused", spark, checkpoint_dir=str(tmp_path / "c"), engine="continuous")
     job.source(

@@ -63,7 +63,6 @@ def test_the_demo_kills_and_says_nothing_was_lost(tmp_path: Path, pipeline: Path
 
 @pytest.mark.extended
 def test_the_demo_of_a_pipeline_that_doubles_fails(tmp_path: Path) -> None:
-    """Exit code 1, and the table says what is wrong."""
     with Demo(tmp_path, fault="stutter") as demo:
         assert demo.await_exit(timeout_s=PATIENCE_S) == 1, demo.log()
         assert row(demo.log(), "duplicated") != "0"

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sluice
+from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.errors import ConfigError
 from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import await_stable, end_offsets, produce, values
+from tests.kit.kafka.kafka_records import Record, await_stable, end_offsets, produce, values
 
 pytestmark = pytest.mark.integration
 
@@ -89,6 +92,44 @@ def test_trigger_is_barrier_available_now_writes_everything_once_and_ends(
     produce(kafka.bootstrap, source, [b"50"])
     finish(start(records(session, kafka, source), kafka, output, tmp_path))
     assert numbers(kafka, output) == list(range(51))
+
+
+def _end_workers() -> None:
+    """As Spark does with workers that were idle for a minute, in whatever state they are."""
+    workers = [  # children of a daemon; others run the source
+        each
+        for each in psutil.Process().children(recursive=True)
+        if "pyspark.worker" in each.cmdline() and "pyspark.worker" in each.parent().cmdline()
+    ]
+    assert workers
+    for worker in workers:
+        worker.kill()
+    psutil.wait_procs(workers)
+
+
+@pytest.mark.extended
+def test_ids_never_reused_workers_that_spark_ended_leave_no_more_ids(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Slow triggers: each finds new workers, which take the ids of the ended ones over."""
+    source, output = topic(partitions=2), topic()
+    frame = records(session, kafka, source)
+    query = start(frame, kafka, output, tmp_path, processingTime="100 milliseconds")
+    wire = TransactionWire(KafkaConnection(bootstrap_servers=kafka.bootstrap))
+    counts = []
+    try:
+        for n in range(4):
+            produce(kafka.bootstrap, source, [Record(value=b"%d" % n, partition=p) for p in (0, 1)])
+            query.processAllAvailable()
+            listing = wire.list_transactions(f"prefix-{output}/", timeout_s=60)
+            counts.append(len(listing.transactions))
+            _end_workers()
+    finally:
+        wire.close()
+        query.stop()
+    assert counts[-1] <= 6, f"3 for each of 2 tasks: {counts}"
+    assert counts[-1] == counts[1], counts
+    assert numbers(kafka, output) == sorted([*range(4)] * 2)
 
 
 def test_two_sources_of_one_topic_each_at_its_own_pace(

@@ -30,7 +30,7 @@ def test_killed_hdfs_comes_back_with_its_ports_and_files(tmp_path: Path) -> None
 
 
 def test_half_a_start_leaves_nothing() -> None:
-    """A DataNode that cannot start tells why, and its NameNode is stopped."""
+    """A DataNode that cannot start reports why, and its NameNode is stopped."""
     port, web_port = free_ports(2)
     servers = EmbeddedHdfs(
         port=port, web_port=web_port, settings={"dfs.datanode.data.dir": "/dev/null/none"}

@@ -27,11 +27,11 @@ for line in sys.stdin:
 
 
 _MOST_S = 60.0  # of ten minutes
-_WAITS_S = 1.0  # nothing tells when it has begun to wait
+_WAITS_S = 1.0  # nothing reports when it has begun to wait
 
 
 class _Poller:
-    """A process that waits as it is told, with a clock of its own."""
+    """A process that waits as it is reported, with a clock of its own."""
 
     def __init__(self, directory: Path) -> None:
         build_clock(directory / "clock.so")
@@ -71,7 +71,7 @@ def poller(tmp_path: Path) -> Iterator[_Poller]:
 
 
 @pytest.mark.parametrize("jump_s", [0, 600, -600])
-def test_a_wait_behind_a_jump_is_as_long_as_ever(poller: _Poller, jump_s: int) -> None:
+def test_a_wait_after_a_jump_is_as_long_as_ever(poller: _Poller, jump_s: int) -> None:
     """Its deadline is by the clock as it is now."""
     poller.clock.jump(jump_s)
     for wait_s in (0.01, 0.3):
@@ -80,7 +80,6 @@ def test_a_wait_behind_a_jump_is_as_long_as_ever(poller: _Poller, jump_s: int) -
 
 
 def test_a_jump_in_a_wait_changes_nothing(poller: _Poller) -> None:
-    """Neither to 600 s ahead, nor back from there."""
     for jump_s in (600, 0):
         poller.begin(3.0)
         time.sleep(_WAITS_S)

@@ -26,18 +26,12 @@ _PREPARE_S = 2400
 def _run(
     environment: Mapping[str, str], settings: Mapping[str, str], log: Path
 ) -> tuple[dict[str, Any], str]:
-    """What the program's task saw, and everything it wrote."""
     quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     loaded = f"-Xlog:class+load:file={log}"
     arguments = {**quiet, **settings, "spark.driver.extraJavaOptions": loaded}
     answer = subprocess.run(
         [sys.executable, _PROGRAM, *(f"{name}={value}" for name, value in arguments.items())],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(_ROOT),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **environment,
-        },
+        env={**os.environ, "PYTHONPATH": str(_ROOT), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         cwd=log.parent,
         capture_output=True,
         text=True,
@@ -87,7 +81,6 @@ def test_archive_that_does_not_fit_is_harmless(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_broken_archive_is_harmless(tmp_path: Path) -> None:
-    """Anything may lie in a cache."""
     content = b"no classes at all\n" * 10_000
     name = SparkClasses.of_this_process().shared.archive_name(len(content))
     (tmp_path / name).write_bytes(content)
@@ -126,7 +119,6 @@ def test_workers_draw_different_numbers() -> None:
 
 
 def _prepared(directory: Path, *words: str) -> str:
-    """What Python says of the modules that it loads when it is started as Spark's JVM does."""
     library = Path(pyspark.__file__).parent / "python" / "lib"
     path = [*library.glob("*.zip"), _QUICK_PYTHON, _ROOT, directory]
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -143,7 +135,6 @@ def _prepared(directory: Path, *words: str) -> str:
 
 
 def test_processes_of_a_source_run_pysparks_files(tmp_path: Path) -> None:
-    """Nothing is compiled anew; what is none of Spark's processes keeps its search path."""
     said = _prepared(tmp_path, "-m", "pyspark.find_spark_home")
     assert "import 'pyspark'" in said
     assert "pyspark.zip/pyspark" not in said
@@ -161,7 +152,6 @@ def test_who_plans_a_source_forks_with_what_it_needs(tmp_path: Path) -> None:
 
 
 def test_a_sitecustomize_of_the_users_own_is_run(tmp_path: Path) -> None:
-    """Ours stands in front of it."""
     (tmp_path / "sitecustomize.py").write_text("import smtplib\n", "utf-8")
     assert "import 'smtplib'" in _prepared(tmp_path, "-m", "pyspark.find_spark_home")
 

@@ -92,19 +92,14 @@ def files_of(directory: Path) -> list[str]:
 
 
 def staged_below(directory: Path) -> list[str]:
-    """All files but the record of who had the staging last."""
     return [name for name in files_of(directory) if not name.endswith(f"/{LEASE_FILE}")]
 
 
-def test_a_chained_job_writes_files_once_and_goes_on(
+def test_a_chained_job_writes_files_once_and_continues(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Each record is one row, in its own types; a second run adds what is new; none is staged."""
     source, target = topic(partitions=2), tmp_path / "out" / "orders"
-    first = [
-        Record(value=b"a", key=b"k", partition=0),
-        Record(value=None, key=None, partition=1),
-    ]
+    first = [Record(value=b"a", key=b"k", partition=0), Record(value=None, key=None, partition=1)]
     for records in (first, [Record(value=b"late", partition=0)]):
         produce(kafka.bootstrap, source, records)
         run(
@@ -175,11 +170,7 @@ def test_kafka_and_files_get_the_same_rows_of_one_run_of_the_frame(
 
 @pytest.mark.parametrize("format_name", ["parquet", "orc", "json", "csv"])
 def test_partition_directories_are_sparks_own(
-    spark: SparkSession,
-    kafka: EmbeddedKafka,
-    topic: TopicFactory,
-    tmp_path: Path,
-    format_name: str,
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, format_name: str
 ) -> None:
     """Values that a path must escape come back as they were, in each format."""
     source, target = topic(partitions=3), tmp_path / "out" / "rows"
@@ -265,8 +256,7 @@ def test_a_batch_whose_rows_are_all_left_out_writes_no_file(
     format_name: str,
     left: str,
 ) -> None:
-    """Spark writes an empty file for it, or a header; no reader sees one. Of a plan that it finds
-    empty by itself it counts no rows."""
+    """Spark writes an empty file for it, or a header; no reader sees one."""
     source, target = topic(), tmp_path / "out" / "rows"
     options = {"header": "true"} if format_name == "csv" else {}
     produce(kafka.bootstrap, source, [b"a", b"b"])
@@ -286,7 +276,6 @@ def test_a_batch_whose_rows_are_all_left_out_writes_no_file(
 def test_the_example_writes_what_its_help_says(
     kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """As a user starts it; and ``sluice files`` finds its files published."""
     source, target, checkpoint = topic(partitions=2), tmp_path / "lake" / "rows", tmp_path / "chk"
     produce(kafka.bootstrap, source, [Record(value=b"%d" % n, partition=n % 2) for n in range(4)])
     flags = {
@@ -330,7 +319,6 @@ def test_what_a_format_does_not_take_is_said_before_anything_is_written(
     column: str,
     partition_by: list[str],
 ) -> None:
-    """By column, at the start; nothing is made, not even a checkpoint."""
     job, stream = bounded(spark, kafka, "never-read", tmp_path)
     sink = HdfsSink(str(tmp_path / "out" / "rows"), format=format_name, partition_by=partition_by)
     stream.transform(lambda frame: frame.selectExpr("key", column)).sink(sink)
@@ -370,7 +358,6 @@ def test_options_that_a_writer_does_not_take_are_said_before_anything_is_written
 def test_options_that_a_writer_takes_are_no_reason_to_refuse(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """In any case of their names."""
     sink = HdfsSink(
         str(tmp_path / "out" / "rows"),
         format="csv",
@@ -405,7 +392,6 @@ def test_fields_of_a_struct_that_differ_in_case_alone_are_said_before_anything_i
 def test_columns_that_differ_in_case_alone_are_said_before_anything_is_written(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path, settings: dict[str, list[str]]
 ) -> None:
-    """Spark's writer takes them for one."""
     job, stream = bounded(spark, kafka, "never-read", tmp_path)
     sink = HdfsSink(str(tmp_path / "out" / "rows"), **settings)
     columns = ("value", "topic AS day", "topic AS Day")
@@ -436,7 +422,7 @@ def test_lease_guards_outputs_a_job_on_a_copy_of_a_running_job_s_checkpoints_is_
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """It is the same job: it would publish the same rows once more, and delete what the other one
-    stages. The one that runs goes on, and each record is one row."""
+    stages. The one that runs continues, and each record is one row."""
     source, target, count = topic(partitions=1), tmp_path / "out" / "orders", 60
     produce(kafka.bootstrap, source, [Record(value=b"a", partition=0)] * count)
 

@@ -48,14 +48,12 @@ def with_table(change: Function) -> Function:
 
 
 def value_of(change: Function) -> Function:
-    """What is left is one value."""
     return lambda records: change(records).selectExpr("'x' AS value")
 
 
 def looked(
     spark: SparkSession, function: Function, *, output_mode: str | None = None
 ) -> PlanAnalysis:
-    """At a pipeline of one transform."""
     pipeline = Pipeline(KafkaSource(bootstrap_servers="nowhere:1", topics=["in"]))
     Stream(pipeline).transform(function, output_mode=output_mode)
     return analyse_plan(spark, pipeline)
@@ -90,20 +88,16 @@ STATEFUL: dict[str, Function] = {
 def test_steps_are_classed_as_spark_classes_them(
     spark: SparkSession, function: Function, keeps_state: bool
 ) -> None:
-    """Also inside what a WITH has given a name, and never those of a table."""
     assert looked(spark, function).keeps_state is keeps_state
 
 
 def test_a_name_that_is_used_twice_reads_its_stream_twice(spark: SparkSession) -> None:
-    """As Spark runs it; a checkpoint holds one position."""
     twice = by_sql(f"{NAMED} SELECT value FROM even UNION ALL SELECT value FROM even")
     with pytest.raises(ConfigError, match="its source twice"):
         looked(spark, twice)
 
 
 def test_a_frame_without_a_state_has_no_whole_result_to_give(spark: SparkSession) -> None:
-    """Spark would say so, and each record's rows would be given once, which is not what was asked
-    for; with a state, and in the other modes, it runs."""
     sorted_ = value_of(lambda records: records.select("key"))
     with pytest.raises(ConfigError, match=r"without a state .*output_mode=complete"):
         looked(spark, sorted_, output_mode="complete")
@@ -123,7 +117,6 @@ def test_a_frame_without_a_state_has_no_whole_result_to_give(spark: SparkSession
 def test_a_transform_gives_a_frame_of_its_stream(
     spark: SparkSession, function: Any, said: str
 ) -> None:
-    """Else somebody's query, or Python, would fail in its place, and say less."""
     with pytest.raises(ConfigError, match=said):
         looked(spark, function)
 
@@ -169,7 +162,6 @@ class Counter(StatefulProcessor):
 
 
 def counter(records: DataFrame, initial: GroupedData | None) -> DataFrame:
-    """As state of the user's own."""
     return records.groupBy("key").transformWithState(
         Counter(), "value string", "append", "processingTime", initialState=initial
     )
@@ -197,7 +189,6 @@ def test_a_state_to_begin_with_is_refused(spark: SparkSession) -> None:
 def test_a_whole_result_changes_with_records_alone_where_nothing_has_timeouts(
     spark: SparkSession, below: Function, repeats: bool
 ) -> None:
-    """What times out below an aggregation changes its result while nothing comes."""
     look = looked(spark, value_of(lambda all_: below(all_).groupBy().count()))
     assert look.repeats_result is repeats
 
@@ -205,7 +196,6 @@ def test_a_whole_result_changes_with_records_alone_where_nothing_has_timeouts(
 def test_a_statement_with_named_queries_runs(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """From one topic to another."""
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"%d" % n for n in range(6)])
     job = Job("named", spark, checkpoint_dir=str(tmp_path), interval_s=0.2)

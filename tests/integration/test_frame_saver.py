@@ -125,7 +125,7 @@ def test_a_write_that_fails_leaves_nothing_of_the_tasks_that_were_done(
 def test_files_of_a_task_that_are_not_here_stop_the_epoch(
     spark: SparkSession, tmp_path: Path, format_name: str, partition_by: tuple[str, ...]
 ) -> None:
-    """Text does not tell how many rows it has, but which tasks wrote it."""
+    """Text does not report how many rows it has, but which tasks wrote it."""
     found = saved(spark, tmp_path / "whole", format_name=format_name, partition_by=partition_by)
     assert found.rows == 75
     assert len(found.files) == 3 * 2 ** len(partition_by)

@@ -88,7 +88,7 @@ def test_exactly_one_client_wins_each_race(uri: str, hadoop_client: Any) -> None
 
 
 @pytest.mark.extended
-def test_hung_name_node_is_a_typed_error_and_publishing_goes_on_later(
+def test_hung_name_node_is_a_typed_error_and_publishing_continues_later(
     stopped_name_node: EmbeddedHdfs, store: CheckpointStore, uri: str, hasty_hadoop_client: Any
 ) -> None:
     """Every call ends within the bound; asked again when it answers, the place has one record."""
@@ -160,7 +160,7 @@ class _LosesTheAnswer(HadoopFileSystem):
 def test_timed_out_rename_leaves_one_record_whichever_it_is(
     hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any, hasty_hadoop_client: Any
 ) -> None:
-    """Whether a call that timed out is still carried out is the NameNode's affair (both seen)."""
+    """Whether a call that timed out is still done is the NameNode's affair (both seen)."""
     store = CheckpointStore(_HangsAtRename(uri, hasty_hadoop_client, _name_node(hdfs)))
     assert store.publish(record(0), timeout_s=1) is PublishOutcome.UNKNOWN
     _name_node(hdfs).resume()
@@ -192,7 +192,6 @@ def _name_node(hdfs: EmbeddedHdfs) -> ServerProcess:
 
 
 def test_unreachable_name_node_is_a_typed_error_in_time(hadoop_client: Any) -> None:
-    """Nothing listens there."""
     began = time.monotonic()
     with pytest.raises(StorageError, match="NameNode"):
         open_store("hdfs://127.0.0.1:1/x", hadoop_client).publish(record(0), timeout_s=1)
@@ -223,7 +222,6 @@ def test_two_name_nodes_of_which_none_is_there_are_a_typed_error_in_time(
 
 
 def test_a_private_file_is_its_owners_alone(uri: str, hadoop_client: Any) -> None:
-    """Whatever the umask, also when it takes the place of an older one."""
     fs = HadoopFileSystem(uri, hadoop_client)
     fs.replace("_command", b"for everybody")
     fs.replace("_command", b"a token", is_private=True)
@@ -238,7 +236,7 @@ def test_a_private_file_is_its_owners_alone(uri: str, hadoop_client: Any) -> Non
 def test_missing_permission_is_its_own_error(
     store: CheckpointStore, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused by the NameNode: told at once, not tried until the time-out; reading is allowed."""
+    """Refused by the NameNode: reported at once, not tried until the time-out; reading is allowed."""
     store.publish(record(0), timeout_s=300)
     monkeypatch.setenv("HADOOP_USER_NAME", "stranger")
     with hadoop_jvm() as jvm:
@@ -253,7 +251,6 @@ def test_missing_permission_is_its_own_error(
 
 @pytest.mark.extended
 def test_records_survive_kill_9_of_both_servers(store: CheckpointStore, hdfs: EmbeddedHdfs) -> None:
-    """What was answered as published is there after `kill -9` of NameNode and DataNode."""
     assert hdfs.name_node is not None
     assert hdfs.data_node is not None
     store.publish(record(0), timeout_s=300)

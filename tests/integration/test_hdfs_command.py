@@ -25,7 +25,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def ports() -> tuple[int, int]:
-    """Of the NameNode, and of its pages."""
     port, web_port = free_ports(2)
     return port, web_port
 

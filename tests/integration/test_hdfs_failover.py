@@ -37,9 +37,7 @@ def _takes_files(fs: HadoopFileSystem) -> bool:
     return True
 
 
-def test_all_go_on_with_the_name_node_that_is_active(ha: HaHdfs) -> None:
-    """Where none is, they say that it is to be waited for; the other one knows what the first has
-    answered, also when that was killed."""
+def test_all_continue_with_the_name_node_that_is_active(ha: HaHdfs) -> None:
     address = WebHdfsAddress(name_nodes=ha.web_addresses, user=getpass.getuser())
     files = WebHdfsTaskFiles(address=address)
 

@@ -9,11 +9,10 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.verify.topic_history import (
     await_readable,
-    read_history,
     read_records,
     topic_ends,
 )
-from sluice.runtime.checker import Payload, SpilledPrefix, check, expect
+from sluice.runtime.checker import Payload, SpilledPrefix
 from sluice.runtime.errors import SourceChangedError, UnreachableError
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import (
@@ -23,6 +22,8 @@ from tests.kit.kafka.kafka_records import (
     produce,
     produce_transaction,
 )
+from tests.kit.kafka.topic_histories import read_history
+from tests.kit.memory_checker import check, expect
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -90,7 +91,6 @@ def test_a_missing_topic_is_named(kafka: EmbeddedKafka) -> None:
 def test_an_observer_sees_a_prefix_and_when(
     kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """It sees only what is committed, each commit at its time."""
     name = topic(partitions=PARTITIONS)
     with SpilledPrefix(tmp_path / "seen", buffered_records=RECORDS) as seen:
         with Observer(connect(kafka), name, seen=seen) as observer:

@@ -86,7 +86,7 @@ def _native() -> None:
     require_native()
 
 
-# --- reading ------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _read(kafka: EmbeddedKafka, path: str, splits: Sequence[SplitRange], **more: Any) -> pa.Table:
@@ -178,7 +178,7 @@ def test_read_committed_end_both_paths_read_the_same_in_many_examples(
     _compare_reads(kafka, data)
 
 
-# --- writing ------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 class _Registry:
@@ -294,8 +294,6 @@ def _with_header_names(names: Sequence[Sequence[bytes]]) -> pa.RecordBatch:
 def test_both_paths_name_the_record_whose_header_is_not_utf_8(
     kafka: EmbeddedKafka, bad: bytes
 ) -> None:
-    """Among records without headers and with others, of which some are not ASCII; never another
-    name in its place, and without headers it is read."""
     ones = [[], [b"a", b"b"], [], [b"g", "ü".encode(), b""], [b"n", bad, b"o"], [], [b"z"]]
     topic = _written(kafka, "native", [_with_header_names(ones)])
     before, whole = _split(topic, 1, 0, 4), _split(topic, 1, 0, len(ones))
@@ -311,7 +309,6 @@ def test_both_paths_name_the_record_whose_header_is_not_utf_8(
 
 
 def test_a_record_with_more_headers_than_librdkafka_reads_is_an_error(kafka: EmbeddedKafka) -> None:
-    """And not a record without any; where nobody asks for headers it is read."""
     most = 100_000
     ones = [[b"a"], [b""] * most, [], [b""] * (most + 1)]
     topic = _written(kafka, "native", [_with_header_names(ones)])
@@ -326,7 +323,9 @@ def test_a_record_with_more_headers_than_librdkafka_reads_is_an_error(kafka: Emb
     assert _read(kafka, "plain", [whole])["headers"][3].as_py() is None
 
 
-def test_a_comparison_without_headers_goes_on_where_one_is_not_utf_8(kafka: EmbeddedKafka) -> None:
+def test_a_comparison_without_headers_continues_where_one_is_not_utf_8(
+    kafka: EmbeddedKafka,
+) -> None:
     records = [_with_header_names([[b"a"], [b"\xff"]])]
     topic, copy = (_written(kafka, "native", records) for _ in range(2))
     for each in (topic, copy):
@@ -338,13 +337,12 @@ def test_a_comparison_without_headers_goes_on_where_one_is_not_utf_8(kafka: Embe
     assert result.exit_code == 0, result.output
 
 
-# --- delivery errors ----------------------------------------------------------------------------
+# --- delivery errors ------------------------------------------------------------------------------
 
 
 def _refused(
     kafka: EmbeddedKafka, path: str, topic: str, batches: Sequence[pa.RecordBatch]
 ) -> tuple[str, dict[str, object]]:
-    """What the transactional writer says of the record that the broker refuses."""
     sink = KafkaSink(
         bootstrap_servers=kafka.bootstrap,
         topic=topic,
@@ -371,7 +369,6 @@ def _write_and_pre_commit(writer: SinkWriter, batches: Sequence[pa.RecordBatch])
 
 @pytest.fixture
 def aborts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether the broker acknowledged each abort; who is not answered leaves it to a sweep."""
     found: list[bool] = []
     abort = TransactionalProducer.abort
 

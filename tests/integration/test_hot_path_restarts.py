@@ -1,11 +1,11 @@
-"""Partitions that stop and begin anew while their records are in flight; on both paths.
+"""Partitions that stop and begin again while their records are in flight; on both paths.
 
 The loss that this excludes: records of an assignment that is over, or that came in between, are
 taken for what follows the new position, or are dropped where nobody looks. An earlier native path
 forwarded partitions to a queue of its own; librdkafka undoes that when it stops a partition, and
 records that came before it was renewed lay in another queue and were never read. Here records come
 out of the consumer's own queue alone, by the call that ``consume()`` makes, which leaves outdated
-ones out by their version. So behind each restart the first record is that of the new position, the
+ones out by their version. So after each restart the first record is that of the new position, the
 next ones follow without a gap, and the other partitions lose none.
 """
 
@@ -71,7 +71,7 @@ class Reader:
         self.pooled.consumer.assign([TopicPartition(*key, 0) for key in keys])
 
     def restart(self, slot: int, offset: int) -> None:
-        """As the reader does behind a loss, or where a partition is not there for a while."""
+        """As the reader does after a loss, or where a partition is not there for a while."""
         self.fetcher.forget(slot)
         self.pooled.consumer.incremental_unassign([TopicPartition(self.topic, slot)])
         self.pooled.consumer.incremental_assign([TopicPartition(self.topic, slot, offset)])
@@ -129,7 +129,7 @@ def _gapped(kafka: EmbeddedKafka, name: str) -> list[Stream]:
     return [Stream(offsets) for offsets in expected]
 
 
-def test_read_committed_end_a_partition_that_begins_anew_elsewhere_loses_and_doubles_nothing(
+def test_read_committed_end_a_partition_that_begins_again_elsewhere_loses_and_doubles_nothing(
     kafka: EmbeddedKafka, topic: TopicFactory, pooled: PooledConsumer
 ) -> None:
     """Sixty times, forward and back, among aborted records and markers, with all queues full."""
@@ -142,7 +142,7 @@ def test_read_committed_end_a_partition_that_begins_anew_elsewhere_loses_and_dou
         reader.restart(slot, chance.choice(reader.streams[slot].offsets))
         for _ in range(chance.randrange(4)):
             reader.fetch(chance.choice([1, 7, 500, 10_000]))
-    # Whatever is under way still, each partition goes on to its end.
+    # Whatever is under way still, each partition continues to its end.
     wait_for(
         lambda: reader.fetch(10_000) == 0 and len(reader.ended) == PARTITIONS,
         what="all ends",
@@ -160,7 +160,6 @@ def test_read_committed_end_a_partition_that_begins_anew_elsewhere_loses_and_dou
 def test_read_committed_end_what_was_taken_ahead_of_a_restart_is_let_go(
     kafka: EmbeddedKafka, topic: TopicFactory, pooled: PooledConsumer
 ) -> None:
-    """Of records too large for one batch some wait here: librdkafka cannot leave those out."""
     chance = random.Random(20_261_123)
     name = topic(partitions=2)
     produce(

@@ -41,7 +41,6 @@ Copy = Callable[[list[Record], str | None, Callable[[Stream], Stream]], str]
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, Any]:
-    """What the page defines, as in a user's program: by value in what goes to the workers."""
     found: dict[str, Any] = {"__name__": "__main__"}
     for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.M):
         if "def " in block:
@@ -157,7 +156,6 @@ def framed(number: int, value: dict[str, object]) -> bytes:
 def test_each_record_is_read_with_its_writers_schema_of_a_registry(
     registry: HTTPServer, shown: dict[str, Any]
 ) -> None:
-    """As in a worker, which has a copy; each schema is asked for once."""
     url = f"http://127.0.0.1:{registry.server_port}"
     made = cloudpickle.loads(cloudpickle.dumps(shown["FromRegistry"](url, NEW)))
     column = pa.array([framed(7, {"id": 1}), None, framed(7, {"id": 2})])

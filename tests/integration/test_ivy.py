@@ -52,17 +52,18 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_fetched_once_and_then_taken_from_the_cache(jar: Path) -> None:
+def test_fetched_once_and_then_taken_from_the_cache(
+    jar: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The second call says nothing and needs no repository; a damaged cache is fetched again."""
-    said: list[str] = []
     bundle = _bundle(_sha256(jar))
-    directory = fetch(bundle, report=said.append)
+    directory = fetch(bundle)
     assert [path.name for path in directory.iterdir()] == ["thing-1.jar"]
-    assert len(said) == 2
-    assert fetch(bundle, report=said.append) == directory
-    assert len(said) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    assert fetch(bundle) == directory
+    assert not capsys.readouterr().err
     (directory / "thing-1.jar").unlink()
-    fetch(bundle, report=said.append)
+    fetch(bundle)
     assert _sha256(directory / "thing-1.jar") == _sha256(jar)
 
 
@@ -71,19 +72,17 @@ def test_other_bytes_than_the_pinned_ones_are_refused_and_not_kept(
 ) -> None:
     """A repository in between that serves something else is caught."""
     with pytest.raises(MissingRequirementError, match="has a wrong checksum"):
-        fetch(_bundle("0" * 64), report=lambda _: None)
+        fetch(_bundle("0" * 64))
     assert not (tmp_path / "cache" / "thing-1").exists()
 
 
 def test_absent_artifact_is_a_typed_error(jar: Path) -> None:
-    """As without a network: what, the resolver's reason, and what to do."""
     with pytest.raises(MissingRequirementError, match="thing-2 could not be downloaded") as caught:
-        fetch(_bundle("0" * 64, version="2"), report=lambda _: None)
+        fetch(_bundle("0" * 64, version="2"))
     assert "not found" in str(caught.value.args[1]["reason"])
 
 
 def test_two_processes_fetch_once(jar: Path) -> None:
-    """Both get the whole directory; one of them fetched."""
     program = (
         "from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch\n"
         "print(fetch(Bundle(name='thing-1', artifacts=(Artifact(organisation='org', name='thing',"

@@ -60,7 +60,6 @@ def copy_job(
 def test_copy_keeps_key_headers_partition_and_null(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Byte for byte, in order per partition; a second run reads only what is new."""
     source, sink = topic(partitions=2), topic(partitions=2)
     given = [
         Record(value=b"a", key=b"k", headers=(("h", b"1"), ("h", None)), partition=0),
@@ -101,8 +100,6 @@ def test_retained_checkpoints_are_bounded(
 def test_a_job_starts_from_an_older_checkpoint_when_its_newest_is_damaged(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """As the refusal says. What the older one does not know of is written again, by the user's
-    wish; nothing is lost, later runs go on from there, and the damaged file is left for a look."""
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"1"])
     older = copy_job(spark, kafka, source, sink, tmp_path).run().last_checkpoint_id
@@ -194,7 +191,7 @@ def count_job(
     return job
 
 
-def test_state_goes_on_after_a_restart(
+def test_state_continues_after_a_restart(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Counts continue where the last decided checkpoint left them; what a later Sluice needs to
@@ -208,13 +205,11 @@ def test_state_goes_on_after_a_restart(
     assert found == sorted(set(found))
     store = open_store(str(tmp_path))
     record = store.read(store.slots()[-1])
-    assert record is not None
     (region,) = record.regions
     assert region.query_id
     assert region.batch_id
     assert region.offset_log_version == 2
     state = region.state
-    assert state is not None
     assert state.provider.endswith("RocksDBStateStoreProvider")
     assert (state.state_version, state.state_partitions) == (region.batch_id + 1, 2)
     assert state.operators == ((0, "stateStoreSave"),)
@@ -227,8 +222,6 @@ def test_state_goes_on_after_a_restart(
 def test_restore_by_attempt_state_goes_back_with_an_older_checkpoint(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Counts go on from those of the checkpoint that was asked for, and what was left behind is out
-    of reach."""
     source, sink, directory = topic(), topic(), str(tmp_path)
 
     def run(restore_from: int | None = None) -> int:
@@ -318,7 +311,6 @@ def test_directory_of_another_job_is_refused(
 
 
 def test_a_job_without_a_source_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Before anything is made."""
     with pytest.raises(ConfigError, match="nothing to do"):
         Job("empty", spark, checkpoint_dir=str(tmp_path)).run()
     assert list(tmp_path.iterdir()) == []
@@ -327,7 +319,6 @@ def test_a_job_without_a_source_is_refused(spark: SparkSession, tmp_path: Path) 
 def test_a_chained_function_may_use_broadcast_variables_and_accumulators(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """As in any other function that Spark runs in its workers."""
     source, sink = topic(), topic()
     produce(kafka.bootstrap, source, [b"a", b"b"])
     suffix = spark.sparkContext.broadcast(b"?")

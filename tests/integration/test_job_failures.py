@@ -1,4 +1,4 @@
-"""A Job whose epochs fail: it goes on as often as `tolerable_failures`, or its restart strategy,
+"""A Job whose epochs fail: it continues as often as `tolerable_failures`, or its restart strategy,
 says; exactly."""
 
 import threading
@@ -126,8 +126,8 @@ def test_ids_never_reused_a_task_that_fails_is_retried_alone(bed: Bed) -> None:
 
 
 @pytest.mark.extended
-def test_a_job_goes_on_after_as_many_failures_as_it_tolerates(bed: Bed) -> None:
-    """Each failed epoch is read again by a new life of the region, and written once."""
+def test_a_job_continues_after_as_many_failures_as_it_tolerates(bed: Bed) -> None:
+    """Each failed epoch is read again by a new attempt of the region, and written once."""
     step = failing(bed.turns, times=2)
     bed.run(lambda stream: stream.map_batches(step), tolerable_failures=2)
     assert bed.written() == list(range(RECORDS))
@@ -135,7 +135,7 @@ def test_a_job_goes_on_after_as_many_failures_as_it_tolerates(bed: Bed) -> None:
 
 @pytest.mark.extended
 def test_one_failure_more_ends_the_job_and_shows_nothing(bed: Bed) -> None:
-    """The error says how often, and what the function raised; the next start goes on exactly."""
+    """The error says how often, and what the function raised; the next start continues exactly."""
     step = failing(bed.turns, times=2)
     with pytest.raises(RegionGivenUpError, match=r"failures=2 .*error=ValueError: not this time]"):
         bed.run(lambda stream: stream.map_batches(step), tolerable_failures=1)
@@ -146,7 +146,7 @@ def test_one_failure_more_ends_the_job_and_shows_nothing(bed: Bed) -> None:
 
 @pytest.mark.extended
 def test_a_region_that_its_strategy_gives_up_ends_the_job_and_shows_nothing(bed: Bed) -> None:
-    """The error names the region, and the function's own; the next start goes on exactly, with as
+    """The error names the region, and the function's own; the next start continues exactly, with as
     many attempts as the first."""
     step = failing(bed.turns, times=3)
     strategy = FixedDelayRestart(attempts=1, delay_s=0.5)
@@ -166,7 +166,7 @@ def test_an_expired_epoch_is_stopped_and_read_again(bed: Bed) -> None:
 
 
 def test_state_is_exact_over_a_failure(bed: Bed) -> None:
-    """The region's next life begins with the state of the last decision (`restore-by-attempt` and
+    """The region's next attempt begins with the state of the last decision (`restore-by-attempt` and
     `stateful-replay`)."""
     bed.spark.conf.set("spark.sql.shuffle.partitions", "2")
 

@@ -1,6 +1,7 @@
 """The sink's writers on a real broker: what is refused, and what is left of it: nothing."""
 
 import socket
+import time
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,13 @@ from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.cluster_limits import LimitsAnswer, fetch_limits
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import SinkWriter
-from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeliveryError,
+    FencedError,
+    UnreachableError,
+)
 from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.sink_region import (
     Region,
@@ -62,6 +69,52 @@ def test_pre_commit_confirmed_a_record_that_is_too_large_stops_the_epoch(
     assert where["code"] == "MSG_SIZE_TOO_LARGE"
     assert (where["source_topic"], where["source_partition"]) == ("orders", 3)
     assert where["source_offset"] == 501
+    await_stable(kafka.bootstrap, name)
+    assert values(kafka.bootstrap, name) == []
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "remedy"),
+    [
+        ("ahead", "INVALID_TIMESTAMP", "Clamp or drop"),
+        ("two ahead", "INVALID_TIMESTAMP", "Clamp or drop"),
+        ("no key", "INVALID_RECORD", "Give each record a key"),
+    ],
+)
+def test_pre_commit_confirmed_the_refused_record_is_named_and_no_innocent_one(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str, case: str, code: str, remedy: str
+) -> None:
+    """Offset 520 is refused, 533 is the largest. The plain path does not get the broker's names,
+    and has the range alone."""
+    name = topic(config={"cleanup.policy": "compact"} if case == "no key" else {})
+    now_ms = round(time.time() * 1000)
+    bad = {20, 21} if case == "two ahead" else {20}
+    is_late = case != "no key"
+    batch = rows(
+        key=[None if n in bad and not is_late else b"k" for n in range(60)],
+        value=[b"x" * (200 if n == 33 else 10) for n in range(60)],
+        timestamp=pa.array(
+            [now_ms + (2 * HOUR_MS if n in bad and is_late else 0) for n in range(60)],
+            pa.timestamp("ms", "UTC"),
+        ),
+        topic=["orders"] * 60,
+        partition=pa.array([0] * 60, pa.int32()),
+        offset=pa.array(range(500, 560), pa.int64()),
+    )
+    region = region_of(kafka, name, hot_path=hot_path)
+    region.source_ranges = (SOURCE,)
+    with pytest.raises(DeliveryError, match=remedy) as caught:
+        region.write(batch)
+    where = caught.value.args[1]
+    assert where["code"] == code
+    if hot_path == "plain":
+        assert where["source_ranges"] == "orders-3[500,600)"
+        assert "source_offset" not in where
+    else:
+        assert where["source_offset"] == 520
     await_stable(kafka.bootstrap, name)
     assert values(kafka.bootstrap, name) == []
 

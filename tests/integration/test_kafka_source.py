@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from sluice import KafkaSource
+from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import AuthenticationError, DataLostError, UnreachableError
@@ -70,6 +70,39 @@ def test_records_are_kept_byte_for_byte(
     assert {row["topic"] for row in found} == {name}
     assert [row["offset"] for row in found] == [0, 1, 2, 3]
     assert {row["timestampType"] for row in found} == {0}
+
+
+def test_old_records_that_an_output_would_delete_at_once_are_named(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    """Its retention is shorter than they are old; by the time of arrival they would stay."""
+    name = topic(partitions=2, config={"retention.ms": "-1"})
+    now_ms = round(time.time() * 1000)
+    old = [Record(value=b"old", partition=0, timestamp_ms=now_ms - 864_000_000)] * 3
+    produce(kafka.bootstrap, name, [*old, *(Record(value=b"new", partition=p) for p in (0, 1))])
+    week = {"retention.ms": "604800000"}
+    outputs = [
+        topic(config=week),
+        topic(config={**week, "message.timestamp.type": "LogAppendTime"}),
+        topic(config={"retention.ms": "-1"}),
+        unique("missing"),
+    ]
+    made = source(kafka, name)
+    enumerator, positions = start(made)
+    enumerator.close()
+
+    def outlived(read: KafkaSource, output: str, splits: tuple[SplitRange, ...]) -> str | None:
+        sink = KafkaSink(
+            bootstrap_servers=kafka.bootstrap, topic=output, transactional_id_prefix=output
+        )
+        return read.outlived(sink, splits, timeout_s=PATIENCE_S)
+
+    found = [outlived(made, output, positions) for output in outputs]
+    text = f"topic={outputs[0]} retention.ms=604800000 partitions=1 ({name}-0[0,3))"
+    assert found == [text, None, None, None]
+    assert outlived(source(kafka, name, columns=["value"]), outputs[0], positions) is None
+    read = tuple(dataclasses.replace(split, end_offset=3) for split in positions)
+    assert outlived(made, outputs[0], read) is None
 
 
 def test_many_records_of_many_partitions_come_once_and_in_order(

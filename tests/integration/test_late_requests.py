@@ -66,8 +66,6 @@ def bed(kafka_behind: ProxiedKafka) -> Iterator[LateBed]:
 def test_outcome_from_broker_an_endtxn_that_was_held_changes_no_later_transaction(
     bed: LateBed, late_s: float, who: str
 ) -> None:
-    """Held on its way; somebody else ends the transaction, the id is initialised again and the next
-    one written: what arrives then is refused, and who sent it never calls the old one lost."""
     is_native = who == "native commit"
     first = bed.far_writer() if is_native else bed.harness.open()
     first.produce(3)
@@ -138,8 +136,6 @@ def test_outcome_from_broker_an_endtxn_that_comes_twice_changes_no_later_transac
 
 
 def test_outcome_from_broker_why_a_producer_carries_one_transaction_only(bed: LateBed) -> None:
-    """What the rule forbids: the same producer goes on, with the same epoch, and the EndTxn of its
-    first transaction commits the second one, which nobody has decided. So this bed can tell."""
     producer = bed.far_writer()
     producer.produce(3)
     noted = bed.proxy.note(END_TXN)
@@ -158,7 +154,6 @@ def test_outcome_from_broker_why_a_producer_carries_one_transaction_only(bed: La
 def test_outcome_from_broker_a_commit_whose_answer_is_lost_is_committed_once(
     bed: LateBed, who: str
 ) -> None:
-    """The connection breaks behind the request: whoever asks again, it is never called lost."""
     writer = bed.far_writer() if who == "native commit" else bed.harness.open()
     writer.produce(3)
     entry = committable(writer.identity)
@@ -193,11 +188,9 @@ def test_handle_from_producer_an_addpartitions_that_comes_twice_adds_nothing_to_
     bed.expect_untouched(later, records=5, before=3)
 
 
-def test_outcome_from_broker_an_addpartitions_behind_a_native_commit_loses_and_doubles_nothing(
+def test_outcome_from_broker_an_addpartitions_after_a_native_commit_loses_and_doubles_nothing(
     bed: LateBed,
 ) -> None:
-    """The id has not gone on, so the broker begins an empty transaction of the same epoch: the
-    verdict takes it for the one that was decided, ends it, and what was visible stays as it was."""
     writer = bed.far_writer()
     noted = bed.proxy.note(ADD_PARTITIONS_TO_TXN)
     writer.produce(3)
@@ -211,11 +204,11 @@ def test_outcome_from_broker_an_addpartitions_behind_a_native_commit_loses_and_d
     assert bed.harness.visible() == 3
 
 
-def test_outcome_from_broker_a_transaction_that_may_begin_again_behind_its_commit_is_never_pre_committed(
+def test_outcome_from_broker_a_transaction_that_may_begin_again_after_its_commit_is_never_pre_committed(
     bed: LateBed, late_s: float
 ) -> None:
     """The client gives the request up and sends it again, and the flush is done. If it were
-    committed then, and its epoch begun anew by what comes late, the broker would describe it as
+    committed then, and its epoch begun again by what comes late, the broker would describe it as
     aborted once that has timed out: lost, to be written again, and visible."""
     sink = KafkaSink(
         bootstrap_servers=bed.behind.proxied,
@@ -240,8 +233,6 @@ def test_outcome_from_broker_a_transaction_that_may_begin_again_behind_its_commi
 def test_ids_never_reused_a_transaction_that_begins_when_its_writer_is_dead_is_swept(
     bed: LateBed, late_s: float
 ) -> None:
-    """AddPartitionsToTxn on its way while its writer dies and the next start sweeps: it opens a
-    transaction that nobody owns. The sweeps that follow end it; what was decided shows."""
     writer = bed.far_writer()
     held = bed.proxy.hold(ADD_PARTITIONS_TO_TXN)
     transaction = writer.identity

@@ -86,7 +86,7 @@ def test_exactly_one_process_wins_each_of_300_races(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("failpoint", STORE_FAILPOINTS)
 def test_killed_at_any_step_leaves_a_record_whole_or_none(tmp_path: Path, failpoint: str) -> None:
-    """`kill -9` inside the store: the next session reads all or nothing, seals and goes on."""
+    """`kill -9` inside the store: the next session reads all or nothing, seals and continues."""
     killed = _python(_PUBLISHER, str(tmp_path), failpoints=f"{failpoint}=kill")
     killed.communicate(timeout=PATIENCE_S)
     assert killed.returncode == -signal.SIGKILL
@@ -127,7 +127,6 @@ def test_paused_publisher_wakes_to_a_sealed_place(tmp_path: Path, failpoint: str
         paused.kill()
     assert answer.split() == ["taken"]
     standing = store.read(1)
-    assert standing is not None
     assert standing.leader_session_id == "second"
 
 
@@ -137,7 +136,7 @@ def _state(pid: int) -> str:
 
 
 def test_missing_permission_is_its_own_error(tmp_path: Path) -> None:
-    """The user learns at once, not after the time-out, and nothing is left behind."""
+    """The user learns at once, not after the time-out, and nothing is left."""
     tmp_path.chmod(0o500)
     store = open_store(str(tmp_path / "new"))
     with _unprivileged(), pytest.raises(AuthenticationError, match="may not"):
@@ -214,7 +213,6 @@ def test_local_uris_are_read_as_hadoop_reads_them(uri: str, path: str) -> None:
     ],
 )
 def test_uris_without_a_tested_no_replace_step_are_refused(uri: str, named: str) -> None:
-    """By name, before anything is touched."""
     with pytest.raises(ConfigError, match=named):
         open_store(uri)
 
@@ -226,7 +224,6 @@ def test_relative_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_repaired_committables_follow_through_a_restart(tmp_path: Path) -> None:
-    """What one process repaired, another one commits."""
     store = open_store(str(tmp_path))
     store.publish(record(1), timeout_s=30)
     store.publish_repair(1, {committable().payload: committable(b"new")}, session="first")

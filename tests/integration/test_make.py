@@ -46,7 +46,6 @@ def _make(directory: Path, goal: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("goal", ["demo", "test", "setup"])
 def test_missing_python_is_one_sentence(bare: Path, goal: str) -> None:
-    """Nothing called python3 is new enough."""
     _script(bare / "bin" / "python3", "exit 1")
     answer = _make(bare, goal)
     assert answer.returncode
@@ -58,7 +57,6 @@ def test_missing_python_is_one_sentence(bare: Path, goal: str) -> None:
     "version", [None, 'openjdk version "11.0.2" 2019-01-15', 'java version "1.8.0_202"']
 )
 def test_missing_or_old_java_is_one_sentence(bare: Path, version: str | None) -> None:
-    """No Java at all, or one that Spark does not run on."""
     _script(bare / "bin" / "python3", "exit 0")
     if version:
         _script(bare / "bin" / "java", f"echo '{version}' >&2")

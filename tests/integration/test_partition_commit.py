@@ -1,7 +1,7 @@
 """Partition commit of a Job: a success file appears once every split has passed the partition."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ YESTERDAY_MS = (time.time_ns() // 10**6 // (24 * HOUR_MS) - 1) * 24 * HOUR_MS
 
 
 def with_hours(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The value, and the day and hour of its timestamp."""
+    """The value, and the day and hour of its timestamp in UTC."""
     at = batch.column("timestamp").cast(pa.timestamp("us"))
     columns = [batch.column("value"), pc.strftime(at, "%Y-%m-%d"), pc.hour(at)]
     return pa.RecordBatch.from_arrays(columns, ["value", "dt", "hour"])
@@ -37,12 +37,11 @@ def chained(stream: Stream) -> Stream:
 
 
 def through_spark(stream: Stream) -> Stream:
-    """The same through Spark's planner, with a shuffle behind the read."""
+    """The same through Spark's planner, in the session's zone, with a shuffle after the read."""
 
     def hours(frame: DataFrame) -> DataFrame:
-        at = F.to_utc_timestamp("timestamp", F.current_timezone())
-        dt, hour = F.date_format(at, "yyyy-MM-dd").alias("dt"), F.hour(at).alias("hour")
-        return frame.select("value", dt, hour).repartition(2, "hour")
+        dt = F.date_format("timestamp", "yyyy-MM-dd").alias("dt")
+        return frame.select("value", dt, F.hour("timestamp").alias("hour")).repartition(2, "hour")
 
     return stream.transform(hours)
 
@@ -70,6 +69,7 @@ class Lake:
             delay_s=3600.0,
             timestamp_pattern="$dt $hour:00:00",
             on_late="error",
+            watermark_time_zone="UTC" if pipeline is chained else None,
         )
         sink = HdfsSink(str(self.target), partition_by=["dt", "hour"], partition_commit=commit)
         pipeline(job.source(read)).sink(sink)
@@ -101,6 +101,17 @@ def test_a_partition_is_marked_once_its_slowest_split_has_passed_it(
     assert sorted((row.hour, row["count"]) for row in rows) == [(1, 2), (2, 1), (3, 1)]
 
 
+@pytest.fixture
+def west_of_greenwich(spark: SparkSession) -> Iterator[None]:
+    """Five hours."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Etc/GMT+5")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", str(before))
+
+
+@pytest.mark.usefixtures("west_of_greenwich")
 def test_watermarks_come_through_spark(lake: Lake) -> None:
-    """The tasks that read are others than those that write, behind a shuffle."""
-    assert lake.run(through_spark, (0, 1.5), (0, 4.5), (1, 3.5)) == [1]
+    """The tasks that read are others than those that write, after a shuffle. Times of partitions
+    are of the session's zone: in UTC, all three hours would be long over."""
+    assert lake.run(through_spark, (0, 1.5), (0, 4.5), (1, 3.5)) == [20]

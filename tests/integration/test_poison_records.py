@@ -16,8 +16,8 @@ from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.contracts import Sink
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import SourceChangedError
 from sluice.runtime.functions.record_counts import added, decode_totals
 from sluice.runtime.job.job import Job
@@ -146,10 +146,8 @@ class Bed:
             assert of_one == sorted(of_one)
 
     def totals(self) -> RecordCounts:
-        """What the newest record says, of all regions."""
         store = open_store(str(self.directory / "checkpoint"))
         record = store.read(store.slots()[-1])
-        assert record is not None
         entries = [entry for region in record.regions for entry in region.operator_states]
         return added([{"all": decode_totals(entry)} for entry in entries])["all"]
 
@@ -163,7 +161,6 @@ def contents(record: Record) -> tuple[object, ...]:
 
 
 def places(letter: Record) -> tuple[int, int]:
-    """Where a dead letter's record lay."""
     headers = dict(letter.headers)
     return (
         int(headers["sluice.source.partition"] or b""),
@@ -185,7 +182,7 @@ def bed(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path
     ],
 )
 def test_poison_records_are_dead_letters_once_whatever_is_tried_again(bed: Bed, fails: int) -> None:
-    """All goes well; or a task fails behind its first dead letters and is tried again alone; or the
+    """All goes well; or a task fails after its first dead letters and is tried again alone; or the
     whole region is. Readers see neither of them twice, and each counts once."""
     bed.fill(MANY, POISON)
     counted = bed.run(bed.kafka_sink(), fails=fails)
@@ -215,7 +212,7 @@ def test_poison_records_are_dead_letters_once_whatever_is_tried_again(bed: Bed, 
 
 def test_a_record_that_a_deserializer_fails_for_is_a_dead_letter_with_its_bytes(bed: Bed) -> None:
     """The source's own policy, in front of all functions: JSON numbers become numbers, and
-    text again behind them."""
+    text again after them."""
     bed.fill(10, {(0, 3), (1, 0), (1, 9)})
     counted = Counted()
     job = Job(
@@ -255,8 +252,6 @@ def names(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
 def test_an_error_that_has_no_utf8_ends_nothing(bed: Bed, engine: str) -> None:
-    """JSON may spell half a surrogate pair. Who tells of the failure must not fail by it, for the
-    same range would be read again, for ever."""
     poison, good = rb'{"name":"\ud800!"}', b'{"name":"ok"}'
     produce(bed.kafka.bootstrap, bed.source, [Record(value=v, partition=0) for v in (poison, good)])
     job = Job(
@@ -277,8 +272,7 @@ def test_an_error_that_has_no_utf8_ends_nothing(bed: Bed, engine: str) -> None:
     assert dict(letter.headers)["sluice.error.message"] == b"not a name: ?!"
 
 
-def test_totals_go_on_over_runs_and_files_have_no_poison(bed: Bed) -> None:
-    """With a sink of files behind Kafka's, through which the good rows pass."""
+def test_totals_continue_over_runs_and_files_have_no_poison(bed: Bed) -> None:
     files = HdfsSink(bed.directory / "files" / "rows", columns=["value"])
     bed.fill(10, {(0, 0), (1, 5)})
     bed.run(bed.kafka_sink(), files)
@@ -293,7 +287,6 @@ def test_totals_go_on_over_runs_and_files_have_no_poison(bed: Bed) -> None:
 
 
 def test_a_dead_letter_topic_that_does_not_exist_is_refused_at_the_start(bed: Bed) -> None:
-    """As an output topic is; nothing is written, and no topic is made."""
     bed.fill(1, set())
     missing = unique("no-such-topic")
     with pytest.raises(SourceChangedError, match=missing):

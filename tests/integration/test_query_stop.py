@@ -37,7 +37,7 @@ def test_callback_after_commit_a_stop_waits_for_the_callback_whatever_the_sessio
             query.stop()
         threading.Timer(0.5, may_end.set).start()
         stop_query(query, region="orders", timeout_s=PATIENCE_S)
-        assert ended.is_set(), "a next life would have written beside it"
+        assert ended.is_set(), "a next attempt would have written beside it"
     finally:
         may_end.set()
         spark.conf.set(STOP_TIMEOUT, before or "0")

@@ -72,7 +72,7 @@ class Batches(StreamingQueryListener):
 
 @pytest.fixture
 def batches(spark: SparkSession) -> Iterator[Batches]:
-    """Told of every trigger; Spark's own default is every ten seconds."""
+    """Reported of every trigger; Spark's own default is every ten seconds."""
     spark.conf.set(_IDLE_NOTES, "1ms")
     made = Batches()
     spark.streams.addListener(made)
@@ -83,7 +83,6 @@ def batches(spark: SparkSession) -> Iterator[Batches]:
 
 @pytest.fixture
 def copy(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Copy:
-    """Between two fresh topics."""
     return Copy(
         session=spark,
         kafka=kafka,
@@ -94,7 +93,7 @@ def copy(spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_pat
 
 
 def tenfold(records: DataFrame) -> DataFrame:
-    """Through Spark's planner: a zero behind each number."""
+    """Through Spark's planner: a zero after each number."""
     return records.selectExpr("key", "concat(value, cast('0' as binary)) as value")
 
 
@@ -104,7 +103,7 @@ def how_many(records: DataFrame) -> DataFrame:
 
 
 def sevens(records: DataFrame) -> DataFrame:
-    """The last number of each seven, behind which the watermark has come; numbers are seconds."""
+    """The last number of each seven, after which the watermark has come; numbers are seconds."""
     timed = records.selectExpr("timestamp_seconds(cast(string(value) as long)) as at")
     windows = timed.withWatermark("at", "0 seconds").groupBy(F.window("at", "7 seconds"))
     return windows.count().selectExpr("cast(unix_seconds(window.end) - 1 as string) as value")
@@ -153,7 +152,7 @@ def test_one_batch_per_checkpoint_a_quiet_transform_plans_no_batch_until_a_recor
         return sorted(int(entry.name) for entry in found)
 
     def cost() -> tuple[list[int], list[int], int]:
-        """Batches that Spark tells of, those that it has logged, and Spark jobs for them."""
+        """Batches that Spark reports of, those that it has logged, and Spark jobs for them."""
         return list(batches.ran), logged(), len(jobs.getJobIdsForGroup(batches.run))
 
     produce(copy.kafka.bootstrap, copy.source, [b"1"])

@@ -1,4 +1,4 @@
-"""A Job in several regions: one fails, and the others go on deciding without it."""
+"""A Job in several regions: one fails, and the others continue deciding without it."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job import Job
 from sluice.runtime.job.job_cli import app as job_commands
@@ -46,7 +46,7 @@ def failing(directory: Path, times: int) -> Callable[[pa.RecordBatch], pa.Record
 
 @dataclass
 class Decided:
-    """A listener that keeps who was carried in each decision, and how often each was begun."""
+    """A listener that keeps who was skipped in each decision, and how often each was begun."""
 
     skipped: list[Mapping[str, FailureReason]] = field(default_factory=list)
     attempts: Mapping[str, int] = field(default_factory=dict)
@@ -62,11 +62,9 @@ def _pools(spark: SparkSession) -> set[str]:
     return {pools.apply(number).name() for number in range(pools.size())}
 
 
-def test_one_region_fails_and_the_others_go_on(
+def test_one_region_fails_and_the_others_continue(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """What it failed at is carried, read again by its next life, and written once, into topic and
-    files; no failure counts against the job."""
     source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     turns = tmp_path / "turns"
     turns.mkdir()
@@ -169,8 +167,6 @@ def test_transaction_timeout_a_region_that_waits_for_a_slow_one_is_not_decided_t
 def test_a_transform_that_is_rescaled_by_force_fails_over_in_parts(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Each region plans the frame over its own splits; one fails, the others go on, each record is
-    written once, and the checkpoint's graph is that of the job."""
     source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     turns = tmp_path / "turns"
     turns.mkdir()

@@ -25,7 +25,7 @@ RECORDS = 36
 
 
 def stopping_at(limit: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A function that cannot go on once a record's number has reached the limit."""
+    """A function that cannot continue once a record's number has reached the limit."""
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
         numbers = pc.cast(pc.cast(batch.column("value"), pa.string()), pa.int64())
@@ -43,7 +43,7 @@ def newest(directory: Path) -> CheckpointRecord:
     return [found for found in records if found.verdict is Verdict.DECIDED][-1]
 
 
-def test_restore_by_attempt_a_job_goes_on_with_other_numbers_of_regions(
+def test_restore_by_attempt_a_job_continues_with_other_numbers_of_regions(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Each record is written once, into topic and files, in order in each partition, though each

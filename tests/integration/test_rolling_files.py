@@ -89,7 +89,6 @@ def _sorted(row: Row) -> list[tuple[str, object]]:
 
 
 def _literal(path: Path) -> str:
-    """Not a pattern."""
     return re.sub(r"([{}\[\]*?])", r"\\\1", str(path))
 
 
@@ -132,6 +131,9 @@ def test_files_with_decision_merged_rows_are_those_that_were_written(
     for frame in frames:
         region.epoch(frame)
     assert data_files(target) == []
+    held = [path for path in target.parent.rglob("part-*") if path.suffix == ".staged"]
+    assert held
+    assert not [*target.parent.rglob(f"part-*.{format_name}*")], "a reader of the parent takes them"
     (state,) = region.states
     assert len(decode_pending_files(state).files) == 4 * 2
     region.epoch(frames[0].limit(0), is_last=True)

@@ -8,8 +8,9 @@ import psutil
 import pytest
 
 from sluice.runtime.embedded.process import ServerProcess, ServerSpec
-from sluice.runtime.embedded.program import Program, ProgramSpec
+from sluice.runtime.embedded.program import ProgramSpec
 from sluice.runtime.errors import MissingRequirementError
+from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -39,8 +40,7 @@ def test_silent_process_is_given_up_and_ended(tmp_path: Path) -> None:
     assert "its log was silent" in _started(tmp_path, "exec sleep 600")
 
 
-def test_process_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
-    """Nothing is waited for."""
+def test_process_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> None:
     error = _started(tmp_path, "echo no such file")
     assert "ended before it was ready" in error
     assert "no such file" in error
@@ -59,7 +59,7 @@ time.sleep(600)  # until it is killed
 def test_a_program_ends_with_whoever_started_it_and_so_does_what_it_has_forked(
     tmp_path: Path,
 ) -> None:
-    """A benchmark that ran out of time left its peer's processes behind, asking for a broker."""
+    """A benchmark that ran out of time left its peer's processes after, asking for a broker."""
     log = tmp_path / "log"
     starter = subprocess.Popen([sys.executable, "-c", _STARTS_A_PROGRAM, str(log)])
     try:
@@ -72,9 +72,8 @@ def test_a_program_ends_with_whoever_started_it_and_so_does_what_it_has_forked(
 
 
 def test_a_program_of_which_one_process_is_paused_is_not_paused_itself(tmp_path: Path) -> None:
-    """A worker that stands still beside its driver."""
     command = ("/bin/sh", "-c", "sleep 600 & wait")
-    with Program(ProgramSpec(command=command, log_path=tmp_path / "log")) as program:
+    with MortalProgram(ProgramSpec(command=command, log_path=tmp_path / "log")) as program:
         child = wait_for(
             lambda: next((p for p in program.members() if p.pid != program.pid), None),
             what="a child",

@@ -36,7 +36,6 @@ SETTINGS = {
 
 @pytest.fixture
 def session(spark: SparkSession) -> Iterator[SparkSession]:
-    """Spark, with settings that somebody else's programs may need."""
     before = {key: spark.conf.get(key, None) for key in SETTINGS}
     for key, value in SETTINGS.items():
         spark.conf.set(key, value)
@@ -46,7 +45,6 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def source_of(kafka: EmbeddedKafka, topic: str) -> KafkaSource:
-    """All of the topic, and no more."""
     return KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[topic], bounded=True)
 
 
@@ -65,7 +63,6 @@ def by_a_job(session: SparkSession, kafka: EmbeddedKafka, topics: list[str], at:
 
 
 def as_a_drop_in(session: SparkSession, kafka: EmbeddedKafka, topics: list[str], at: Path) -> None:
-    """By Spark's own trigger."""
     source, output = topics
     session.conf.set(SINK_EVOLUTION, "false")  # in Python a sink cannot be given a name
     sluice.install(session)
@@ -114,7 +111,7 @@ def test_records_are_copied_whatever_the_session_is_set_to(
 def test_files_have_the_columns_of_a_chained_function_whatever_the_session_is_set_to(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Their names and types are told to Spark as they are."""
+    """Their names and types are reported to Spark as they are."""
     source, target = topic(), tmp_path / "files"
     produce(kafka.bootstrap, source, RECORDS)
     job = Job("files", session, checkpoint_dir=str(tmp_path / "at"), interval_s=0.2)

@@ -21,7 +21,7 @@ CHECKSUM = "spark.sql.shuffle.orderIndependentChecksum"
 
 
 def lossy(spark: SparkSession, once: Path) -> DataFrame:
-    """The ids of records dealt by random keys; the first task that has read its part takes the
+    """The ids of records assigned by random keys; the first task that has read its part takes the
     shuffle's files along, as an executor that is lost."""
 
     def random_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,8 +68,8 @@ def test_stateful_replay_a_batch_fails_where_its_tasks_read_two_versions_of_a_sh
         spark.conf.unset("spark.sql.adaptive.enabled")
 
 
-def test_spark_by_itself_goes_on_with_both(spark: SparkSession, tmp_path: Path) -> None:
-    """As it does where it is told to: else the test above would prove nothing."""
+def test_spark_by_itself_continues_with_both(spark: SparkSession, tmp_path: Path) -> None:
+    """As it does where it is reported to: else the test above would prove nothing."""
     for name in ("enabled", "enableFullRetryOnMismatch"):
         spark.conf.set(f"{CHECKSUM}.{name}", "false")
     try:

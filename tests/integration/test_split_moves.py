@@ -47,7 +47,7 @@ def _assignments(directory: Path) -> list[Assignment]:
 def test_restore_by_attempt_splits_move_and_regions_fail_and_every_record_is_written_once(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """In order in each partition; and the next run goes on with the regions that had them last."""
+    """In order in each partition; and the next run continues with the regions that had them last."""
     source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     turns, directory = tmp_path / "turns", tmp_path / "checkpoint"
     turns.mkdir()

@@ -98,7 +98,6 @@ def copy(kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Copy:
 def test_a_bounded_job_ends_without_its_suspended_region_and_says_so(
     spark: SparkSession, copy: Copy
 ) -> None:
-    """The others are read whole and visible; the next start unparks it, and nothing is doubled."""
     copy.released.touch()
     with pytest.raises(RegionsSuspendedError, match=f"regions={copy.sick} ") as ended:
         copy.run(spark)

@@ -68,9 +68,7 @@ def run(
         )
     ).map_batches(SlowAndWeighed(weighed, pause_s)).sink(
         KafkaSink(
-            bootstrap_servers=kafka.bootstrap,
-            topic=sink,
-            transactional_id_prefix=unique("weighed"),
+            bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=unique("weighed")
         )
     )
     job.run()
@@ -101,7 +99,6 @@ def test_a_task_over_large_records_keeps_to_its_memory(
 def test_settings_that_do_not_fit_are_refused_before_anything_runs(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """What the user asks for counts."""
     with pytest.raises(ConfigError, match="do not fit into a task's memory"):
         run(
             spark,

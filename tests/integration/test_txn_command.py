@@ -152,7 +152,6 @@ def test_a_decided_checkpoint_is_committed_and_an_orphan_aborted(
 def test_a_directory_on_hdfs_needs_no_spark_session(
     real: RealHarness, hdfs: EmbeddedHdfs, hadoop_client: Any
 ) -> None:
-    """The command starts a JVM from PySpark's own jars, and finishes what was decided."""
     uri = f"{hdfs.uri}/{real.prefix}"
     store = open_store(uri, hadoop_client)
     decided, orphan = _opened(real), _opened(real)
@@ -170,7 +169,6 @@ def test_a_directory_on_hdfs_needs_no_spark_session(
 
 
 def _program(command: str, uri: str) -> Any:
-    """What ``sluice txn`` prints, in a process of its own that must make no session."""
     code = (
         "import sys; from pyspark.sql import SparkSession; from sluice.runtime.cli import main\n"
         "try: main()\n"
@@ -207,7 +205,6 @@ def test_an_orphan_under_an_id_that_a_retained_checkpoint_names_is_found_and_abo
 def test_describe_shows_both_sides_and_the_source_ranges(
     tmp_path: Path, real: RealHarness, store: CheckpointStore
 ) -> None:
-    """Who made it, what is in it, what it was made of, and how it stands."""
     attempt = _opened(real)
     store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=30)
 
@@ -248,7 +245,7 @@ def test_what_no_decision_names_is_not_committed(
 def test_a_superseded_decision_is_not_committed_without_force(
     tmp_path: Path, real: RealHarness, store: CheckpointStore
 ) -> None:
-    """A start from an older checkpoint left it behind; its records were written again."""
+    """A start from an older checkpoint left it after; its records were written again."""
     attempt = _opened(real)
     store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=30)
     store.mark_superseded(1, by=2)
@@ -261,7 +258,6 @@ def test_a_superseded_decision_is_not_committed_without_force(
 def test_what_a_decision_names_is_not_aborted(
     tmp_path: Path, real: RealHarness, store: CheckpointStore
 ) -> None:
-    """An abort would lose decided records."""
     attempt = _opened(real)
     store.publish(_record(real, 1, _entry(attempt, checkpoint_id=1)), timeout_s=30)
     name = attempt.identity.transactional_id
@@ -300,10 +296,7 @@ def test_a_living_jobs_transactions_are_not_aborted_under_it(
     does not."""
     attempt = _opened(real)
     coordinator = KafkaSinkCoordinator(
-        real.connection,
-        transactional_id_prefix=real.prefix,
-        transaction_timeout_s=None,
-        topics=(),
+        real.connection, transactional_id_prefix=real.prefix, transaction_timeout_s=None, topics=()
     )
     coordinator.claim(
         SinkContext(
@@ -334,7 +327,6 @@ def test_a_living_jobs_transactions_are_not_aborted_under_it(
 
 
 def test_errors_say_what_to_do(tmp_path: Path, real: RealHarness, store: CheckpointStore) -> None:
-    """No checkpoints, no Kafka sink, an id of somebody else, servers that do not answer."""
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "checkpoint directory" in _refused(ConfigError, "list", str(empty))

@@ -48,11 +48,7 @@ def copy(
         config={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
     )
     return Copy(
-        session=spark,
-        kafka=kafka,
-        directory=tmp_path / "checkpoint",
-        source=source,
-        output=topic(),
+        session=spark, kafka=kafka, directory=tmp_path / "checkpoint", source=source, output=topic()
     )
 
 
@@ -108,11 +104,10 @@ def elect_uncleanly(brokers: BrokerCluster, topic: str, running: Running) -> Non
 @pytest.mark.parametrize(
     "engine", ["continuous", pytest.param("micro-batch", marks=pytest.mark.long)]
 )
-def test_batch_identity_a_job_behind_an_unclean_election_ends_with_what_is_gone(
+def test_batch_identity_a_job_after_an_unclean_election_ends_with_what_is_gone(
     brokers: BrokerCluster, copy: Copy, engine: str
 ) -> None:
-    """Never silently: with the range that it had read, in whose place others are. What it had
-    decided is in its output once, and nothing more, also with failOnDataLoss=false."""
+    """Never silently: with the range that it had read, in whose place others are."""
     write(brokers, copy.source, _FIRST)
     running = Running(from_brokers(brokers, engine), copy)
     running.await_output(_FIRST)

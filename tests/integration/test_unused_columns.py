@@ -60,7 +60,7 @@ def beside(records: DataFrame) -> DataFrame:
     return still.union(records.select("key", "value"))
 
 
-def test_the_optimizer_tells_what_a_transform_reads(spark: SparkSession) -> None:
+def test_the_optimizer_reports_what_a_transform_reads(spark: SparkSession) -> None:
     """Together with the sink, which does not look at every column that it is given."""
     probe = probe_for(schema_ddl(columns_with(headers=True)))
     records = source_frame(spark, probe).load()

@@ -148,10 +148,21 @@ def test_what_retention_took_from_the_input_is_not_judged_and_said(
     assert verdict["input_starts"] == {f"{source}-0": RECORDS // PARTITIONS}
 
 
+def test_what_retention_took_from_the_output_is_lost_and_the_reason_is_said(
+    kafka: EmbeddedKafka, topic: TopicFactory
+) -> None:
+    source, output = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
+    produce(kafka.bootstrap, source, load(source))
+    produce(kafka.bootstrap, output, load(output))
+    delete_records(kafka, output, RECORDS // PARTITIONS)
+    verdict = verified(kafka, source, output, exit_code=3)
+    assert verdict["lost"] == RECORDS // PARTITIONS
+    assert verdict["output_starts"] == {f"{output}-0": RECORDS // PARTITIONS}
+
+
 def test_part_of_a_transaction_is_torn(
     kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Of two transactions one has lost its records in one partition; the ranges tell which."""
     source, output = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
     produce(kafka.bootstrap, source, load(source))
     half = RECORDS // PARTITIONS // 2
@@ -177,7 +188,6 @@ def test_part_of_a_transaction_is_torn(
 def test_an_open_transaction_is_waited_for_and_then_named(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """Else what it holds back would be called lost."""
     source, output = topic(), topic()
     produce(kafka.bootstrap, source, [Record(value=b"a")])
     producer = abandon_transaction(kafka.bootstrap, output, [b"a"])
@@ -190,7 +200,7 @@ def test_an_open_transaction_is_waited_for_and_then_named(
 def test_what_an_open_transaction_hides_of_the_input_is_not_judged_and_said(
     kafka: EmbeddedKafka, topic: TopicFactory
 ) -> None:
-    """A job that reads committed records only has not seen what lies behind it either."""
+    """A job that reads committed records only has not seen what lies after it either."""
     source, output = topic(), topic()
     for name in (source, output):
         produce(kafka.bootstrap, name, [Record(value=b"a")])
@@ -206,7 +216,7 @@ def test_what_an_open_transaction_hides_of_the_input_is_not_judged_and_said(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_and_leaves_nothing_after(tmp_path: Path, number: signal.Signals) -> None:
     scratch, data, copy = (tmp_path / name for name in ("scratch", "in.json", "out.json"))
     scratch.mkdir()
     for file in (data, copy):

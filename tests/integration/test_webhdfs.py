@@ -51,7 +51,6 @@ _BLOCK = os.urandom(1 << 20)
 
 @pytest.fixture(scope="module", autouse=True)
 def _root_for_everyone(hdfs: EmbeddedHdfs) -> None:
-    """The user who formatted the file system is its superuser; tasks here are somebody else."""
     superuser = getpass.getuser()
     _ask(hdfs, "PUT", "/webhdfs", "MKDIRS", user=superuser)
     _ask(hdfs, "PUT", "/webhdfs", "SETOWNER", user=superuser, owner=_USER)
@@ -65,7 +64,6 @@ def root() -> str:
 
 @pytest.fixture
 def files(hdfs: EmbeddedHdfs) -> WebHdfsTaskFiles:
-    """As tasks get it."""
     return _files(hdfs)
 
 
@@ -85,7 +83,7 @@ def _files(hdfs: EmbeddedHdfs, *, user: str = _USER, deadline_s: float = 20.0) -
 def _ask(
     hdfs: EmbeddedHdfs, method: str, path: str, operation: str, **parameters: str
 ) -> tuple[int, Any]:
-    """One call of WebHDFS by hand: what the code under test did is looked at from outside."""
+    """One call of WebHDFS manually: what the code under test did is looked at from outside."""
     fields = {"op": operation, "user.name": parameters.pop("user", _USER), **parameters}
     connection = http.client.HTTPConnection(_address(hdfs), timeout=120)
     try:
@@ -188,7 +186,6 @@ for number in range(1000000):
 def test_killed_writer_leaves_a_shorter_file_that_its_owner_may_delete(
     hdfs: EmbeddedHdfs, root: str
 ) -> None:
-    """``kill -9``: closed by the DataNode with what came, without a lease; nobody waits for it."""
     path = f"{root}/killed"
     with subprocess.Popen(
         [sys.executable, "-c", _WRITER, _address(hdfs), _USER, path],
@@ -206,7 +203,6 @@ def test_killed_writer_leaves_a_shorter_file_that_its_owner_may_delete(
 def test_abandoned_file_may_be_deleted_at_once(
     hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
 ) -> None:
-    """As a failed task leaves it."""
     file = _begun(files, f"{root}/abandoned")
     file.abandon()
     assert _ask(hdfs, "DELETE", f"{root}/abandoned", "DELETE") == (200, {"boolean": True})
@@ -226,7 +222,6 @@ def test_stranger_may_not_delete_or_write(
 def test_a_name_that_is_too_long_is_an_error_of_the_rows(
     files: WebHdfsTaskFiles, root: str
 ) -> None:
-    """Not of a disk: no later try is given a shorter one."""
     file = files.create(f"{root}/day={'x' * 300}/rows")
     file.stream.write(b"row")
     with pytest.raises(ConfigError, match="name that is too long"):
@@ -251,7 +246,7 @@ def test_taken_name_is_refused_and_keeps_its_content(
     assert _content(hdfs, path) == _BLOCK
 
 
-def test_file_renamed_under_its_writer_goes_on_under_the_new_name(
+def test_file_renamed_under_its_writer_continues_under_the_new_name(
     hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
 ) -> None:
     """Why a file is renamed only when its length is the recorded one."""
@@ -294,7 +289,7 @@ def _finish_after(file: TaskFile, *, blocks: int) -> None:
     file.finish()
 
 
-def test_no_data_node_to_write_to_is_told(
+def test_no_data_node_to_write_to_is_reported(
     files: WebHdfsTaskFiles, root: str, dead_data_node: Any
 ) -> None:
     """The NameNode names a dead DataNode for minutes; each is tried once."""
@@ -306,7 +301,7 @@ def test_no_data_node_to_write_to_is_told(
 def test_a_name_node_leaves_out_a_data_node_by_its_address_alone(
     hdfs: EmbeddedHdfs, root: str
 ) -> None:
-    """As the fake does: behind an address stands the port that blocks go through, not HTTP's."""
+    """As the fake does: after an address stands the port that blocks go through, not HTTP's."""
     path, web_port = f"{root}/nowhere", _address(hdfs).rpartition(":")[2]
     for excluded, status in ((f"127.0.0.1:{web_port}", 307), ("127.0.0.1", 403)):
         found, _ = _ask(hdfs, "PUT", path, "CREATE", excludedatanodes=excluded)
@@ -314,7 +309,7 @@ def test_a_name_node_leaves_out_a_data_node_by_its_address_alone(
 
 
 @pytest.mark.extended
-def test_hung_name_node_is_told_in_time(hdfs: EmbeddedHdfs) -> None:
+def test_hung_name_node_is_reported_in_time(hdfs: EmbeddedHdfs) -> None:
     """Silence is not waited for longer than the deadline and one call."""
     assert hdfs.name_node is not None
     hdfs.name_node.pause()
@@ -339,7 +334,6 @@ def session(hdfs: EmbeddedHdfs, spark: SparkSession) -> Iterator[SparkSession]:
 def test_session_tells_tasks_where_to_write(
     hdfs: EmbeddedHdfs, session: SparkSession, root: str
 ) -> None:
-    """What the driver's JVM knows is enough for a task, which has none."""
     files = pickle.loads(pickle.dumps(session_task_files(f"{hdfs.uri}{root}")))
     file = files.create(f"/{getpass.getuser()}{root}")
     file.stream.write(b"abc")
@@ -353,11 +347,13 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
     hdfs: EmbeddedHdfs, session: SparkSession
 ) -> None:
     """Without a JVM, over WebHDFS: its driver is frozen, so connections to it stay open. As long as
-    no coordinator has sealed behind its own, it goes on."""
+    no coordinator has sealed after its own, it continues."""
     uri = f"{hdfs.uri}/{uuid.uuid4().hex}/check points"
     context = session.sparkContext
     leaders = RunRecordStore(open_store(uri, context._jvm).fs)  # noqa: SLF001
-    leaders.announce(RunRecord(leader_session_id="ours", address="http://ours", attempt_id=4))
+    leaders.announce(
+        RunRecord(job_uid="job", leader_session_id="ours", address="http://ours", attempt_id=4)
+    )
     with socket.create_server(("127.0.0.1", 0)) as frozen:
         address = CoordinatorAddress(
             address=f"http://127.0.0.1:{frozen.getsockname()[1]}",
@@ -368,12 +364,13 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
             checkpoint_uri=uri,
             checkpoint_web=checkpoint_web_address(context, uri),
         )
-        with (
-            CoordinatorClient(address, deadline_s=0.0) as client,
-            pytest.raises(UnreachableError),
-        ):
+        with CoordinatorClient(address, deadline_s=0.0) as client, pytest.raises(UnreachableError):
             client.poll_barrier("main", 4, wait_s=0.0)
-        leaders.announce(RunRecord(leader_session_id="later", address="http://later", attempt_id=9))
+        leaders.announce(
+            RunRecord(
+                job_uid="job", leader_session_id="later", address="http://later", attempt_id=9
+            )
+        )
         with (
             CoordinatorClient(address, deadline_s=120.0) as client,
             pytest.raises(FencedError, match="http://later"),

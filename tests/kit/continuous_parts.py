@@ -10,8 +10,6 @@ from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from tests.kit.coordinator.core_driver import committable
 
-__all__ = ["LogFollower", "RecordingWriter", "rows_of"]
-
 _BATCH = 10
 
 
@@ -28,12 +26,14 @@ class LogFollower:
         logs: end of each partition's log; a test raises them.
         read: how far records came of a partition, where that is not up to its position.
         markers: partitions that hold nothing else.
+        skipping: partitions of which the client fetches what it does not return.
     """
 
     def __init__(self, splits: Sequence[SplitRange], logs: dict[int, int]) -> None:
         self.logs = logs
         self.read: dict[int, RecordsRead] = {}
         self.markers: set[int] = set()
+        self.skipping: set[int] = set()
         self.is_closed = False
         self._at: dict[SplitKey, int] = {}
         self.restart_at(splits)
@@ -54,6 +54,10 @@ class LogFollower:
     def positions(self) -> Mapping[SplitKey, int]:
         """See `RecordStream.positions`."""
         return dict(self._at)
+
+    def active(self) -> frozenset[SplitKey]:
+        """See `RecordStream.active`."""
+        return frozenset(key for key in self._at if key[2] in self.skipping)
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """See `RecordStream.records_read`."""
@@ -78,7 +82,7 @@ class RecordingWriter:
 
     Attributes:
         events: what was asked of it, in order.
-        ranges: that its epoch has read, as it was told at the end.
+        ranges: that its epoch has read, as it was reported at the end.
         records: (partition, offset) of what was written.
         failure: what its pre-commit raises.
         on_commit: what its commit does, and whether that is acknowledged.

@@ -22,23 +22,9 @@ from sluice.runtime.errors import FencedError, SourceChangedError
 from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 
-__all__ = [
-    "FakeBroker",
-    "FakeSink",
-    "FakeSource",
-    "FencedWriterError",
-    "ManualClock",
-    "Transaction",
-    "TransactionState",
-    "attempt_of",
-    "entry_of",
-    "identity_of",
-    "transactional_id",
-]
-
 
 class ManualClock:
-    """Time that moves only when told."""
+    """Time that moves only when reported."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -290,7 +276,7 @@ class FakeSource:
         ends: end offset by partition; a test raises them.
         bounded: ends are final.
         first: offset of the first record that is still there, by partition; 0 unless set.
-        group: offsets told by `committed`, by partition.
+        group: offsets reported by `committed`, by partition.
     """
 
     source_id: str
@@ -341,7 +327,7 @@ class FakeSource:
         timeout_s: float,
         pause: Callable[[float], object] | None = None,
     ) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.replayable`: without what lies behind the ends of now."""
+        """See `SplitEnumerator.replayable`: without what lies after the ends of now."""
         if self.error is not None:
             raise self.error
         ends = self.ends

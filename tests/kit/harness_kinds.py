@@ -11,8 +11,6 @@ from tests.kit.kafka.kafka_fixture import BrokerByLevel
 from tests.kit.kafka.older_kafka import OLDER_VERSION
 from tests.kit.kafka.transaction_harness import FakeHarness, Harness, RealHarness
 
-__all__ = ["harness_of", "kinds"]
-
 _LEVELS = (0, 1, 2)
 _OLDER = pytest.param(
     ("older", 0), id=f"kafka {OLDER_VERSION}", marks=[pytest.mark.integration, pytest.mark.long]

@@ -1,4 +1,4 @@
-"""Transactions whose requests come late: who sends them is behind a proxy, all else beside it."""
+"""Transactions whose requests come late: who sends them is after a proxy, all else beside it."""
 
 import contextlib
 import threading
@@ -19,8 +19,6 @@ from tests.kit.kafka.proxied_kafka import ProxiedKafka
 from tests.kit.kafka.transaction_harness import RealAttempt, RealHarness, committable
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["CONCURRENT_TRANSACTIONS", "FENCED", "NOT_COORDINATOR", "LateBed"]
-
 NOT_COORDINATOR = 16
 CONCURRENT_TRANSACTIONS = 51
 FENCED = frozenset({47, 90})
@@ -28,7 +26,7 @@ FENCED = frozenset({47, 90})
 
 
 class LateBed:
-    """A broker, a harness beside its proxy, and clients behind it. Closed by the fixture."""
+    """A broker, a harness beside its proxy, and clients after it. Closed by the fixture."""
 
     def __init__(self, behind: ProxiedKafka) -> None:
         self.behind = behind
@@ -89,7 +87,7 @@ class LateBed:
             writer.let_go()
 
     def commit_natively(self, writer: RealAttempt) -> None:
-        """What a task does; told of a refusal, or of nothing at all, it knows nothing."""
+        """What a task does; reported a refusal, or of nothing at all, it knows nothing."""
         with contextlib.suppress(KafkaException):
             writer.end_natively(commit=True)
 

@@ -6,16 +6,9 @@ from typing import cast
 
 from sluice.runtime.contracts import SinkContext, SinkCoordinator
 from sluice.runtime.errors import FencedError, UnreachableError
-from sluice.runtime.ownership.lease import (
-    RENEWAL_INTERVAL_S,
-    Lease,
-    LeasedOutput,
-    LeaseRecord,
-)
+from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, Lease, LeasedOutput, LeaseRecord
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from tests.kit.threads.virtual_threads import Process, Timeline
-
-__all__ = ["Call", "Freeze", "Look", "Run", "RunPlan", "World"]
 
 _OWNED = LeasedOutput(kind="transactional id prefix", name="orders", remedy="Take another one.")
 _STEP_S = 1.0
@@ -28,8 +21,8 @@ class Call:
     """What happens to one call of the store.
 
     Attributes:
-        before_s: the process stands still, and then asks.
-        during_s: it stands still from the moment at which it has asked.
+        before_s: the process hangs, and then asks.
+        during_s: it hangs from the moment at which it has asked.
         is_asleep: because its host sleeps; else it was stopped.
         landing_s: until the record is read, or replaced.
         answer_s: from then on.
@@ -48,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freeze:
-    """A process stands still from a moment on, wherever its threads are."""
+    """A process hangs from a moment on, wherever its threads are."""
 
     at_s: float
     for_s: float

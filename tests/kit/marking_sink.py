@@ -1,7 +1,7 @@
 """A file sink with partition commit, put together as a job does, without Spark.
 
 ``python -m tests.kit.marking_sink DIRECTORY`` is one run of it on a real directory, for tests that kill
-it: a partition is written, decided and told, its record kept beside the target.
+it: a partition is written, decided and reported, its record kept beside the target.
 """
 
 import pickle
@@ -39,8 +39,6 @@ from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.waiting import PATIENCE_S
-
-__all__ = ["CONTEXT", "MarkingSink"]
 
 CONTEXT = SinkContext(
     job_uid="job",
@@ -126,7 +124,7 @@ class MarkingSink:
         return self.writer.write(paths, scope, _Registry())
 
     def decide(self, staged: StagedFrame, *, watermark_ms: int | None = None) -> None:
-        """It is decided, published, and told."""
+        """It is decided, published, and reported."""
         self.states = staged.operator_states
         committer = self.coordinator.committer
         reports = committer.commit(staged.committables, timeout_s=120.0, after_crash=False)

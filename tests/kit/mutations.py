@@ -6,8 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["json_texts", "json_values", "mutated_bytes", "mutated_everywhere", "mutated_json"]
-
 _NUMBERS = st.one_of(
     st.integers(-(2**70), 2**70),
     st.floats(),

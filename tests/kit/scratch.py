@@ -1,4 +1,4 @@
-"""One directory for what the processes of a test run leave behind, removed at its end.
+"""One directory for what the processes of a test run leave after, removed at its end.
 
 Killed programs clean nothing up: native libraries, block files and servlet directories would fill
 the machine's temporary directory, run by run.
@@ -9,8 +9,6 @@ import shutil
 import tempfile
 
 import pytest
-
-__all__ = ["close_scratch", "open_scratch"]
 
 _DIRECTORY = pytest.StashKey[str]()
 _PYTEST_ROOT = "PYTEST_DEBUG_TEMPROOT"

@@ -14,8 +14,6 @@ from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.embedded.process import ServerProcess, ServerSpec
 from tests.kit.spark_fixture import quick_python
 
-__all__ = ["SparkCluster"]
-
 _HOME = Path(pyspark.__file__).parent
 _MASTER = "org.apache.spark.deploy.master.Master"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -81,7 +79,7 @@ class SparkCluster:
         return found[-1] if found else None
 
     def freeze(self, number: int) -> list[psutil.Process]:
-        """Stop a worker and all below it as a host that hangs; returns what `thaw` lets go on."""
+        """Stop a worker and all below it as a host that hangs; returns what `thaw` lets continue."""
         frozen = list(self._processes(number))
         for process in frozen:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -89,7 +87,7 @@ class SparkCluster:
         return frozen
 
     def thaw(self, frozen: list[psutil.Process]) -> None:
-        """Let frozen processes go on where they were."""
+        """Let frozen processes continue where they were."""
         for process in frozen:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)

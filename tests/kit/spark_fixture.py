@@ -13,8 +13,6 @@ from sluice.runtime.process.interpreter import use_this_interpreter
 from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 from sluice.runtime.spark.session.spark_session import prepare
 
-__all__ = ["PATIENT", "expect_jvm", "quick_python", "spark"]
-
 PATIENT = {"spark.python.authenticate.socketTimeout": "600s"}
 """Spark's own bounds that only measure the machine: 15 s from a process to its first word."""
 
@@ -59,16 +57,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     prepare(session)
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way
-    assert gateway is not None
     _jvms.append(gateway.proc)
     yield session
-    if _jvms:  # else it has been told
+    if _jvms:  # else it has been reported
         _jvms.clear()
         session.stop()
 
 
 def expect_jvm() -> None:
-    """Behind each test: one that ends the session's JVM, or sees it end, fails by that, and not the
+    """After each test: one that ends the session's JVM, or sees it end, fails by that, and not the
     last one of the process."""
     codes = [jvm.poll() for jvm in _jvms]
     if any(code is not None for code in codes):

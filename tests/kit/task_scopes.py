@@ -1,9 +1,7 @@
-"""What a task is told of its work, where a test asks nothing of it."""
+"""What a task is reported its work, where a test asks nothing of it."""
 
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.model.splits import BatchKey
-
-__all__ = ["SCOPE"]
 
 SCOPE = TaskScope(
     job_uid="j",

@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["PATIENCE_S", "join", "wait_for"]
-
 PATIENCE_S = 600.0
 """Bound of what a machine does as soon as it comes to it: what hangs exceeds it, what is slow does
 not, however busy the machine is."""
@@ -38,9 +36,9 @@ def wait_for(
 
 
 def join(*threads: threading.Thread, timeout_s: float = PATIENCE_S) -> None:
-    """Wait for the ends of ``threads``; fails with the name of one that goes on.
+    """Wait for the ends of ``threads``; fails with the name of one that continues.
 
-    ``Thread.join`` returns where time is up as it does behind an end, so that a test which asks
+    ``Thread.join`` returns where time is up as it does after an end, so that a test which asks
     nothing else passes over what hangs.
     """
     deadline = time.monotonic() + timeout_s

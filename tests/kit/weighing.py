@@ -9,8 +9,6 @@ from pathlib import Path
 import psutil
 import pyarrow as pa
 
-__all__ = ["SlowAndWeighed", "most_bytes"]
-
 _LOOK_S = 0.005
 _noting: set[Path] = set()  # of this process
 

@@ -12,8 +12,6 @@ import pytest
 
 from sluice.runtime.errors import StreamError
 
-__all__ = ["FailureReport", "kind_of"]
-
 
 def kind_of(error: BaseException) -> str:
     """``assertion``, the name of a typed error of the product, ``timeout`` or ``crash``.

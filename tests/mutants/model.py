@@ -4,8 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["CRITICAL_RULES", "OTHER_RULES", "Edit", "Mutant", "chosen"]
-
 CRITICAL_RULES = (
     "pre-commit-confirmed",
     "endtxn-version",

@@ -9,8 +9,6 @@ from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
 from tests.simulation.file_mutations import FILE_MUTATIONS
 from tests.simulation.mutations import MUTATIONS
 
-__all__ = ["PAGE", "page", "write_page"]
-
 PAGE = Path(__file__).parents[2] / "docs" / "research" / "mutants.md"
 
 _PAGE = """\

@@ -16,8 +16,6 @@ from typing import Any
 
 from tests.mutants.model import Edit
 
-__all__ = ["EditError", "mutate_imports", "mutated"]
-
 
 class EditError(Exception):
     """An edit does not fit the source."""

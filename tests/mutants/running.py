@@ -18,8 +18,6 @@ from pathlib import Path
 from tests.mutants.model import Edit, Mutant
 from tests.mutants.rewriting import mutate_imports
 
-__all__ = ["Outcome", "Verdict", "import_dependencies", "require_green", "run_mutant"]
-
 _DEPENDENCIES = (
     "pytest",
     "_pytest.python",
@@ -29,7 +27,6 @@ _DEPENDENCIES = (
     "pyarrow.parquet",
     "pandas",
     "fastavro",
-    "pydantic",
     "starlette.applications",
     "prometheus_client",
     "uvicorn.protocols.http.httptools_impl",

@@ -8,20 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.runtime.checker import (
-    History,
-    HistoryVerdict,
-    Identity,
-    Payload,
-    Record,
-    check,
-    check_key_counts,
-    check_prefix,
-    check_windows,
-    expect,
-    origin_of,
-)
+from sluice.runtime.checker import History, HistoryVerdict, Identity, Payload, Record, origin_of
 from sluice.runtime.errors import ConfigError
+from tests.kit.key_counts import check_key_counts
+from tests.kit.memory_checker import check, check_prefix, expect, history_of
+from tests.kit.window_counts import check_windows
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)
@@ -40,7 +31,6 @@ def inputs(count: int) -> list[Record]:
 
 
 def output(records: Sequence[Record]) -> list[list[Record]]:
-    """What a correct job leaves, by partition."""
     lanes: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     for record in records:
         lanes[record.partition].extend(mark(record))
@@ -50,7 +40,7 @@ def output(records: Sequence[Record]) -> list[list[Record]]:
 def judge(records: Sequence[Record], lanes: Sequence[Sequence[Record]]) -> HistoryVerdict:
     """The verdict once the lanes lie in Kafka with offsets of their own."""
     found = [record._replace(offset=offset) for lane in lanes for offset, record in enumerate(lane)]
-    return check(expect(records, mark), History.of(found))
+    return check(expect(records, mark), history_of(found))
 
 
 def faults(verdict: HistoryVerdict) -> tuple[int, int, int, int]:
@@ -78,7 +68,7 @@ def test_where_nothing_was_compared_no_verdict_is_clean() -> None:
         windows = check_windows(times, [], window_ms=1000)
         assert not windows.is_clean
         assert "nothing was compared" in str(windows)
-    prefix = check_prefix(History(), History.of(PAYLOAD.records(3)))
+    prefix = check_prefix(History(), history_of(PAYLOAD.records(3)))
     assert not prefix.is_clean
     assert "nothing was compared" in str(prefix)
 
@@ -98,7 +88,7 @@ def test_each_lost_record_is_counted_and_named(count: int, loss: int, seed: int)
 
 
 @given(count=st.integers(min_value=20, max_value=200), extra=FEW, seed=SEEDS)
-def test_each_duplicate_is_counted_wherever_it_lies_behind_the_first(
+def test_each_duplicate_is_counted_wherever_it_lies_after_the_first(
     count: int, extra: int, seed: int
 ) -> None:
     records, rng = inputs(count), random.Random(seed)
@@ -158,7 +148,7 @@ def test_a_block_moved_back_is_as_many_records_out_of_order(
 
 
 @given(count=st.integers(min_value=60, max_value=200), loss=FEW, extra=FEW, foreign=FEW, seed=SEEDS)
-def test_mixed_faults_are_told_apart(
+def test_mixed_faults_are_reported_apart(
     count: int, loss: int, extra: int, foreign: int, seed: int
 ) -> None:
     records, rng = inputs(count), random.Random(seed)
@@ -188,7 +178,7 @@ def test_a_record_that_differs_in_one_field_is_lost_and_foreign(field: str, vict
     }
     found = [record for source in records for record in mark(source)]
     found[victim] = found[victim]._replace(**{field: changes[field]})
-    verdict = check(expect(records, mark), History.of(found))
+    verdict = check(expect(records, mark), history_of(found))
     assert faults(verdict) == (1, 0, 1, 0)
 
 
@@ -218,7 +208,7 @@ def test_equal_contents_of_two_partitions_are_not_judged_for_order() -> None:
     """A verdict says what it could not see instead of guessing."""
     identity = Identity(partition=False)
     records = [Record("in", partition, 0, None, b"same") for partition in range(2)]
-    found = History.of([Record("out", 0, offset, None, b"same!") for offset in range(2)], identity)
+    found = history_of([Record("out", 0, offset, None, b"same!") for offset in range(2)], identity)
     verdict = check(expect(records, mark, identity), found)
     assert verdict.is_clean
     assert verdict.unordered == 2
@@ -226,7 +216,6 @@ def test_equal_contents_of_two_partitions_are_not_judged_for_order() -> None:
 
 @pytest.mark.parametrize("fault", ["lost", "duplicated"])
 def test_nor_are_those_of_which_one_is_lost_or_there_twice(fault: str) -> None:
-    """Which one has come through nobody can tell; guessing would call it reordered."""
     identity = Identity(partition=False)
     same = [Record("in", partition, 0, None, b"same") for partition in range(2)]
     other = Record("in", 0, 1, None, b"other")
@@ -238,7 +227,7 @@ def test_nor_are_those_of_which_one_is_lost_or_there_twice(fault: str) -> None:
         Record("out", partition, offset, None, value)
         for offset, (partition, value) in enumerate(contents)
     ]
-    verdict = check(expect(records, mark, identity), History.of(found, identity))
+    verdict = check(expect(records, mark, identity), history_of(found, identity))
     assert faults(verdict) == (int(fault == "lost"), int(fault == "duplicated"), 0, 0)
     assert verdict.unordered == 1
 
@@ -249,9 +238,9 @@ def test_order_is_judged_from_each_input_to_each_output_partition() -> None:
     records = inputs(9)
     mixed = [record for lane in output(records) for record in lane]
     found = [record._replace(partition=0) for record in mixed]
-    assert check(expect(records, mark, identity), History.of(found, identity)).is_clean
+    assert check(expect(records, mark, identity), history_of(found, identity)).is_clean
     found[0], found[1] = found[1], found[0]
-    assert check(expect(records, mark, identity), History.of(found, identity)).reordered == 1
+    assert check(expect(records, mark, identity), history_of(found, identity)).reordered == 1
 
 
 def test_different_identities_are_refused() -> None:
@@ -263,8 +252,8 @@ def test_different_identities_are_refused() -> None:
 
 @given(count=st.integers(min_value=0, max_value=100), seen=st.integers(min_value=0, max_value=100))
 def test_what_a_reader_saw_so_far_is_a_prefix(count: int, seen: int) -> None:
-    final = History.of(PAYLOAD.records(count))
-    verdict = check_prefix(History.of(PAYLOAD.records(min(seen, count))), final)
+    final = history_of(PAYLOAD.records(count))
+    verdict = check_prefix(history_of(PAYLOAD.records(min(seen, count))), final)
     assert not verdict.broken
     assert verdict.is_clean == (seen > 0 or count == 0)
     assert (verdict.seen, verdict.final) == (min(seen, count), count)
@@ -289,13 +278,12 @@ def test_a_broken_prefix_is_named_where_it_breaks(count: int, fault: str, seed: 
     else:
         at = len(final) - 1
         del final[at]
-    broken = check_prefix(History.of(seen), History.of(final)).broken
+    broken = check_prefix(history_of(seen), history_of(final)).broken
     # Where a record was not seen, the break is at the next one that was.
     assert [(p.partition, p.offset) for p in broken] == [(1, at + (fault == "inserted before"))]
 
 
 def emissions(keys: Sequence[bytes], epoch_records: int) -> list[Record]:
-    """What a correct count per key emits: per epoch each changed key once."""
     found: list[Record] = []
     totals: dict[bytes, int] = {}
     for start in range(0, len(keys), epoch_records):
@@ -355,7 +343,6 @@ def test_an_unknown_key_is_unexpected() -> None:
 def test_a_generated_record_says_where_it_comes_from(number: int) -> None:
     (record,) = PAYLOAD.records(1, first=number)
     origin = origin_of(record)
-    assert origin is not None
     assert (origin.run, origin.partition, origin.sequence) == ("r", *reversed(divmod(number, 3)))
 
 
@@ -374,7 +361,6 @@ TIMES = st.lists(st.integers(min_value=0, max_value=8_000), min_size=1, max_size
 
 
 def closed(timestamps_ms: Sequence[int], *, before_ms: int) -> list[Record]:
-    """What a correct windowed count emits once the watermark stands at ``before_ms``."""
     counts: dict[int, int] = {}
     for at in timestamps_ms:
         counts[at - at % 1000] = counts.get(at - at % 1000, 0) + 1
@@ -422,7 +408,6 @@ def test_no_number_is_too_long_to_be_unexpected() -> None:
 def test_of_a_run_that_has_ended_every_window_before_the_watermark_is_asked_for(
     times: list[int],
 ) -> None:
-    """Also the newest ones, and where nothing at all was emitted."""
     closed_ms = max(times) - 500
     whole = closed(times, before_ms=closed_ms)
     verdict = check_windows(times, whole, window_ms=1000, delay_ms=500)

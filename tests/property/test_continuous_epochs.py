@@ -41,6 +41,7 @@ from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
 from tests.kit.coordinator.core_driver import CoreDriver, split
 from tests.kit.coordinator.random_moves import RandomMoves
+from tests.kit.effort import examples
 
 _REGIONS = ("main", "side")
 _PARTITIONS = 4
@@ -91,7 +92,6 @@ class _Courier:
             self._barrier, self.waits_for_epoch = found.barrier, True
 
     def commit(self) -> None:
-        """What it was asked to commit with its last question."""
         for batch_id in self._to_commit:
             held = self._held.pop(batch_id, None)
             operators = () if held is None else held.commit(timeout_s=1.0)
@@ -250,7 +250,7 @@ class Epochs(RuleBasedStateMachine):
     # --- the broker, and the driver's commits ----------------------------------------------------
 
     def commit_natively(self, payload: bytes) -> bool:
-        """A task's commit; its answer may be lost, and behind the driver's it does nothing."""
+        """A task's commit; its answer may be lost, and after the driver's it does nothing."""
         is_first = payload not in self.ended
         self._commit(payload)
         self.natively += is_first
@@ -265,7 +265,6 @@ class Epochs(RuleBasedStateMachine):
             self.seen[partition].append(offset)
 
     def _ask_tasks(self) -> None:
-        """What has just been decided is for its tasks first."""
         if self.driver.committing is not None and self.asked is None:
             entries = self.driver.committing.committables
             self.decided |= {entry.payload for entry in entries}
@@ -274,10 +273,9 @@ class Epochs(RuleBasedStateMachine):
     @precondition(lambda self: self.asked is not None)
     @rule()
     def settle(self) -> None:
-        """Time is up for the tasks: what none has acknowledged is committed by the driver, behind a
+        """Time is up for the tasks: what none has acknowledged is committed by the driver, after a
         look at it."""
         action, asked = self.driver.committing, self.asked
-        assert action is not None
         assert asked is not None
         self.driver.committing = self.asked = None
         for entry in asked.await_acknowledged(timeout_s=0.0):
@@ -309,18 +307,15 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(region=st.sampled_from(_REGIONS))
     def ask(self, region: str) -> None:
-        """A task's courier asks for a barrier."""
         self._if_alive(region, self.attempts[region].checkpoint_client.ask)
 
     @rule(region=st.sampled_from(_REGIONS), twice=st.booleans())
     def tell(self, region: str, twice: bool) -> None:
-        """A task's courier acknowledges."""
         self._if_alive(region, lambda: self.attempts[region].checkpoint_client.tell(twice=twice))
         self._ask_tasks()
 
     @rule(region=st.sampled_from(_REGIONS))
     def commit(self, region: str) -> None:
-        """A task's courier commits what it was last asked to."""
         self.attempts[region].checkpoint_client.commit()
 
     @rule(order=st.permutations(_REGIONS), answers=st.booleans())
@@ -342,7 +337,6 @@ class Epochs(RuleBasedStateMachine):
         grown=st.integers(0, 30),
     )
     def epoch(self, order: list[str], read: list[int], told: list[bool], grown: int) -> None:
-        """A barrier is due, and most tasks get it, end their epoch and tell."""
         for partition in self.logs:
             self.logs[partition] += grown
         self.driver.tick(1.1)
@@ -360,7 +354,6 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(grown=st.integers(1, 30))
     def good_epoch(self, grown: int) -> None:
-        """Everybody has something to read, and tells."""
         self.epoch(list(_REGIONS), [2, 2], [True, True], grown)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, 11.0]))
@@ -371,7 +364,7 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(region=st.sampled_from(_REGIONS), lives_on=st.booleans())
     def lose(self, region: str, lives_on: bool) -> None:
-        """A task is lost; it may go on all the same, unseen."""
+        """A task is lost; it may continue all the same, unseen."""
         attempt = self.attempts[region]
         if lives_on:
             self.zombies.append(attempt)
@@ -384,11 +377,10 @@ class Epochs(RuleBasedStateMachine):
     @precondition(lambda self: self.zombies)
     @rule(which=st.integers(0, 5), times=st.integers(0, 3))
     def haunt(self, which: int, times: int) -> None:
-        """A task that was given up reads, asks and tells: nothing of it counts."""
         zombie = self.zombies[which % len(self.zombies)]
         for _ in range(times):
             zombie.loop.step()
-        zombie.checkpoint_client.commit()  # of what it was told before: that is decided
+        zombie.checkpoint_client.commit()  # of what it was reported before: that is decided
         for act in (
             zombie.checkpoint_client.ask,
             lambda: zombie.checkpoint_client.tell(twice=False),
@@ -425,7 +417,6 @@ class Epochs(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_each_record_once_and_in_order(self) -> None:
-        """Whoever commits."""
         for partition, offsets in self.seen.items():
             assert offsets == list(range(len(offsets))), f"partition {partition}: {offsets}"
 
@@ -447,7 +438,7 @@ class Epochs(RuleBasedStateMachine):
         assert {p: len(found) for p, found in self.seen.items()} == self.logs
 
 
-def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
+def test_a_giver_whose_other_splits_are_idle_is_reported_at_once() -> None:
     """Nothing is left to cut for it, and its open epoch holds records of the split that went: it
     would hold back readers of the taker's commits until the transaction times out."""
     world = Epochs()
@@ -471,9 +462,9 @@ def test_a_giver_whose_other_splits_are_idle_is_told_at_once() -> None:
     writers = epoch.writers.writers.values()
     assert not [r for writer in writers for r in writer.records if r[0] == 0]
     world.readers_see_each_record_once_and_in_order()
-    assert len(world.seen[0]) >= 20, "the taker goes on"
+    assert len(world.seen[0]) >= 20, "the taker continues"
     world.teardown()
 
 
 TestEpochs = Epochs.TestCase
-TestEpochs.settings = settings(max_examples=75, stateful_step_count=60, deadline=None)
+TestEpochs.settings = settings(max_examples=examples(75), stateful_step_count=60, deadline=None)

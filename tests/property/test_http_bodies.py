@@ -1,4 +1,4 @@
-"""The coordinator's service and its client, told anything: an answer, or an error of ours."""
+"""The coordinator's service and its client, reported anything: an answer, or an error of ours."""
 
 import contextlib
 import json
@@ -16,18 +16,22 @@ from hypothesis import strategies as st
 from sluice.runtime.continuous.task_messages import EpochResult, NextBarrier
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model.json_values import to_json
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
-from sluice.runtime.service import service_json as wire
 from sluice.runtime.service.drop_in_client import DropInMessage
+from sluice.runtime.service.error_json import error_from_json
 from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from tests.kit.coordinator.checkpoint_records import committable
 from tests.kit.coordinator.coordinated_service import started_service
+from tests.kit.effort import examples
 from tests.kit.mutations import json_texts, mutated_json
 
 _QUICK = settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 _SPLIT = SplitRange(
     source_id="s", topic="t", topic_id="i", partition=0, start_offset=0, end_offset=2
@@ -46,7 +50,6 @@ class _Echo:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[CoordinatorService]:
-    """Of a started job on fakes, with a handler mounted."""
     with started_service() as made:
         made.mount("key", _Echo())
         yield made
@@ -56,13 +59,16 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
     """A body that each path takes."""
     address = service.coordinator_address
     envelope = {"job_uid": address.job_uid, "leader_session_id": address.leader_session_id}
-    region = envelope | {"region": "main", "attempt_id": 0, "checkpoint_id": None}
+    region = envelope | {"region": "main", "attempt_id": 0}
+    attempt = RegisteredAttempt(batch=_BATCH, operator_id="sink", resource="r")
+    batch = envelope | {"batch": to_json(_BATCH)}
     return {
         "/v1/barrier": region | {"wait_s": 0.0},
-        "/v1/attempts": region | {"batch_id": 1, "operator_id": "sink", "resource": "r"},
-        "/v1/waits": region | {"batch_id": 1, "what": "a producer", "why": "away"},
+        "/v1/attempts": envelope | {"attempt": to_json(attempt)},
+        "/v1/waits": batch | {"what": "a producer", "why": "away"},
+        "/v1/batches/decided": batch,
         "/v1/epochs/next": region | {"wait_s": 0.0, "has_read": True, "committed": []},
-        "/v1/epochs": envelope | {"epoch": wire.to_json(_RESULT)},
+        "/v1/epochs": envelope | {"epoch": to_json(_RESULT)},
         "/v1/regions/restart": envelope | {"regions": [], "exclude_hosts": []},
         "/v1/queries/key/call": envelope | {"payload": {"a": [1, None]}},
     }
@@ -70,12 +76,11 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
 
 _PATHS = (
     *("/v1/barrier", "/v1/attempts", "/v1/waits", "/v1/epochs/next", "/v1/epochs"),
-    *("/v1/regions/restart", "/v1/queries/key/call"),
+    *("/v1/regions/restart", "/v1/queries/key/call", "/v1/batches/decided"),
 )
 
 
 def answered(service: CoordinatorService, path: str, body: bytes) -> Any:
-    """What the service says; never an error that is not ours, and never none."""
     response = urllib3.request(
         "POST",
         service.address + path,
@@ -90,8 +95,8 @@ def answered(service: CoordinatorService, path: str, body: bytes) -> Any:
     assert response.status < 500 or response.status == 503, (response.status, response.data)
     found = json.loads(response.data)
     if response.status != 200:
-        error = wire.error_from_json(found["error"])
-        assert type(error) is not StreamError, "a class of its own tells the client what to do"
+        error = error_from_json(found["error"])
+        assert type(error) is not StreamError, "a class of its own reports the client what to do"
         assert all(error.args[at] for at in (0, 2))
     return found
 
@@ -209,8 +214,8 @@ def garbled() -> Iterator[_Garbled]:
 
 
 _RIGHT = {
-    "barrier": wire.to_json(_BARRIER),
-    "next": wire.to_json(NextBarrier(barrier=_BARRIER)),
+    "barrier": to_json(_BARRIER),
+    "next": to_json(NextBarrier(barrier=_BARRIER)),
     "decided": True,
     "answer": {"result": {"region": "main", "attempt_id": 1, "state": "running"}},
     "error": {"type": "FencedError", "what": "w", "where": {"a": 1}, "remedy": "r"},
@@ -263,7 +268,6 @@ def _of(found: object, *kinds: type) -> None:
 @example(status=200, body=b'{"answer": {"error": 3}}')
 @example(status=503, body=b'{"error": {"where": [1]}}')
 def test_a_garbled_answer_is_an_error_of_ours(garbled: _Garbled, status: int, body: bytes) -> None:
-    """By whoever listens on that port; above all never a yes that nobody said."""
     garbled.status, garbled.body = status, body
     for ask in asked(_address_of(garbled)):
         with contextlib.suppress(StreamError):
@@ -274,21 +278,19 @@ def test_a_garbled_answer_is_an_error_of_ours(garbled: _Garbled, status: int, bo
 @given(said=st.text(st.characters()))
 @example(said="half \ud800")
 def test_a_client_sends_any_text(service: CoordinatorService, said: str) -> None:
-    """An error of a user's function may quote what has no UTF-8: it arrives as it was sent."""
     with CoordinatorClient(service.coordinator_address) as client:
         assert client.query("key", "call", {said: said}, timeout_s=60.0) == {"call": {said: said}}
 
 
-def test_a_task_tells_its_epoch_whatever_its_function_said(garbled: _Garbled) -> None:
-    """Nobody else would: the epoch would be read again for ever."""
+def test_a_task_reports_its_epoch_whatever_its_function_said(garbled: _Garbled) -> None:
     garbled.status, garbled.body = 200, b"{}"
     with CoordinatorClient(_address_of(garbled), deadline_s=0.0) as client:
         client.acknowledge_epoch(replace(_RESULT, examples=(("op", "half \ud800"),)))
 
 
-_ENTRY = wire.to_json(committable())
+_ENTRY = to_json(committable())
 _MESSAGES = {
-    "begin": {"location": "/c", "format": "sluice-kafka", "options": {"topic": "t"}},
+    "begin": {"location": "/c", "format_name": "sluice-kafka", "options": {"topic": "t"}},
     "commit": {
         "location": "/c",
         "run_id": "r",
@@ -303,7 +305,6 @@ _MESSAGES = {
 
 @given(call=st.sampled_from(sorted(_MESSAGES)), data=st.data())
 def test_a_message_of_a_drop_in_process_is_whole_or_refused(call: str, data: st.DataObject) -> None:
-    """What is not understood is never taken for done."""
     payload = data.draw(mutated_json(_MESSAGES[call]))
     try:
         message = DropInMessage.of(call, payload)

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
+from tests.kit.effort import examples
 from tests.kit.lease_runs import Call, Freeze, RunPlan, World
 
 pytestmark = pytest.mark.usefixtures("silence")
 
 _FIRST_CALLS = 18  # of a run: its start, its first looks, and some renewals
 _WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
-_CALM_S = 60.0  # behind all pauses everybody has looked a few times
+_CALM_S = 60.0  # after all pauses everybody has looked a few times
 
 _eighths = st.integers(0, 24).map(lambda eighths: eighths / 8)
 _pauses_s = st.sampled_from([0.0, 3.0, 8.0, 11.0, 14.0, 15.0, 20.0, 30.0, 45.0, 60.0])
@@ -77,7 +78,6 @@ def _plans(
 
 
 def _world(plans: Sequence[RunPlan], *, deleted_s: Sequence[float] = ()) -> World:
-    """All that happens to them, and what becomes of it."""
     ends_s = [80.0 + plan.begins_s + _paused_s(plan) + _CALM_S for plan in plans]
     world = World(plans, until_s=max(ends_s), deleted_s=deleted_s)
     world.pass_by()
@@ -89,24 +89,21 @@ def _paused_s(plan: RunPlan) -> float:
     return in_calls_s + sum(freeze.for_s for freeze in plan.freezes)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(_plans(), min_size=2, max_size=3),
     st.lists(st.integers(0, 640).map(lambda eighths: eighths / 8), max_size=1),
 )
-def test_lease_guards_outputs_one_run_at_most_goes_on(
+def test_lease_guards_outputs_one_run_at_most_continues(
     plans: list[RunPlan], deleted_s: list[float]
 ) -> None:
-    """Whatever happens: once it is over, all others have found out."""
     world = _world(plans, deleted_s=deleted_s)
     assert len([run for run in world.runs if run.took_s is not None and not run.ended_by]) <= 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(_plans(is_quick=True, is_sure=True, is_left_alone=True), min_size=2, max_size=3))
 def test_lease_guards_outputs_pauses_alone_never_end_all_runs(plans: list[RunPlan]) -> None:
-    """Where every call is answered, and nobody stops a run or deletes the record. But a run that
-    was silent does not know who has given the record back: it may be an older one, as that ends."""
     world = _world(plans)
     is_given_back = any(session is None for _, session in world.records.written)
     assert is_given_back or [run for run in world.runs if not run.ended_by]
@@ -114,7 +111,7 @@ def test_lease_guards_outputs_pauses_alone_never_end_all_runs(plans: list[RunPla
 
 @st.composite
 def _overtaken(draw: st.DrawFn) -> tuple[RunPlan, RunPlan]:
-    """A run that stands still once for longer than others watch, in a call or anywhere, and one
+    """A run that hangs once for longer than others watch, in a call or anywhere, and one
     from a copy that begins about then: most often it takes over."""
     plan = draw(_plans(uris=["file:/a"], is_quick=True, is_sure=True, is_left_alone=True))
     pause_s, is_asleep = draw(st.sampled_from([20.0, 30.0, 45.0, 60.0])), draw(st.booleans())
@@ -134,7 +131,7 @@ def _overtaken(draw: st.DrawFn) -> tuple[RunPlan, RunPlan]:
     return plan, RunPlan(uri="file:/b", begins_s=max(plan.begins_s, at_s + behind_s))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(_overtaken())
 def test_lease_guards_outputs_who_was_taken_over_decides_no_more(
     plans: tuple[RunPlan, RunPlan],
@@ -148,7 +145,7 @@ def test_lease_guards_outputs_who_was_taken_over_decides_no_more(
     assert [decided_s for decided_s in older.decided_s if decided_s > newer.took_s] == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(_plans(uris=["file:/b", "file:/c"]), min_size=1, max_size=2))
 def test_lease_guards_outputs_who_is_never_silent_is_ended_by_no_copy(plans: list[RunPlan]) -> None:
     """Whatever befalls the copies, and however slow their looks are: all are refused."""
@@ -158,7 +155,7 @@ def test_lease_guards_outputs_who_is_never_silent_is_ended_by_no_copy(plans: lis
     assert [run.took_s for run in others if run.took_s is not None] == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(_plans(uris=["file:/a"], is_quick=True, is_sure=True), min_size=1, max_size=2),
     st.integers(0, 320).map(lambda eighths: eighths / 8),

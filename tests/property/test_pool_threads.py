@@ -62,7 +62,7 @@ class Worker:
 
     Attributes:
         pools: the attempt of each that was made.
-        told: what refused a writer.
+        reported: what refused a writer.
     """
 
     def __init__(self, random: Random, *, fails: int) -> None:
@@ -202,7 +202,6 @@ class Worker:
             pool.let_go(lease)
 
     def _require_living(self, lease: Lease, task: TaskScope) -> None:
-        """Nobody has let go of it, but for a successor of its writer."""
         assert isinstance(lease.producer, _Producer)
         is_succeeded = self._begun > (task.batch.attempt_id, task.batch.batch_id)
         self.switched.require(
@@ -212,16 +211,13 @@ class Worker:
 
 @pytest.mark.parametrize(("fails", "runs"), [(0, 8), (30, 20)])
 def test_writers_couriers_zombies_and_the_end_disturb_no_pool(fails: int, runs: int) -> None:
-    """Whichever comes first: nothing is let go of twice, or under a writer's hands, and nobody
-    waits for what does not come."""
     for seed in range(runs):
         worker = Worker(Random(seed), fails=fails)
         worker.live(attempt_ids=2, tasks=3)
         assert worker.pools in ([0, 1], [1]), "one of each attempt"
 
 
-def test_writers_have_successors_and_are_told_of_them() -> None:
-    """Or those runs prove little."""
+def test_writers_have_successors_and_are_reported_them() -> None:
     lived = [Worker(Random(seed), fails=30) for seed in range(5)]
     for worker in lived:
         worker.live(attempt_ids=2, tasks=3)
@@ -242,7 +238,6 @@ def test_writers_have_successors_and_are_told_of_them() -> None:
 def test_a_task_of_the_next_batch_may_begin_at_any_line_of_what_gives_a_producer_back(
     gives_back: Callable[[ProducerPool, Lease], None],
 ) -> None:
-    """Of the writer that it takes for dead."""
     line, lines = 0, 1
     while line < lines:
         lines = _interrupted(gives_back, line)
@@ -251,7 +246,7 @@ def test_a_task_of_the_next_batch_may_begin_at_any_line_of_what_gives_a_producer
 
 
 def _interrupted(gives_back: Callable[[ProducerPool, Lease], None], line: int) -> int:
-    """How many lines that took; in front of this one it stands still while the other begins."""
+    """How many lines that took; in front of this one it hangs while the other begins."""
     switched, seen, late = Switched(lambda _: 0), list[int](), Process("late")
 
     def pause_s() -> float:

@@ -1,20 +1,25 @@
 """Rule `ids-never-reused`: a transactional id is initialised again only when its last transaction
 is over."""
 
+import os
+import tempfile
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sluice.connectors.kafka.sink.producers.id_owners import OwnerFile, take_owner
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool
-from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK
+from sluice.connectors.kafka.sink.producers.producer_slots import IDS_PER_TASK, SlotState
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.splits import BatchKey
+from tests.kit.effort import examples
 from tests.kit.kafka.fake_producer import FakeCluster, FakeTransaction
 
 
@@ -54,6 +59,14 @@ class PoolMachine(RuleBasedStateMachine):
         self.unanswered: set[str] = set()
         self.given_up: set[str] = set()
         self.breaches: list[str] = []
+        self.left: set[str] = set()
+        self.directory = tempfile.TemporaryDirectory()
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        self.pending.clear()
+        self.owner = take_owner(["p", "j", "r", "o"], 0, base=Path(self.directory.name))
+        assert isinstance(self.owner, OwnerFile)
         self.pool = ProducerPool(
             prefix="p",
             scope=self.scope(0),
@@ -62,7 +75,14 @@ class PoolMachine(RuleBasedStateMachine):
             keep_alive_s=None,
             clock=lambda: 0.0,
             ages=lambda: 0.0,
+            owner=self.owner,
         )
+
+    def teardown(self) -> None:
+        """Hypothesis calls this at the end of each example."""
+        if hasattr(self, "directory"):
+            os.close(self.owner._descriptor)  # noqa: SLF001
+            self.directory.cleanup()
 
     def scope(self, task: int) -> TaskScope:
         return TaskScope(
@@ -118,7 +138,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), acknowledged=st.booleans())
     def abort(self, data: st.DataObject, acknowledged: bool) -> None:
-        """A task fails; the broker answers, or does not: behind an abort the client initialises
+        """A task fails; the broker answers, or does not: after an abort the client initialises
         the id, too, and that request may arrive late."""
         lease, use = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
         self.cluster.abort_is_acknowledged = acknowledged
@@ -135,7 +155,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule()
     def next_batch(self) -> None:
-        """A later batch begins. Writers that died without a word stay behind."""
+        """A later batch begins. Writers that died without a word stay after."""
         self.batch_id += 1
         if not self.continuous:
             self.commit_through(self.checkpoint_id)
@@ -158,6 +178,25 @@ class PoolMachine(RuleBasedStateMachine):
                 if use.checkpoint_id <= checkpoint_id:
                     use.over = True
                     use.transaction.state = "over"
+
+    @rule(is_sent=st.booleans())
+    def end_process(self, is_sent: bool) -> None:
+        """Spark ends the worker, at any time; a later one takes its ids over. What a background
+        thread was about to send may be on its way."""
+        slots = self.pool._slot_table  # noqa: SLF001
+        for number in range(len(slots)):
+            name, state = self.pool._id_of(number), slots.state(number)  # noqa: SLF001
+            if state is SlotState.PREPARING and is_sent:
+                self.unanswered.add(name)
+            if state not in (SlotState.FREE, SlotState.READY, SlotState.RETIRED):
+                self.left.add(name)
+        self.leases = []
+        os.close(self.owner._descriptor)  # noqa: SLF001 - as the kernel does
+        name, left = self.owner.name, len(slots)
+        self.begin_process()
+        if left:
+            assert self.owner.name == name or len(self.left) > 16
+        self.tasks = set()
 
     @rule(answer=st.booleans())
     def pause_or_wake_the_brokers(self, answer: bool) -> None:
@@ -189,9 +228,11 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def ids_are_bounded(self) -> None:
         assert len(self.pool) <= IDS_PER_TASK * self.most_tasks + len(
-            self.unanswered | self.given_up
+            self.unanswered | self.given_up | self.left
         )
 
 
 TestProducerPool = PoolMachine.TestCase
-TestProducerPool.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestProducerPool.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.contracts import CommitOutcome
-from sluice.runtime.coordinator.committing.decided_commits import (
+from sluice.runtime.coordinator.committing.commit_steps import (
     DecidedWork,
     SharedCommitters,
-    follow_all,
-    notify,
 )
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
@@ -28,6 +27,7 @@ from sluice.runtime.model.checkpoint_record import (
     StateEntry,
     committables_of,
 )
+from tests.kit.effort import examples
 from tests.kit.fakes import FakeBroker, FakeSink, TransactionState, entry_of, identity_of
 
 REGIONS = ("r0", "r1", "r2")
@@ -56,7 +56,7 @@ class _Region:
     Attributes:
         work: pre-committed and in no decision: (checkpoint id, committables, next value after it).
         next_value: to be written.
-        decided_value: where it goes on after an abort.
+        decided_value: where it continues after an abort.
         decided_id: newest checkpoint that it completed.
     """
 
@@ -85,7 +85,7 @@ class _World:
     def start(self) -> None:
         """A new process: it knows the directory, and nothing else."""
         sink = FakeSink(self.broker, may_reach=self._may_reach, is_answered=self._is_answered)
-        self.committers = SharedCommitters({"sink": sink}, PLAN)
+        self.committers = SharedCommitters({"sink": SerialSink(sink)}, PLAN)
         self.notified = 0
 
     def _may_reach(self) -> bool:
@@ -113,7 +113,7 @@ class _World:
             region.next_value += 1
             entries.append(entry_of(transaction))
         region.work.append((checkpoint_id, tuple(entries), region.next_value))
-        if self.random.random() < 0.7:  # else the decision tells it first
+        if self.random.random() < 0.7:  # else the decision reports it first
             self.committers.of("sink").pre_committed(checkpoint_id, {name: entries})
 
     def decide(self, failed: Sequence[str]) -> None:
@@ -148,7 +148,6 @@ class _World:
         return RegionRecord(region=name, attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=0)
 
     def notify(self, *, again: bool = False) -> None:
-        """Tell the committer of the next decision, or again of one that is not finished."""
         due = [r for r in self.records if not r.is_marked and r.checkpoint_id > self.notified]
         open_ones = [r for r in self.records if not r.is_marked and r not in due]
         if again and open_ones:
@@ -158,7 +157,7 @@ class _World:
         record = due[0]
         decided = DecidedWork(checkpoint_id=record.checkpoint_id, regions=record.regions)
         crashed = self.is_recovering or self.random.random() < 0.5
-        reports = notify(self.committers, "sink", decided, timeout_s=1.0, after_crash=crashed)
+        reports = self.committers.notify("sink", decided, timeout_s=1.0, after_crash=crashed)
         self.notified = max(self.notified, record.checkpoint_id)
         named = committables_of(record.regions)
         assert set(named) <= set(reports) or again
@@ -170,7 +169,7 @@ class _World:
             and set(named) <= done
             and all(
                 report.outcome is CommitOutcome.COMMITTED
-                for report in follow_all(self.committers, decided, timeout_s=1.0)
+                for report in self.committers.follow_all(decided, timeout_s=1.0)
             )
         )
         if record.is_marked and self.is_recovering:
@@ -185,14 +184,13 @@ class _World:
         self._discard(region)
 
     def crash(self) -> None:
-        """The process dies. What no decision names is swept; the rest is told from the records."""
+        """The process dies."""
         for region in self.regions.values():
             self._discard(region)
         self.start()
         self.is_recovering = any(not record.is_marked for record in self.records)
 
     def _discard(self, region: _Region) -> None:
-        """What an abort could not reach the sweep finds; the range is read again."""
         for _, mine, _ in region.work:
             for entry in mine:
                 self.broker.end(identity_of(entry), commit=False)
@@ -240,7 +238,7 @@ _WEIGHTS = {
 _STEPS = 30
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), roughness=st.sampled_from((0.0, 0.3, 0.5)))
 def test_continuous_order_held_work_is_never_lost_doubled_or_shown_before_its_decision(
     seed: int, roughness: float

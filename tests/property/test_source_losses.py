@@ -1,6 +1,6 @@
-"""What becomes of records whose logs are cut off, compacted, deleted from, made anew or led anew.
+"""What becomes of records whose logs are truncated, compacted, deleted from, made again or led again.
 
-Each is read once and in order, or its loss is told. The enumerator, the readers and the loop of a
+Each is read once and in order, or its loss is reported. The enumerator, the readers and the loop of a
 continuous task are the real ones, in virtual time; brokers and librdkafka are models. What the
 documents say is not seen does not happen here: logs that lose records under the same leader, two
 elections that bring an older leader's log back, and former leaders that still answer.
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sluice.runtime.errors import DataLostError, SourceChangedError, UnreachableError
 from tests.kit.coordinator.led_simulation import LedWorld
+from tests.kit.effort import examples
 
 _CALM_S = 40.0  # whatever lasts so long counts
 _ROUNDS = 8  # enough to read all that there is, from wherever a source was set back to
@@ -22,10 +23,7 @@ _LOST = re.compile(r"orders-(\d+)\[")
 _LOOKS = 50  # of a task, in which it has read what is there
 
 _worlds = st.builds(
-    LedWorld,
-    st.integers(0, 1 << 64).map(Random),
-    fails=st.booleans(),
-    bounded=st.booleans(),
+    LedWorld, st.integers(0, 1 << 64).map(Random), fails=st.booleans(), bounded=st.booleans()
 )
 
 
@@ -37,7 +35,6 @@ def _happen(world: LedWorld) -> None:
 
 
 def _is_told(world: LedWorld, run: Callable[[LedWorld], None]) -> bool:
-    """Whether the source ended with an error that says what is lost, or is another topic."""
     with world.running():
         try:
             run(world)
@@ -51,7 +48,7 @@ def _is_told(world: LedWorld, run: Callable[[LedWorld], None]) -> bool:
     return False
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(_worlds, st.integers(1, 30))
 def test_micro_batches_read_every_record_once_or_tell_its_loss(world: LedWorld, steps: int) -> None:
     """Cuts, batches, looks for partitions and new drivers, in any order."""
@@ -71,7 +68,7 @@ def test_micro_batches_read_every_record_once_or_tell_its_loss(world: LedWorld, 
         world.judge()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(_worlds, st.integers(1, 30))
 def test_continuous_tasks_read_every_record_once_or_tell_its_loss(
     world: LedWorld, steps: int

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from sluice.runtime.checker import (
     Finding,
-    History,
     HistoryVerdict,
     Identity,
     Kind,
@@ -23,28 +22,26 @@ from sluice.runtime.checker import (
     SpilledHistory,
     TransactionRange,
     Transactions,
-    check,
     check_spilled,
-    expect,
     origin_of,
-    wanted_of,
 )
 from sluice.runtime.checker.records.history import Columns
 from sluice.runtime.checker.row_files import ROW
 from sluice.runtime.checker.spilled import LEAST_MEMORY_BYTES
 from sluice.runtime.errors import ConfigError, StorageError
+from tests.kit.effort import examples
+from tests.kit.memory_checker import check, expect, history_of, wanted_of
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)
 SEEDS = st.integers(min_value=0, max_value=2**32)
 ROWS = (30, 200, 2_000)
-"""Rows in memory, for a history of hundreds: everything is dealt again, some things, nothing."""
+"""Rows in memory, for a history of hundreds: everything is assigned again, some things, nothing."""
 
 _serial = itertools.count()
 
 
 def named(record: Record) -> bytes | None:
-    """What a generated record says it is."""
     origin = origin_of(record)
     return None if origin is None else origin.encode()
 
@@ -139,7 +136,6 @@ def corrupts(lane: list[Record], rng: random.Random) -> None:
 
 
 def delays(lane: list[Record], rng: random.Random) -> None:
-    """By more than fits into little memory."""
     del rng
     lane.append(lane.pop(0))
 
@@ -147,7 +143,7 @@ def delays(lane: list[Record], rng: random.Random) -> None:
 FAULTS = [loses, doubles, invents, swaps, moves, delays, corrupts]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 @given(
     count=st.integers(min_value=30, max_value=200),
     faults=st.lists(st.sampled_from(FAULTS), max_size=8),
@@ -163,7 +159,6 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
     rows: int,
     seed: int,
 ) -> None:
-    """All counts, examples and findings, however little memory there is."""
     rng = random.Random(seed)
     lanes = [[r for r in output(count) if r.partition == number] for number in range(PARTITIONS)]
     for fault in faults:
@@ -173,7 +168,7 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
     on_disk: list[Finding] = []
     wanted = check(
         expect(PAYLOAD.records(count), mark, NAMED),
-        History.of(found, NAMED),
+        history_of(found, NAMED),
         transactions=Transactions(epochs(count)),
         sink=in_memory.append,
     )
@@ -194,7 +189,7 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
         assert (verdict.lost, verdict.torn) == (wanted.lost, wanted.torn)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(15))
 @given(
     wanted=st.integers(min_value=0, max_value=60),
     found=st.integers(min_value=0, max_value=60),
@@ -203,7 +198,6 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
 def test_one_content_over_and_over_is_counted_piece_by_piece(
     tmp_path: Path, wanted: int, found: int, rows: int
 ) -> None:
-    """No byte of the fingerprint tells such records apart, so no smaller file does."""
     inputs = [Record("in", 0, offset, None, b"same") for offset in range(wanted)]
     have = [Record("out", 0, offset, None, b"same!") for offset in range(found)]
     verdict = spilled(tmp_path, inputs, have, rows=rows)
@@ -237,7 +231,7 @@ def test_disorder_beyond_memory_is_caught_and_its_count_is_called_a_bound(tmp_pa
 
 @pytest.mark.parametrize("moved", [1, 5, 40])
 def test_the_bound_is_not_below_what_is_out_of_order(tmp_path: Path, moved: int) -> None:
-    """As a repair leaves it: records of the front, one behind the other, at the end."""
+    """As a repair leaves it: records of the front, one after the other, at the end."""
     found = [record for record in output(300) if record.partition == 0]
     found = [*found[moved:], *found[:moved]]
     inputs = [record for record in PAYLOAD.records(300) if record.partition == 0]
@@ -248,7 +242,6 @@ def test_the_bound_is_not_below_what_is_out_of_order(tmp_path: Path, moved: int)
 
 
 def test_a_corrupted_record_is_named_with_its_source(tmp_path: Path) -> None:
-    """Neither lost nor unexpected, and its transaction is whole."""
     found = output(60)
     found[7] = found[7]._replace(value=(found[7].value or b"") + b"?")
     findings: list[Finding] = []

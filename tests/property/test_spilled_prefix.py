@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluice.runtime.checker import History, Identity, Payload, Record, SpilledPrefix, check_prefix
+from sluice.runtime.checker import Identity, Payload, Record, SpilledPrefix
 from sluice.runtime.errors import StorageError
+from tests.kit.memory_checker import check_prefix, history_of
 
 PARTITIONS = 3
 PAYLOAD = Payload(topic="in", run="r", partitions=PARTITIONS)
@@ -53,7 +54,7 @@ def test_the_verdict_is_that_of_the_check_in_memory(
             spilled.append(record)
         assert len(spilled) == len(seen)
         verdict = spilled.check(final)
-    assert verdict == check_prefix(History.of(seen), History.of(final))
+    assert verdict == check_prefix(history_of(seen), history_of(final))
     assert not directory.exists()
 
 

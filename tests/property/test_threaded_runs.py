@@ -1,8 +1,8 @@
-"""Drivers of a continuous job that die, freeze, wake beside their successors, or are cut off.
+"""Drivers of a continuous job that die, freeze, wake beside their successors, or are truncated.
 
 Thread by thread, with the tasks of all of them (`ids-never-reused`, `outcome-from-broker`,
 `fence-first`, `continuous-order` and `lease-guards-outputs`): readers see each record once and in
-order, whichever run has written it, and nothing goes on that has a successor.
+order, whichever run has written it, and nothing continues that has a successor.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord
 from sluice.runtime.ownership.lease_watch import LeaseWatch
+from tests.kit.effort import examples
 from tests.kit.threads.threaded_attempts import Link
 from tests.kit.threads.threaded_plans import EVENTS, FAULTS, Plan, pass_by
 from tests.kit.threads.threaded_tasks import PlayedLink
@@ -54,17 +55,15 @@ _plans = st.builds(
 )
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(_plans)
 def test_fence_first_and_continuous_order_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,
 ) -> None:
-    """And of those that have a successor nothing goes on."""
     pass_by(plan)
 
 
 def test_drivers_have_successors_and_all_of_them_commit() -> None:
-    """Or those runs prove little."""
     found = [pass_by(Plan(seed)) for seed in range(4)]
     started = [run for runs in found for run in runs.runs if run.started is not None]
     assert len(started) > 2 * len(found), "most starts come to their end"
@@ -78,13 +77,11 @@ def test_drivers_have_successors_and_all_of_them_commit() -> None:
 
 
 def _nobody_asks_who_owns(patch: pytest.MonkeyPatch) -> None:
-    """No lease fences anybody."""
     patch.setattr(LeaseWatch, "require", lambda _: None)
     patch.setattr(LeaseWatch, "report_loss", lambda *_: None)
 
 
 def test_fence_first_a_seal_alone_stops_an_older_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the lease says."""
     _nobody_asks_who_owns(monkeypatch)
     for seed in range(3):
         pass_by(Plan(seed, events=_SUCCESSORS))
@@ -111,20 +108,19 @@ def _starts_without_a_seal(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sweeps_before_it_seals(patch: pytest.MonkeyPatch) -> None:
-    """Of the run before, which may decide it meanwhile."""
-    fencing_record = StartSequence._fence  # noqa: SLF001 - goes on with the real one
+    fencing_record = StartSequence._fence  # noqa: SLF001 - continues with the real one
 
     def swept(self: StartSequence, restore_from: int | None) -> Any:
         history = self._read(None)
         view = SweepView(
             job_uid=history.newest.job_uid,
-            attempt_ids={r.name: history.next_slot for r in self._plan.regions},
+            attempt_ids={r.name: history.next_slot for r in self.plan.regions},
             protected=tuple(e for p in history.slots for e in p.record.committables),
             orphans=(),
         )
-        for sink in self._sinks.values():
+        for sink in self.sinks.values():
             sink.sweep(view, timeout_s=10.0)
-        self._pause(1.0)
+        self.pause(1.0)
         return fencing_record(self, restore_from)
 
     patch.setattr(StartSequence, "_fence", swept)
@@ -159,7 +155,6 @@ def _a_recovery_skips_an_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_sweep_skips_an_id(patch: pytest.MonkeyPatch) -> None:
-    """What is open under each task's first id stays so."""
     found = sweep.orphans
 
     def skipped(*args: Any, **words: Any) -> Any:
@@ -169,8 +164,6 @@ def _a_sweep_skips_an_id(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tasks_wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """For a coordinator that is silent."""
-
     def call_forever(self: CheckpointClient, call: Callable[[], Any]) -> Any:
         while True:
             try:
@@ -201,8 +194,6 @@ def _an_epoch_counts_each_time_it_is_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
-    """As they end, whoever may have decided it."""
-
     def released(self: TransactionalWriter) -> None:
         kept = self._kept
         if kept is not None:
@@ -215,7 +206,7 @@ def _tasks_commit_what_they_hold(patch: pytest.MonkeyPatch) -> None:
 
 
 def _ids_before_the_mark(patch: pytest.MonkeyPatch) -> None:
-    """An id is taken again as soon as its epoch is told."""
+    """An id is taken again as soon as its epoch is reported."""
     record = SlotTable.record
 
     def spent_is_over(self: SlotTable, slot: int, event: SlotEvent) -> None:
@@ -225,7 +216,6 @@ def _ids_before_the_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_lost_answer_is_an_answer(patch: pytest.MonkeyPatch) -> None:
-    """An epoch is told once, whether anybody has heard it or not."""
     tells = PlayedLink.acknowledge_epoch
 
     def once(self: PlayedLink, result: EpochResult) -> None:
@@ -270,7 +260,6 @@ _BROKEN = {
 
 @pytest.mark.parametrize("name", _BROKEN)
 def test_runs_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what goes wrong then."""
     breaks, what = _BROKEN[name]
     breaks(monkeypatch)
     plan = Plan(

@@ -12,7 +12,6 @@ _SOURCE = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 def _call_back() -> tuple[object, object] | None:
-    """What PySpark's `local_connect_and_auth` returns; None where it is asked another way."""
     port = os.environ.get("PYTHON_WORKER_FACTORY_PORT")
     secret = os.environ.get("PYTHON_WORKER_FACTORY_SECRET")
     if not port or not secret or "PYTHON_WORKER_FACTORY_SOCK_PATH" in os.environ:

@@ -2,7 +2,7 @@
 
 ``--schedules 1e7`` runs that many, from ``--seed`` on, in ``--workers`` processes; it prints the
 seeds that break a promise, and the story of the first one, shrunk. ``--seed N`` alone runs that one
-schedule again, exactly, and tells its story.
+schedule again, exactly, and reports its story.
 """
 
 import argparse
@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from tests.simulation.profiles import profile_of
 from tests.simulation.shrink import Failure, find, shrink, story
 from tests.simulation.world import World
-
-__all__ = ["main"]
 
 _CHUNK = 100
 _MOST_FAILURES = 10

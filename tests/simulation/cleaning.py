@@ -13,8 +13,6 @@ from tests.simulation.files import open_files
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Cleaner"]
-
 
 class Cleaner:
     """The command's own code, which others may overtake between any two looks and deletions.
@@ -29,7 +27,7 @@ class Cleaner:
         self.deleted = 0
 
     def move(self) -> None:
-        """The command goes on, or a new one begins."""
+        """The command continues, or a new one begins."""
         if self._command is None:
             self._command = self._clean()
         try:
@@ -54,7 +52,7 @@ class Cleaner:
         found = list(orphans_of(places, lambda _: fs, checkpoint_uri=store.uri))
         yield
         for one in found:
-            self._world.note(f"{one.path} is deleted by hand")
+            self._world.note(f"{one.path} is deleted manually")
             self.deleted += 1
             fs.delete(one.path)
             yield

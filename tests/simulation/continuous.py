@@ -1,7 +1,7 @@
 """Continuous tasks: production loops, couriers and desk, one step at a time.
 
 Epochs of a region follow one another before they are decided, tasks commit natively what they are
-asked to, and the driver finishes by hand what none of them has acknowledged. Left out are the
+asked to, and the driver finishes manually what none of them has acknowledged. Left out are the
 courier's thread and the client of librdkafka; a task outlives its driver, or its region's life.
 """
 
@@ -14,8 +14,12 @@ from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits, RequestedCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import (
+    LostTimeout,
+    NativeCommits,
+    RequestedCommits,
+    TasksFirst,
+)
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import (
@@ -23,7 +27,6 @@ from sluice.runtime.contracts import (
     Coordinator,
     OpenWork,
     RegionRegistration,
-    SinkCoordinator,
     TaskScope,
 )
 from sluice.runtime.coordinator.core.events import (
@@ -54,8 +57,6 @@ from tests.simulation.worker import Worker, transaction_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["ContinuousAttempt", "Engine", "Task"]
-
 
 class _Commits(NativeCommits):
     """While the driver waits for its tasks, they move: some answer in time."""
@@ -80,13 +81,9 @@ class Engine:
         self.commits = _Commits(self)
         self.barrier_service = BarrierService(cast(Coordinator, self), self.commits)
 
-    def around(self, sink: SinkCoordinator) -> SinkCoordinator:
-        """The sink, whose tasks commit first."""
-        made = ContinuousSink(sink, self.commits, LostTimeout(None))
-        made.committer = TasksFirst(
-            lambda: sink.committer, self.commits, report_s=0.0, clock=self._world.clock
+        self.tasks_first = TasksFirst(
+            self.commits, LostTimeout(None), report_s=0.0, clock=self._world.clock
         )
-        return made
 
     def move_tasks(self) -> None:
         """Some of the tasks that live ask, commit and answer."""
@@ -182,12 +179,12 @@ class _Link:
         """See `CoordinatorLink.acknowledge_epoch`."""
         self._require_there()
         self._process.engine.barrier_service.acknowledge(result)
-        if self._world.fault(self._world.profile.unanswered / 2, "an epoch is told twice"):
+        if self._world.fault(self._world.profile.unanswered / 2, "an epoch is reported twice"):
             self._process.engine.barrier_service.acknowledge(result)
 
 
 class _Courier(CheckpointClient):
-    """Without its thread: it goes on when it is told, and waits for the task's epoch in between."""
+    """Without its thread: it continues when it is reported, and waits for the task's epoch in between."""
 
     owes_epoch = False
 
@@ -203,7 +200,7 @@ class _Courier(CheckpointClient):
         return bool(self._pre_committed)
 
     def go_on(self) -> bool:
-        """As far as it comes without waiting; False: the life is being stopped."""
+        """As far as it comes without waiting; False: the attempt is being stopped."""
         if not self.owes_epoch:
             return self._run_epoch()
         if self._ended is None:
@@ -354,15 +351,14 @@ class Task:
 
     @property
     def holds(self) -> bool:
-        """Whether an epoch that it has told is not committed yet, as far as it knows."""
+        """Whether an epoch that it has reported is not committed yet, as far as it knows."""
         return self._checkpoint_client.holds
 
     def register(self, transaction: TransactionIdentity, batch: BatchKey) -> None:
         """Tell the coordinator of a transaction, before its first record (`ids-never-reused`)."""
         if self._process.dead:
             raise CoordinatorLostError("silent for too long", {}, "The task ends.")
-        self._process.core.require_wanted(batch)
-        self._process.task_attempts.add(attempt_of(transaction, batch))
+        self._process.core.register(attempt_of(transaction, batch))
 
     def read(self) -> None:
         """Read, write, and end the epoch if that is asked for."""
@@ -371,7 +367,7 @@ class Task:
         self._guarded(lambda: bool(self._loop.step()) or True)
 
     def ask(self) -> None:
-        """The courier goes on: asks, commits, tells."""
+        """The courier continues: asks, commits, tells."""
         self._guarded(self._checkpoint_client.go_on)
 
     def _guarded(self, act: Callable[[], bool]) -> None:
@@ -384,14 +380,13 @@ class Task:
             self._end()
 
     def _end(self) -> None:
-        """As `TaskLoop.run` and the courier's thread do."""
         if not self.is_over:
             self.is_over = True
             self._writers[-1].abort()
             self._checkpoint_client.let_go()
 
     def write(self, count: int) -> bool:
-        """It goes on without anybody; True when it has ended.
+        """It continues without anybody; True when it has ended.
 
         Of a paused driver it hears nothing, and writes until it would have to ask.
         """
@@ -416,9 +411,7 @@ class ContinuousAttempt:
         self._process = process
         self._world = process.world
         self._book = AttemptEpochs(
-            region=self.region,
-            attempt_id=attempt_id,
-            operator_states=restored.operator_states,
+            region=self.region, attempt_id=attempt_id, operator_states=restored.operator_states
         )
         process.engine.barrier_service.open(self._book)
         self.task = Task(process, restored, attempt_id)
@@ -426,7 +419,7 @@ class ContinuousAttempt:
 
     @property
     def open(self) -> tuple[OpenWork, ...]:
-        """What it has told of, and what is not committed on record."""
+        """What it has reported, and what is not committed on record."""
         return self.registration().open
 
     def returns(self, batches: Iterable[BatchKey]) -> None:
@@ -458,7 +451,7 @@ class ContinuousAttempt:
             yield
 
     def ask(self) -> None:
-        """Its courier goes on."""
+        """Its courier continues."""
         if not self.task.is_over:
             self._guarded(self.task.ask)
 
@@ -475,7 +468,7 @@ class ContinuousAttempt:
             self.dead |= self.task.is_over
 
     def fail(self, error: BaseException, *, permanent: bool = False) -> None:
-        """It is given up; its task may go on, and may still ask."""
+        """It is given up; its task may continue, and may still ask."""
         self.end()
         self._process.tell(
             RegionFailed(
@@ -494,5 +487,5 @@ class ContinuousAttempt:
     def orphan(self) -> None:
         """Its driver is gone, or does not count on it any more."""
         if not self.task.is_over and self.task not in self._world.zombies:
-            self._world.note(f"a task of {self.region} goes on without its driver")
+            self._world.note(f"a task of {self.region} continues without its driver")
             self._world.zombies.append(self.task)

@@ -9,11 +9,9 @@ from sluice.connectors.kafka.sink.producers import producer_slots as slots
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_loop import TaskLoop
-from sluice.runtime.coordinator.core import lost_transactions
+from sluice.runtime.coordinator.core import failed_steps
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.model.checkpoint_record import StateEntry
-
-__all__ = ["CONTINUOUS_MUTATIONS"]
 
 
 def trust_tasks_that_do_not_answer(patch: pytest.MonkeyPatch) -> None:
@@ -83,7 +81,7 @@ def continue_after_an_aborted_epoch(patch: pytest.MonkeyPatch) -> None:
 def continue_after_a_repair(patch: pytest.MonkeyPatch) -> None:
     """Rule `continuous-order`: records written since the loss come before the repaired records, so
     the attempt must end."""
-    patch.setattr(lost_transactions, "_abort_later", lambda state, checkpoint, lost, now_s: None)
+    patch.setattr(failed_steps, "_abort_later", lambda state, checkpoint, lost, now_s: None)
 
 
 _TASKS: Mapping[str, Any] = {"continuous": True}
@@ -114,7 +112,7 @@ CONTINUOUS_MUTATIONS: Mapping[
     "continue after an aborted epoch": (
         continue_after_an_aborted_epoch,
         {**_TASKS, "old": 0.4, "lost_answer": 0.3, "refused": 0.3, "max_concurrent": 2},
-        "a decided range does not go on",
+        "a decided range does not continue",
     ),
     "continue after a repair": (
         continue_after_a_repair,

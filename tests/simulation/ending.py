@@ -1,4 +1,4 @@
-"""How a world ends: a time without faults, and what every reader must have found behind it."""
+"""How a world ends: a time without faults, and what every reader must have found after it."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,6 @@ from sluice.runtime.errors import TransactionLostError
 if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
-
-__all__ = ["Ending"]
 
 _MOST_STARTS = 3
 
@@ -21,7 +19,7 @@ class Ending:
         self._starts = 0
 
     def settle(self, *, bound: int = 5_000) -> None:
-        """No more faults: whoever lives goes on, until one coordinator has read everything."""
+        """No more faults: whoever lives continues, until one coordinator has read everything."""
         world = self._world
         world.calm = True
         world.random.seed(world.seed)
@@ -49,7 +47,6 @@ class Ending:
         self._check_complete()
 
     def _start(self) -> "Process":
-        """Nobody is left. One start is enough, as a rule, unless it stops to tell of losses."""
         world = self._world
         self._starts += 1
         most = _MOST_STARTS + 2 * world.people.remedies
@@ -61,7 +58,7 @@ class Ending:
         world = self._world
         if world.profile.external:
             return not self._missing() and not self._missing_in_files()
-        # A fenced coordinator's task may open a transaction behind the last sweep of the one that
+        # A fenced coordinator's task may open a transaction after the last sweep of the one that
         # finished: it holds readers back, not records, until somebody starts the job again.
         finished = any(
             process.finished and process.is_stuck() and self._is_in_force(process)
@@ -70,13 +67,11 @@ class Ending:
         return (finished or self._is_told_lost()) and not world.broker.ongoing()
 
     def _is_in_force(self, process: "Process") -> bool:
-        """Whether nobody has gone back behind its run, whose end is then not the job's."""
         world = self._world
         newest = world.history[-1].leader_session_id
         return not world.watch.lineages.turns or process.session == newest
 
     def _is_told_lost(self) -> bool:
-        """Whether somebody stopped with what is lost: as good as whole where it was asked for."""
         world = self._world
         is_the_end = world.profile.lost_stops and not world.profile.accepted
         return is_the_end and any(

@@ -26,8 +26,6 @@ from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.storage.file_system import FileSystem
 from tests.simulation.files import FILES, FileTask, Staging
 
-__all__ = ["FILE_MUTATIONS"]
-
 
 def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
     """A file is not visible before a decision names it."""
@@ -36,7 +34,8 @@ def rename_before_the_decision(patch: pytest.MonkeyPatch) -> None:
     def broken(self: Any, action: Publish) -> Generator[str, None, CoreEvent]:
         entries = [e for e in committables_of(action.regions) if e.kind == COMMITTABLE_KIND]
         if action.verdict is Verdict.DECIDED:
-            self._sinks[FILES].committer.commit(entries, timeout_s=1.0, after_crash=True)
+            with self._sinks[FILES].committing() as committer:
+                committer.commit(entries, timeout_s=1.0, after_crash=True)
         yield "renamed too early"
         return (yield from publish(self, action))
 

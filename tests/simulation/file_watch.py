@@ -22,8 +22,6 @@ from tests.simulation.lineage import Lineages
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["TARGET", "FileWatch", "WatchedFiles"]
-
 TARGET = "model:///data/out"
 """Where readers look."""
 _PUBLISHED = "out/"
@@ -41,7 +39,7 @@ class _Decided:
 
 
 class WatchedFiles(Disk):
-    """What outlives processes; the watch is told of each change."""
+    """What outlives processes; the watch is reported each change."""
 
     def __init__(self, world: "World") -> None:
         super().__init__()
@@ -153,7 +151,6 @@ class FileWatch:
         data = self._world.shelf.files.get(path)
         is_whole = data is not None and len(data) == length_bytes
         self._require(is_whole, "a decision names a file that is not there")
-        assert data is not None
         return data.decode().split()
 
     def marked(self, at: int) -> None:
@@ -171,7 +168,6 @@ class FileWatch:
             return
         decided = self._decided.get(path)
         self._require(decided is not None, "a file is visible before its decision")
-        assert decided is not None
         is_the_one = source == decided.staged and len(data) == decided.length_bytes
         self._require(is_the_one, "another file than the decided one is visible")
         self._due.pop(source, None)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = ["FILES", "FileTask", "Staging", "make_file_sink", "open_files"]
-
 FILES = "files"
 """Operator id of the sink."""
 
@@ -77,7 +75,7 @@ def make_file_sink(world: "World", fs: FakeFileSystem) -> FileSinkCoordinator:
 class FileTask:
     """A task attempt that stages files, one for each directory, under names of its own.
 
-    It may outlive its driver, its batch and its directory, which it then makes anew.
+    It may outlive its driver, its batch and its directory, which it then makes again.
     """
 
     disk: Disk
@@ -145,8 +143,7 @@ class Staging:
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `AttemptRegistry.register`."""
-        self._process.core.require_wanted(attempt.batch)
-        self._process.task_attempts.add(attempt)
+        self._process.core.register(attempt)
         return 0.0
 
     def begin(self, scope: TaskScope) -> StagingDirectory:

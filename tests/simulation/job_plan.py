@@ -8,8 +8,6 @@ from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
 from tests.simulation.profile import Profile
 
-__all__ = ["plan_of"]
-
 
 def plan_of(profile: Profile, dice: random.Random) -> JobPlan:
     """As somebody starts the job now; ``dice`` say how many regions, and of which engine."""
@@ -44,7 +42,6 @@ def _sink_ids_of(profile: Profile) -> tuple[str, ...]:
 
 
 def _graph_of(profile: Profile) -> tuple[OperatorNode, ...]:
-    """What keeps state is known by its operator."""
     if not profile.files:
         return ()
     source = OperatorNode(operator_id="source", name="source", kind="source", upstream=())

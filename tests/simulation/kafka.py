@@ -38,18 +38,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = [
-    "CONNECTION",
-    "PREFIX",
-    "attempt_of",
-    "entry_of",
-    "identities_of",
-    "identity_of",
-    "make_sink",
-    "make_wire",
-    "open_lease_store",
-]
-
 PREFIX = "simulated"
 """Of every transactional id."""
 _TOPIC = "output"
@@ -68,7 +56,6 @@ class _Wire(FakeWire):
         self._back_at_s = 0.0
 
     def _is_away(self) -> bool:
-        """Whether nobody answers: for one request, or for as long as an outage lasts."""
         world = self._world
         if world.clock() < self._back_at_s and not world.calm:
             return True

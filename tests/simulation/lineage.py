@@ -1,17 +1,15 @@
-"""Which decision follows which: starts go on from the last one, or from an older one that somebody
-asks for. Judged where a seal says what its run goes on from."""
+"""Which decision follows which: starts continue from the last one, or from an older one that somebody
+asks for. Judged where a seal says what its run continues from."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sluice.runtime.model.checkpoint_record import Assignment
 
-__all__ = ["Lineages", "Standing"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a job stands behind a decision: ends by input partition, and whose each split is."""
+    """Where a job stands after a decision: ends by input partition, and whose each split is."""
 
     ends: Mapping[int, int]
     assignment: Assignment | None
@@ -54,13 +52,13 @@ class Lineages:
         self.wish, self._is_new = wish, True
 
     def sealed(self, restored_from: int | None, wish: int | None) -> Standing | None:
-        """A run begins behind a seal; where, if that is not behind the last decision."""
+        """A run begins after a seal; where, if that is not after the last decision."""
         is_new_wish = wish is not None and wish != self.wish
         due = wish if is_new_wish else self.last
         if restored_from != due and wish is not None and restored_from == wish:
-            self._require(False, "a restore is carried out twice")
+            self._require(False, "a restore is done twice")
         self._require(
-            restored_from == due, f"a start goes on elsewhere: {restored_from}, not {due}"
+            restored_from == due, f"a start continues elsewhere: {restored_from}, not {due}"
         )
         self.begins(wish)
         assert due is not None
@@ -87,10 +85,10 @@ class Lineages:
 
     def is_over(self, lineage: int, partition: int, offset: int) -> bool:
         """Whether all that a lineage has of an input partition lies before an offset, and another
-        one goes on."""
+        one continues."""
         return lineage < self.turns and offset == self._ends[lineage].get(partition, 0)
 
     def is_needed(self, at: int) -> bool:
-        """Whether the newest run goes on from this decision, and has taken none itself yet: each
+        """Whether the newest run continues from this decision, and has taken none itself yet: each
         start would go back to it."""
         return self._is_new and at == self.last

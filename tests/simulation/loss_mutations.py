@@ -9,7 +9,7 @@ import pytest
 
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.contracts import CommitOutcome, UnsettledWork
-from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, SharedCommitters
+from sluice.runtime.coordinator.committing.commit_steps import DecidedWork, SharedCommitters
 from sluice.runtime.coordinator.committing.repairs import Repairs
 from sluice.runtime.coordinator.start import settlement
 from sluice.runtime.coordinator.start.settlement import Answers, Settlement
@@ -17,8 +17,6 @@ from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
 from tests.simulation.rewriting import Rewriter
-
-__all__ = ["LOSS_MUTATIONS"]
 
 
 def commit_repairs_unrecorded(patch: pytest.MonkeyPatch) -> None:
@@ -100,7 +98,7 @@ def report_open_transactions_as_lost(patch: pytest.MonkeyPatch) -> None:
     _tell(patch, told, lambda work: work)
 
 
-_ACCEPTED = asdict(PROFILES["one region's loss is told and accepted before another's is known"])
+_ACCEPTED = asdict(PROFILES["one region's loss is reported and accepted before another's is known"])
 
 LOSS_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
@@ -110,15 +108,11 @@ LOSS_MUTATIONS: Mapping[
         {"expire": 0.1, "kill": 0.03, "refused": 0.2},
         "visible before its decision",
     ),
-    "accept every loss": (
-        accept_every_loss,
-        _ACCEPTED,
-        "marked before it is committed",
-    ),
+    "accept every loss": (accept_every_loss, _ACCEPTED, "marked before it is committed"),
     "report some lost ranges only": (
         report_some_lost_ranges_only,
         _ACCEPTED,
-        "other ranges are told",
+        "other ranges are reported",
     ),
     "report open transactions as lost": (
         report_open_transactions_as_lost,

@@ -11,8 +11,6 @@ from sluice.runtime.model.splits import SplitKey
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["RandomMoves", "owners"]
-
 
 class RandomMoves:
     """A `Balancer` that rolls dice, and empties regions, too."""

@@ -14,7 +14,6 @@ from sluice.connectors.kafka.sink.producers.producer_slots import SlotEvent, Slo
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import commit_all
 from sluice.runtime.coordinator.core import alignment, post_commit, region_attempts
-from sluice.runtime.coordinator.core.checkpoint_states import Event
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
@@ -25,7 +24,12 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
 )
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.region_phases import TRANSITIONS, RegionEvent, RegionPhase
+from sluice.runtime.coordinator.policy.state_tables import (
+    REGION_TRANSITIONS,
+    Event,
+    RegionEvent,
+    RegionPhase,
+)
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.settlement import Settlement
@@ -47,8 +51,6 @@ from tests.simulation.run_mutations import RUN_MUTATIONS
 from tests.simulation.split_mutations import SPLIT_MUTATIONS
 from tests.simulation.torn_mutations import TORN_MUTATIONS
 
-__all__ = ["MUTATIONS", "Mutation"]
-
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -61,11 +63,11 @@ def sweep_before_the_fencing_record(patch: pytest.MonkeyPatch) -> None:
         history = self._read(restore_from)
         view = SweepView(
             job_uid=history.newest.job_uid,
-            attempt_ids={region.name: history.next_slot for region in self._plan.regions},
+            attempt_ids={region.name: history.next_slot for region in self.plan.regions},
             protected=(),
             orphans=(),
         )
-        for sink in self._sinks.values():
+        for sink in self.sinks.values():
             sink.sweep(view, timeout_s=1.0)
         yield "swept too early"
         return (yield from fencing_record(self, restore_from))
@@ -83,11 +85,11 @@ def no_fencing_record(patch: pytest.MonkeyPatch) -> None:
         resume_id = recovery.resume_point(history, restore_from=restore_from)
         fencing_record = recovery.fencing_record_of(
             history,
-            self._plan,
-            session=self._session,
+            self.plan,
+            session=self.session,
             resume_id=resume_id,
             restore_from=restore_from,
-            fenced=self._store.known_fencing_records(),
+            fenced=self.store.known_fencing_records(),
             now_ms=0,
         )
         yield "no fencing record"
@@ -136,7 +138,7 @@ def ignore_attempts(patch: pytest.MonkeyPatch) -> None:
     region."""
 
     def broken(self: RegionState, event: RegionEvent) -> None:
-        self.phase = TRANSITIONS.get((self.phase, event), self.phase)
+        self.phase = REGION_TRANSITIONS.get((self.phase, event), self.phase)
 
     patch.setattr(RegionState, "require", lambda self, attempt_id: None)
     patch.setattr(RegionState, "advance", broken)
@@ -253,7 +255,7 @@ def set_a_barrier_twice(patch: pytest.MonkeyPatch) -> None:
             region.phase = RegionPhase.RUNNING
         polled(state, event, now_s)
 
-    patch.setattr(alignment, "barrier_polled", broken)
+    patch.setitem(_handlers(), BarrierPolled, broken)
 
 
 def skip_with_undecided_offsets(patch: pytest.MonkeyPatch) -> None:
@@ -404,12 +406,12 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     "set a barrier twice": (
         set_a_barrier_twice,
         {"regional": True, "regions": 3},
-        "a decided range does not go on",
+        "a decided range does not continue",
     ),
     "skip with undecided offsets": (
         skip_with_undecided_offsets,
         {"regional": True, "regions": 3, "fail_region": 0.03},
-        "a carried region has moved on",
+        "a skipped region has moved on",
     ),
     "restart before the end": (
         restart_before_the_end,
@@ -462,7 +464,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     "skip beyond the limit": (
         skip_beyond_the_limit,
         {"regional": True, "regions": 3, "fail_region": 0.03},
-        "more regions are carried than the limit",
+        "more regions are skipped than the limit",
     ),
     "skip beyond the limit beside suspended regions": (
         skip_beyond_the_limit,
@@ -475,7 +477,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
             "steps": 200,
             **_LONG_RUNS,
         },
-        "more regions are carried than the limit",
+        "more regions are skipped than the limit",
     ),
     "rename over a record": (rename_over_a_record, {"disk": True, **_STARTS}, _TWO_RECORDS),
     "write decided batches again": (

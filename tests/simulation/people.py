@@ -1,4 +1,4 @@
-"""Who reads what a job tells when it stops, and who gives commands beside it."""
+"""Who reads what a job reports when it stops, and who gives commands beside it."""
 
 from collections import Counter
 from dataclasses import replace
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-__all__ = ["People", "RegionBrokenError"]
-
 _SINK: SinkKey = ("sink", PREFIX)
 _COMMAND_S = 0.5
 
@@ -78,7 +76,7 @@ class People:
 
     @property
     def are_told_losses(self) -> bool:
-        """Whether jobs may stop as often as they like, to tell what they lost or do not know."""
+        """Whether jobs may stop as often as they like, to report what they lost or do not know."""
         profile = self._world.profile
         return profile.lost_stops or profile.accepted or profile.forget > 0
 
@@ -95,7 +93,7 @@ class People:
         if profile.forget:
             tolerated += (TransactionUnknownError,)
         if process.wish is not None and isinstance(error, ConfigError | DamagedCheckpointError):
-            self._world.wish = None  # it has been retired since, or lies behind another restore
+            self._world.wish = None  # it has been retired since, or lies after another restore
             tolerated += (ConfigError, DamagedCheckpointError)
         if profile.restore and profile.stateful and isinstance(error, DamagedCheckpointError):
             tolerated += (DamagedCheckpointError,)  # another start has rewound the logs meanwhile
@@ -110,7 +108,6 @@ class People:
         self._world.require(error is None or isinstance(error, tolerated), what)
 
     def _accept(self, error: BaseException) -> None:
-        """A person reads the error, and gives the command with what is on record by then."""
         place = error.args[1]["checkpoint_id"]
         store = self._world.store_without_faults()
         record = store.read(place)
@@ -130,11 +127,10 @@ class People:
             self._world.note(f"nothing is accepted: {err.args[0]}")
             return
         self.words.update(word.accepted_as for word in said)
-        self._world.note(f"a person accepts what is told of place {place}: {len(said)}")
+        self._world.note(f"a person accepts the loss of slot {place}: {len(said)}")
         self._world.watch.accepts(place, standing, [work for work in works if work.digest in lost])
 
     def _require_unknown(self, standing: tuple[StateEntry, ...]) -> None:
-        """A job stops for what nobody can tell only where a broker has forgotten it."""
         is_one = any(map(self._world.watch.is_forgotten, identities_of(standing)))
         self._world.require(is_one, "a job stops for what its brokers know")
 
@@ -151,7 +147,7 @@ class People:
     # --- `sluice txn` -----------------------------------------------------------------------------
 
     def move_command(self, number: int) -> None:
-        """A command looks at directory and brokers; with the next move it goes on."""
+        """A command looks at directory and brokers; with the next move it continues."""
         try:
             if self._session is None:
                 self._session = self._look()
@@ -190,7 +186,6 @@ class People:
         )
 
     def _end(self, session: TransactionSession, number: int) -> None:
-        """All that is due is committed or aborted, or what somebody chooses blindly."""
         dice = self._world.random
         ids = [line.transactional_id for line in session.lines]
         chosen = dice.sample(ids, min(len(ids), 2)) if number % 3 == 0 else []
@@ -206,8 +201,6 @@ class People:
         self.done.update(report.outcome.value for _, report in ended)
 
     def _wait(self, seconds: float) -> None:
-        """Long enough together for who lives to renew what it owns, and for what was asked of the
-        file system to happen."""
         self._world.nap(seconds)
         if seconds < RENEWAL_INTERVAL_S / 100:
             return  # between two requests

@@ -9,8 +9,6 @@ import pytest
 from sluice.connectors.kafka.tools.txn import txn_session
 from tests.simulation.profiles import PROFILES
 
-__all__ = ["PEOPLE_MUTATIONS"]
-
 
 def _without(patch: pytest.MonkeyPatch, name: str) -> None:
     patch.setattr(txn_session, name, lambda *_, **__: None)

@@ -19,8 +19,6 @@ from sluice.runtime.failover.restart_strategies import (
 )
 from tests.simulation.profile import Profile
 
-__all__ = ["settings_of"]
-
 _REGIONAL = RegionalCheckpointHandler(
     max_failed_ratio=0.7, max_skipped_in_a_row=4, region_timeout_s=0.3
 )

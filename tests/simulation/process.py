@@ -3,29 +3,22 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import FailureReason, SinkCoordinator, SplitEnumerator
+from sluice.runtime.contracts import FailureReason, SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
-from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
-    AbortWork,
     Action,
-    Commit,
     CoreEvent,
     EndJob,
     FailBatches,
-    MarkCommitted,
-    NoteUnsettled,
     OrphansSwept,
-    Publish,
-    PublishPositions,
+    Progress,
     RegionRegistered,
     RegionRestarted,
-    Repair,
-    Report,
+    RemoteAction,
     RestartCommanded,
     RestartRequested,
-    Retire,
     ReturnBatches,
     SplitsDiscovered,
     StepFailed,
@@ -34,8 +27,8 @@ from sluice.runtime.coordinator.core.events import (
     Tick,
     TriggerRequested,
 )
-from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.policy.state_tables import State
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.checkpoint_record import (
@@ -60,18 +53,6 @@ from tests.simulation.state_logs import require_way_back
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Process"]
-
-_REMOTE = (
-    Publish,
-    Commit,
-    Repair,
-    MarkCommitted,
-    AbortWork,
-    PublishPositions,
-    Retire,
-    NoteUnsettled,
-)
 _START_S = 60.0
 _SHORT_START_S = 0.5
 _IDLE_S = 0.1
@@ -104,22 +85,21 @@ class Process:
         self.error: BaseException | None = None
         self.finished = False
         self.results: dict[BatchKey, BaseException | None] = {}
-        self.task_attempts = RegisteredAttempts()
         self.attempts: list[Life | ContinuousAttempt] = []
         self.core: CoordinatorCore
         self.found: Found
         self.staging: Staging
         self.engine: Engine
         self.source = _Source("source", world.ends, bounded=False)
-        self._sinks: dict[str, SinkCoordinator] = {}
+        self._sinks: dict[str, SerialSink] = {}
         if not world.profile.only_files:
-            self._sinks["sink"] = make_sink(self)
+            self._sinks["sink"] = SerialSink(make_sink(self))
         if self._plan.regions[0].follows:
             self.engine = Engine(self)
-            self._sinks["sink"] = self.engine.around(self._sinks["sink"])
+            self._sinks["sink"].tasks_first = self.engine.tasks_first
         if world.profile.files:
             fs = open_files(world)
-            self._sinks[FILES] = make_file_sink(world, fs)
+            self._sinks[FILES] = SerialSink(make_file_sink(world, fs))
             self.staging = Staging(self, fs)
         self._store = world.open_store()
         self._settings = world.draw_settings()
@@ -127,13 +107,13 @@ class Process:
             {} if world.profile.external else {"source": self.source}
         )
         self._rewriter = Rewriter(self)
-        self._queue: list[RemoteStep] = []
+        self._queue: list[RemoteAction] = []
         self._at_work_for = 0
         self._working: Generator[str, None, CoreEvent | None] | None = None
         self._sweeping: Generator[str, None, int] | None = None
         self.left_out: list[FailureReason] = []
         self.suspended: list[str] = []
-        self._sweeps_asked: list[Callable[[], object]] = []  # called behind the next sweep
+        self._sweeps_asked: list[Callable[[], object]] = []  # called after the next sweep
         self._sweeps_begun: list[Callable[[], object]] = []
         self._restarting: set[str] = set()
         # Threads that have something to do whenever they like.
@@ -210,7 +190,7 @@ class Process:
             require_way_back(self.world, self.regions, record)
 
     def is_newest(self) -> bool:
-        """Whether nobody has begun a run behind this one."""
+        """Whether nobody has begun a run after this one."""
         last = self.world.history[-1:]
         return all(record.leader_session_id == self.session for record in last)
 
@@ -224,7 +204,7 @@ class Process:
         self.attempts.append(Life(self, record, attempt_id, first))
 
     def _live_again(self, record: RegionRecord, attempt_id: int) -> None:
-        """Behind a sweep, as `RequestedRestart` has it; not for ever, where brokers are away."""
+        """After a sweep, as `RequestedRestart` has it; not for ever, where brokers are away."""
         if self.world.fault(self.world.profile.unreached, "a broker keeps a sweep too long"):
             self._live(record, attempt_id)
         else:
@@ -259,7 +239,6 @@ class Process:
             self._end(err)
 
     def _move(self) -> None:
-        """Whoever of its threads has something to do; the clock when nobody has, and at times."""
         world = self.world
         living = [attempt for attempt in self.attempts if not attempt.dead]
         if living and world.roll(world.profile.fail_region):
@@ -294,7 +273,7 @@ class Process:
 
     def _tick(self) -> None:
         """The clock: whenever it likes in the rough time, when the core has asked for it in the
-        calm. Whatever is due must be told then, or nobody would wake a job that waits for it."""
+        calm."""
         if self.world.calm:
             due_s = self.core.deadline_s()
             if due_s is None or due_s > self.world.clock():
@@ -313,14 +292,13 @@ class Process:
         attempt.fail(error, permanent=is_for_good)
 
     def require_no_bug(self, attempt: Life | ContinuousAttempt, error: BaseException) -> None:
-        """What the code calls its own bug is one, in a life that goes on under nobody's seal; in
+        """What the code calls its own bug is one, in an attempt that continues under nobody's seal; in
         one that is over, somebody may have swept what it still writes."""
         if isinstance(error, IllegalTransitionError):
             is_ours = self.is_newest() and self.core.is_live(attempt.region, attempt.attempt_id)
             self.world.require(not is_ours, f"a bug in a living region: {error}")
 
     def _ask(self, living: list[Life | ContinuousAttempt]) -> None:
-        """What people and engines ask of a job at any time."""
         drawn = self.world.random.random()
         if drawn < 0.5:
             kind = self.world.random.choice((CheckpointKind.SAVEPOINT, CheckpointKind.FULL))
@@ -337,8 +315,6 @@ class Process:
             self.tell(StopRequested())
 
     def _is_commanded(self) -> bool:
-        """Whether somebody types `sluice job restart` now; in the calm he does so in every other
-        world."""
         if self.core.is_over:
             return False
         if self.world.calm:
@@ -382,8 +358,7 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
-            orphans = self.task_attempts.orphans(self.core.fate)
-            view = self.core.sweep_view(self.found.record.job_uid, orphans)
+            view = self.core.sweep_view(self.found.record.job_uid)
             self._sweeping = self._io_executor.sweep(view)
             self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []
         if next(self._sweeping, None) is None:
@@ -422,11 +397,11 @@ class Process:
 
     def _carry_out(self, action: Action) -> None:
         self.watch.ordered(action)
-        if isinstance(action, _REMOTE):
+        if isinstance(action, RemoteAction):
             self._queue.append(action)
-        elif isinstance(action, Report):
-            if action.progress.state is State.DECIDED:
-                self.left_out += action.progress.skipped.values()
+        elif isinstance(action, Progress):
+            if action.state is State.DECIDED:
+                self.left_out += action.skipped.values()
         elif isinstance(action, SweepOrphans):
             swept = OrphansSwept(checkpoint_id=action.checkpoint_id)
             self._sweeps_asked.append(lambda: self.tell(swept))
@@ -450,7 +425,8 @@ class Process:
 
     def abort_at_the_broker(self, entries: list[StateEntry], *, timeout_s: float) -> None:
         """What was written again, and will not be put on record."""
-        self._sinks["sink"].committer.abort(entries, timeout_s=timeout_s)
+        with self._sinks["sink"].committing() as committer:
+            committer.abort(entries, timeout_s=timeout_s)
 
     def is_stuck(self) -> bool:
         """Nothing of it moves any more."""

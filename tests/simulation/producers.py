@@ -12,8 +12,6 @@ from tests.kit.kafka.fake_kafka import Fenced
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Producers"]
-
 
 class Producers:
     """Of all workers; they write their records at the broker itself.
@@ -90,7 +88,7 @@ class Producers:
             self._world.broker.end_natively(transaction, commit=True)
 
     def repeat_add(self, transaction: TransactionIdentity) -> None:
-        """A copy of a task's AddPartitions lies in a queue; the task will be told of it."""
+        """A copy of a task's AddPartitions lies in a queue; the task will be reported it."""
         known = self._world.broker.ids.get(transaction.transactional_id)
         written = None if known is None else known.written
         if written is None:
@@ -100,10 +98,10 @@ class Producers:
             self._world.broker.late.append(partial(self._add_late, transaction, partition))
 
     def confirm(self, transaction: TransactionIdentity) -> None:
-        """Behind a flush; see `TransactionalProducer.confirm`.
+        """After a flush; see `TransactionalProducer.confirm`.
 
         Raises:
-            TransactionAbortedError: it may be begun once more behind its commit.
+            TransactionAbortedError: it may be begun once more after its commit.
         """
         if transaction in self._repeated:
             where = {"id": transaction.transactional_id}

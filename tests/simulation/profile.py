@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["Profile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -19,9 +17,9 @@ class Profile:
         add: of partitions.
         expire: of open transactions, by the broker's own timeout; what was decided is repaired.
         old: a batch must be decided soon, or its transactions may expire.
-        sleeps: the host, while the clock of all that waits stands still.
+        sleeps: the host, while the clock of all that waits hangs.
         lost_stops: it is not repaired, the job stops with the ranges.
-        accepted: a person accepts what is told then, and starts the job again; starts have little
+        accepted: a person accepts what is reported then, and starts the job again; starts have little
             time, so that some of a decision may still be open when they tell of the rest.
         some_repair: each start repairs what is lost, or stops with it.
         late: of requests to the broker that come late, or twice, and of renames that do.
@@ -30,7 +28,7 @@ class Profile:
         disk: checkpoints lie on a model file system, in the production store.
         short: checkpoints may have little time, and few of them are kept, by the seed.
         max_concurrent: checkpoints under way at once.
-        stateful: regions have a batch behind each one with records, and Spark replays their last.
+        stateful: regions have a batch after each one with records, and Spark replays their last.
         external: the drop-in: batches trigger checkpoints, Spark replays its own log.
         regional: checkpoints are decided without regions that failed or are late.
         shared_output: all regions write one output partition.
@@ -38,7 +36,7 @@ class Profile:
         suspend: a region that fails a second time, or for good, is suspended.
         command: the chance that somebody restarts regions, suspended ones or others.
         asked: the chance that somebody asks for a checkpoint of a kind, stops the job, or has a
-            region that lives begin again.
+            region that attempts begin again.
         move: the chance that a decision moves a split, and then the next one.
         rescale: each start has one to so many regions; 0: all have ``regions``.
         files: regions write files, too.
@@ -48,12 +46,12 @@ class Profile:
         engines: each start takes one of the two.
         tasks: a batch has at most so many sink tasks, each with a transaction of its own.
         torn: a coordinator dies in the middle of a commit round.
-        meanwhile: somebody else goes on between two requests of a round.
+        meanwhile: somebody else continues between two requests of a round.
         broken_repairs: a repair fails at a record, or, four times as seldom, its process dies.
-        forget: a transactional id expires at the broker; of what it carried nobody can tell then,
+        forget: a transactional id expires at the broker; of what it skipped nobody can tell then,
             so a person looks, says it, and starts the job again.
-        txn: somebody gives a command of ``sluice txn``, or it goes on.
-        clean: somebody gives a command of ``sluice files clean --delete``, or it goes on; on a
+        txn: somebody gives a command of ``sluice txn``, or it continues.
+        clean: somebody gives a command of ``sluice files clean --delete``, or it continues; on a
             ``disk``.
         restore: somebody starts the job from an older checkpoint, and is started again, at times
             with the same wish.

@@ -18,8 +18,6 @@ from tests.simulation.worker import Worker, scope_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["RewriteFailedError", "Rewriter"]
-
 
 class RewriteFailedError(StreamError):
     """A repair has failed half-way; nothing of it may be seen."""
@@ -28,7 +26,7 @@ class RewriteFailedError(StreamError):
 class Rewriter:
     """A `sluice.runtime.coordinator.committing.repairs.Repairer` of one process, without Spark.
 
-    It fails in the middle of a transaction, or between two: with an error, behind which it aborts
+    It fails in the middle of a transaction, or between two: with an error, after which it aborts
     what it wrote, as far as the broker answers; or with its whole process.
     """
 
@@ -86,7 +84,6 @@ class Rewriter:
 
 
 def _splits_of(lost: LostCommittables, entry: StateEntry) -> tuple[SplitRange, ...]:
-    """What a transaction held, of all that its region read."""
     by_name = {(split.topic, split.partition): split for split in lost.region.splits}
     return tuple(
         replace(

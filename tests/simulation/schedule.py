@@ -1,6 +1,6 @@
 """What a world does in its rough time, move by move: values that can be written down and replayed.
 
-A move carries the seed of all dice that are rolled inside it, so that it stays what it was when
+A move skips the seed of all dice that are rolled inside it, so that it stays what it was when
 other moves are left out.
 """
 
@@ -13,8 +13,6 @@ from tests.simulation.profile import Profile
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-
-__all__ = ["Dice", "Kind", "Move", "say"]
 
 
 class Kind:
@@ -63,7 +61,7 @@ class Move:
 
 
 _SENTENCES: dict[str, Callable[[Move], str]] = {
-    Kind.GO: lambda move: f"coordinator {move.number} goes on for {move.count} steps",
+    Kind.GO: lambda move: f"coordinator {move.number} continues for {move.count} steps",
     Kind.START: lambda move: "somebody starts the job",
     Kind.KILL: lambda move: f"coordinator {move.number} is killed",
     Kind.PAUSE: lambda move: f"coordinator {move.number} is paused",

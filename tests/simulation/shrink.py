@@ -8,8 +8,6 @@ from tests.simulation.schedule import Kind, Move
 from tests.simulation.watch import ViolationError
 from tests.simulation.world import World
 
-__all__ = ["Failure", "find", "shrink", "story"]
-
 _MOST_RUNS = 1_500
 _MOST_OF_THE_CALM = 25
 _SMALLER = {"regions": (1, 2, 3), "partitions": (1, 2, 3), "max_concurrent": (1,), "rescale": (2,)}

@@ -27,8 +27,6 @@ from tests.simulation.worker import scope_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["Life", "SparkLog"]
-
 _STATE = StateSnapshot(
     provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
 )
@@ -89,19 +87,16 @@ class Life:
             self.fail(err)
 
     def fail(self, error: BaseException, *, permanent: bool = False) -> None:
-        """Spark gives the batch up; its tasks may go on writing for a while."""
+        """Spark gives the batch up; its tasks may continue writing for a while."""
         self.end()
         self._process.tell(
             RegionFailed(
-                region=self.region,
-                attempt_id=self.attempt_id,
-                error=error,
-                permanent=permanent,
+                region=self.region, attempt_id=self.attempt_id, error=error, permanent=permanent
             )
         )
 
     def end(self) -> None:
-        """Nothing more comes of it; the core is about to be told."""
+        """Nothing more comes of it; the core is about to be reported."""
         self.orphan()
         self.dead = True
         self._process.watch.fails(self.region, self.attempt_id)
@@ -114,7 +109,7 @@ class Life:
         """Its driver is gone; a task on another machine does not know yet."""
         left = self._tasks.writers or self._staging_task
         if left:
-            self._world.note(f"a task of {self.region} goes on without its driver")
+            self._world.note(f"a task of {self.region} continues without its driver")
         self._tasks.orphan()
         if self._staging_task is not None:
             self._world.zombies.append(self._staging_task)
@@ -194,11 +189,10 @@ class Life:
     def _write(
         self, batch: BatchKey, splits: tuple[SplitRange, ...], barrier: Barrier | None
     ) -> Generator[None, None, tuple[StateEntry, ...]]:
-        """What the region's record holds of its sinks, once it is acknowledged."""
         yield
         world, committables = self._world, []
         hint = None if barrier is None else barrier.checkpoint_id
-        # As tasks are told, also when a late batch is tried again, long behind its label.
+        # As tasks are reported, also when a late batch is tried again, long after its label.
         through = self._process.core.settled_through if hint is None else hint - 1
         scope = scope_of(
             self._process.found.record.job_uid, batch, checkpoint_id=through + 1, through=through
@@ -242,7 +236,6 @@ class Life:
         return record.operator_states
 
     def _snapshot(self, splits: tuple[SplitRange, ...]) -> StateSnapshot | None:
-        """What the record says of the state behind a batch."""
         if self.log is None:
             return _STATE if self._world.profile.stateful else None
         self.log.run(splits, is_ours=self._process.is_newest())

@@ -12,8 +12,6 @@ from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.coordinator.start import rescaling, startup
 
-__all__ = ["SPLIT_MUTATIONS"]
-
 
 def move_splits_of_skipped_regions(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: a skipped region keeps its splits, because its running batch may
@@ -87,7 +85,7 @@ SPLIT_MUTATIONS: Mapping[
     "move splits of skipped regions": (
         move_splits_of_skipped_regions,
         {"regional": True, "regions": 3, "partitions": 5, "fail_region": 0.03, "move": 0.5},
-        "a carried region's split moved",
+        "a skipped region's split moved",
     ),
     "forget the assignment at a start": (
         forget_the_assignment_at_a_start,

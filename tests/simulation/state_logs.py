@@ -17,8 +17,6 @@ from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["StateLog", "require_way_back"]
-
 _LOST = 0.2
 _MADE = "metadata"
 
@@ -36,12 +34,12 @@ def require_way_back(world: "World", names: Iterable[str], record: CheckpointRec
 
 
 class StateLog:
-    """One life's query, as Spark has its logs. The state behind a batch is how far the input is in
+    """One attempt's query, as Spark has its logs. The state after a batch is how far the input is in
     it; it is found by the commit of its batch, as with state checkpoint format 2.
 
     Attributes:
         first: batch that the query begins with: the last decided one, if Spark has not logged its
-            commit, and has lost the state behind it.
+            commit, and has lost the state after it.
     """
 
     def __init__(

@@ -14,8 +14,6 @@ from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["DiskStore", "MemoryStore", "WatchedDisk", "make_disk_store", "memory_store_of"]
-
 _READS = frozenset(
     {
         "accepted",
@@ -32,7 +30,7 @@ _READS = frozenset(
 
 
 class MemoryStore(FakeStore):
-    """`FakeStore`, shared by all processes; the watch is told of what stands."""
+    """`FakeStore`, shared by all processes; the watch is reported what stands."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(
@@ -82,7 +80,7 @@ class MemoryStore(FakeStore):
 
 
 class _ReadingStore:
-    """One process's way to a `MemoryStore`: at times it is not told what it asks."""
+    """One process's way to a `MemoryStore`: at times it is not reported what it asks."""
 
     def __init__(self, world: "World", store: MemoryStore) -> None:
         self._world = world
@@ -107,7 +105,7 @@ def memory_store_of(world: "World", store: MemoryStore) -> MetadataStore:
 
 
 class WatchedDisk(Disk):
-    """What outlives processes; the watch is told of each record that gets its name."""
+    """What outlives processes; the watch is reported each record that gets its name."""
 
     def __init__(self, world: "World") -> None:
         super().__init__()
@@ -158,7 +156,7 @@ class DiskStore(CheckpointStore):
 
 
 class _StoreOfProcess(DiskStore):
-    """As one process has it; the watch is told of what it does."""
+    """As one process has it; the watch is reported what it does."""
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`."""

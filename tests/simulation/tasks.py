@@ -16,8 +16,6 @@ from tests.simulation.worker import Worker, transaction_of
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-__all__ = ["KafkaTasks", "Part", "Writer"]
-
 Part = tuple[TransactionIdentity, tuple[SplitRange, ...]]
 """What a task has pre-committed, and the ranges whose records it holds."""
 
@@ -45,7 +43,7 @@ class Writer:
 
 
 class KafkaTasks:
-    """Of one life of a region. Tasks of a batch run side by side, each in a worker of its own; a
+    """Of one attempt of a region. Tasks of a batch run side by side, each in a worker of its own; a
     worker that has done with one takes the next.
 
     Attributes:
@@ -135,13 +133,13 @@ class KafkaTasks:
             return writer.transaction
 
     def _give_up(self, worker: Worker, writer: Writer) -> Worker | None:
-        """An attempt has failed: it aborts in its worker, or is left behind there, or with it."""
+        """An attempt has failed: it aborts in its worker, or is left there, or with it."""
         self.writers.remove(writer)
         chance = self._world.random.random()
         if chance < 0.3:
             worker.abort(writer.lease)
             return worker
-        self._world.note("a task goes on without its driver")
+        self._world.note("a task continues without its driver")
         self._world.zombies.append(writer)
         worker.spend(writer.lease)
         return None if chance < 0.7 else worker
@@ -162,8 +160,7 @@ class KafkaTasks:
             worker.work()
         yield
         transaction = transaction_of(lease)
-        self._process.core.require_wanted(batch)
-        self._process.task_attempts.add(attempt_of(transaction, batch))
+        self._process.core.register(attempt_of(transaction, batch))
         writer = Writer(self._world.broker, lease, transaction, self._world.records_of(splits))
         self.writers.append(writer)
         return worker, writer

@@ -12,8 +12,6 @@ MUTANT_SEEDS = 200
 
 
 def test_continuous_order_tasks_run_ahead_and_commit_natively() -> None:
-    """Epochs do begin before their predecessors are committed, tasks do commit and are at times not
-    heard, and drivers do finish by hand; or those worlds prove little."""
     names = ("continuous tasks", "continuous tasks, answers are lost")
     worlds = [World(seed, PROFILES[name]) for name in names for seed in range(20)]
     for world in worlds:
@@ -29,7 +27,6 @@ def test_continuous_order_tasks_run_ahead_and_commit_natively() -> None:
 def test_worlds_notice_a_broken_rule_about_continuous_tasks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the very promise that is broken."""
     mutation, rough, what = CONTINUOUS_MUTATIONS[name]
     mutation(monkeypatch)
     profile = Profile(**{"processes": 8, **rough})

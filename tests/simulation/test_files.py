@@ -28,9 +28,9 @@ def test_worlds_publish_hold_and_merge_files() -> None:
     assert sum(world.faults["it dies while it asks to move"] for world in worlds) > 5
 
 
-def test_worlds_are_cleaned_by_hand() -> None:
+def test_worlds_are_cleaned_manually() -> None:
     """Commands do delete what earlier runs have left, or those worlds prove little."""
-    names = ("files are cleaned by hand", "held files are cleaned by hand")
+    names = ("files are cleaned manually", "held files are cleaned manually")
     worlds = [World(seed, PROFILES[name]) for name in names for seed in range(20)]
     for world in worlds:
         world.run()
@@ -64,7 +64,6 @@ def test_worlds_notice_a_broken_rule_about_files(
 def test_files_alone_tell_of_a_broken_rule_of_the_core(
     name: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is written to Kafka, whose promises would have been broken first."""
     mutation, rough, _ = MUTATIONS[name]
     mutation(monkeypatch)
     profile = Profile(**{"processes": 8, **rough, "files": True, "only_files": True})

@@ -1,7 +1,7 @@
 """Every promise that the worlds watch is seen to break: what never fails proves nothing.
 
 Most are broken by a mutation, in whole worlds; the others, of which a world's own rules come first,
-by what is told to the watch here.
+by the report to the watch here.
 """
 
 import ast
@@ -12,8 +12,8 @@ import pytest
 
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.core.events import Progress, Report
+from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord
 from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.checkpoint_records import record
@@ -100,7 +100,7 @@ def _carried_by_nobodys_leave() -> None:
         state=State.DECIDED,
         skipped={"r0": FailureReason.ERROR},
     )
-    RunWatch(world.start_process()).ordered(Report(progress=skipped))
+    RunWatch(world.start_process()).ordered(skipped)
 
 
 def _no_prefix() -> None:
@@ -119,7 +119,7 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
     "a row is in two files": _in_two_files,
     "files are published out of order": _out_of_order,
     "a decision is deleted that is not committed on record": _deleted_unmarked,
-    "carried by a global handler": _carried_by_nobodys_leave,
+    "skipped by a global handler": _carried_by_nobodys_leave,
     "partition 0 is not a prefix": _no_prefix,
     "a transaction stays open, or nobody finishes": _nobody_finishes,
 }
@@ -127,14 +127,12 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
 
 @pytest.mark.parametrize("what", _BROKEN)
 def test_a_broken_promise_is_seen(what: str) -> None:
-    """By its name, when the watch is told of what breaks it."""
     with pytest.raises(ViolationError) as raised:
         _BROKEN[what]()
     assert raised.value.what == what
 
 
 def test_a_promise_that_is_kept_is_none() -> None:
-    """Else the files of the tests above might break it by themselves."""
     world = _world()
     for at in (1, 2):
         _publish(world, _decide(world, at, at - 1))
@@ -143,7 +141,6 @@ def test_a_promise_that_is_kept_is_none() -> None:
 
 
 def _promises(module: Path) -> Iterator[str]:
-    """What `ViolationError` would say, as far as it stands in the text: up to what a world adds."""
     for function in ast.walk(ast.parse(module.read_text("utf-8"))):
         if not isinstance(function, ast.FunctionDef):
             continue

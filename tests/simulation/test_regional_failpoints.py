@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from sluice.runtime.coordinator.policy.commit_failpoints import REGIONAL_FAILPOINTS
+from tests.kit.coordinator.coordinator_failpoints import REGIONAL_FAILPOINTS
 from tests.simulation.profile import Profile
 from tests.simulation.world import World
 

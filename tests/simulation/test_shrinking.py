@@ -1,4 +1,4 @@
-"""A seed stands for one schedule for ever, and one that breaks a promise is told briefly."""
+"""A seed stands for one schedule for ever, and one that breaks a promise is reported briefly."""
 
 import os
 import subprocess
@@ -42,7 +42,9 @@ def _broken(name: str, monkeypatch: pytest.MonkeyPatch) -> Failure:
 
 
 @pytest.mark.parametrize("name", ["mark before commit", "settle nothing at start"])
-def test_a_broken_rule_is_told_in_a_few_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_rule_is_reported_in_a_few_moves(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The story breaks the same promise, in at most a dozen moves, and names who did what."""
     failure = _broken(name, monkeypatch)
 
@@ -62,7 +64,6 @@ def test_given_moves_make_the_same_world_again(monkeypatch: pytest.MonkeyPatch) 
 
     again = find(failure.seed, failure.profile, failure.moves)
 
-    assert again is not None
     assert again.moves == failure.moves
     assert again.detail.partition(";")[0] == failure.detail.partition(";")[0]
 
@@ -85,7 +86,7 @@ def test_a_seed_is_the_same_schedule_in_every_process() -> None:
     assert forwards == backwards[::-1]
 
 
-def test_the_command_runs_schedules_and_tells_what_they_did(
+def test_the_command_runs_schedules_and_reports_what_they_did(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whole worlds of two processes: counts of moves, checkpoints and faults, and no failure."""
@@ -99,7 +100,6 @@ def test_the_command_runs_schedules_and_tells_what_they_did(
 def test_the_command_prints_seed_and_story_of_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The seed alone makes it happen again."""
     MUTATIONS["sweep open batches"][0](monkeypatch)
     assert main(["--schedules", "200", "--workers", "1"]) == 1
     first = capsys.readouterr().out.splitlines()[0]
@@ -114,7 +114,6 @@ def test_the_command_prints_seed_and_story_of_a_failure(
 
 
 def test_schedules_are_of_every_kind_and_rough() -> None:
-    """All profiles, all levels of the broker; each kind of move is drawn."""
     worlds = [World(seed, profile_of(seed)[1]) for seed in range(300)]
     assert {profile_of(seed)[0] for seed in range(2000)} == set(PROFILES)
     assert {world.broker.level for world in worlds} == {0, 1, 2}

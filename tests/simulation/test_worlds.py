@@ -11,13 +11,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.runtime.contracts import AcceptedAs, FailureReason
 from sluice.runtime.errors import ConfigError, RegionsSuspendedError, TransactionUnknownError
@@ -57,7 +51,7 @@ def test_worlds_are_rough() -> None:
 
 def test_worlds_carry_regions() -> None:
     """Decisions do leave regions out, for both reasons, or the worlds above prove little."""
-    worlds = [World(seed, PROFILES["failed and late regions are carried"]) for seed in range(30)]
+    worlds = [World(seed, PROFILES["failed and late regions are skipped"]) for seed in range(30)]
     for world in worlds:
         world.run()
     regions = [region for w in worlds for record in w.history for region in record.regions]
@@ -98,17 +92,17 @@ def test_worlds_suspend_regions() -> None:
 
 
 def test_restore_by_attempt_worlds_move_splits() -> None:
-    """Splits do change their regions, also beside carried ones, and every record is read once."""
-    for name in ("splits move, many kills", "splits move beside carried regions"):
+    """Splits do change their regions, also beside skipped ones, and every record is read once."""
+    for name in ("splits move, many kills", "splits move beside skipped regions"):
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
         for world in worlds:
             world.run()
         assert sum(world.watch.moves for world in worlds) > 30
 
 
-def test_restore_by_attempt_worlds_go_on_with_other_numbers_of_regions() -> None:
+def test_restore_by_attempt_worlds_continue_with_other_numbers_of_regions() -> None:
     """Runs that have decided do follow one another with other regions, or these prove little."""
-    for name in ("other numbers of regions", "other numbers of regions beside carried ones"):
+    for name in ("other numbers of regions", "other numbers of regions beside skipped ones"):
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
         for world in worlds:
             world.run()
@@ -116,8 +110,6 @@ def test_restore_by_attempt_worlds_go_on_with_other_numbers_of_regions() -> None
 
 
 def test_worlds_tear_commits_and_repairs() -> None:
-    """Decisions have several transactions, rounds and repairs do die half-way, and what is left of
-    one is written again without the rest; or those worlds prove little."""
     worlds = [World(seed, PROFILES["repairs fail half-way"]) for seed in range(30)]
     for world in worlds:
         world.run()
@@ -131,9 +123,7 @@ def test_worlds_tear_commits_and_repairs() -> None:
 
 
 def test_outcome_from_broker_worlds_forget_what_a_person_then_tells() -> None:
-    """Jobs do stop for what no broker knows, of which some is there and some is not; or the worlds
-    in which nobody guesses prove little."""
-    name = "ids and transactions expire, what is lost is told, on a file system"
+    name = "ids and transactions expire, what is lost is reported, on a file system"
     worlds = [World(seed, PROFILES[name]) for seed in range(30)]
     for world in worlds:
         world.run()
@@ -156,7 +146,7 @@ def test_abort_by_endtxn_worlds_have_people_who_end_transactions() -> None:
 
 
 def test_worlds_go_back_to_older_checkpoints() -> None:
-    """Starts do go back, also to what a start before had left behind, beside others that live and
+    """Starts do go back, also to what a start before had left, beside others that live and
     again by the same program; or those worlds prove little."""
     worlds = [World(s, PROFILES["restores, few checkpoints are kept"]) for s in range(30)]
     for world in worlds:
@@ -197,7 +187,6 @@ def test_worlds_notice_a_broken_rule(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_ids_never_reused_two_workers_with_one_owner_are_seen_when_the_id_changes_hands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the invariant about ids, before any record is lost by it."""
     mutation, rough, what = MUTATIONS["one owner for all workers"]
     mutation(monkeypatch)
     profile = Profile(**{"processes": 8, **rough})
@@ -243,18 +232,15 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6), partition=st.integers(0, 2))
     def records_arrive(self, count: int, partition: int) -> None:
-        """Somebody produces."""
         self.world.ends[partition] += count
 
     @rule()
     @precondition(lambda self: len(self.world.processes) < 8)
     def a_coordinator_starts(self) -> None:
-        """Also beside another one."""
         self.world.start_process()
 
     @rule(number=st.integers(0, 7), steps=st.integers(1, 40))
     def a_coordinator_moves(self, number: int, steps: int) -> None:
-        """The others stand still meanwhile, as if paused."""
         process = self._chosen(number)
         for _ in range(steps if process else 0):
             if process is not None and not process.dead:
@@ -281,12 +267,10 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def readers_see_a_prefix(self) -> None:
-        """At every moment; the watch looks at each step."""
         if hasattr(self, "world"):
             self.world.ending.check_readers()
 
     def teardown(self) -> None:
-        """In the calm everything becomes visible, once."""
         if hasattr(self, "world"):
             self.world.ending.settle()
 

@@ -14,14 +14,12 @@ from sluice.connectors.kafka.sink.handles import TransactionalId
 from sluice.runtime.checkpoint.lost_work import LostCommittables, digest_of
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
-from sluice.runtime.coordinator.core import lost_transactions
+from sluice.runtime.coordinator.core import failed_steps
 from sluice.runtime.coordinator.start import settlement
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateEntry
 from tests.simulation.kafka import identity_of
 from tests.simulation.profiles import PROFILES
-
-__all__ = ["TORN_MUTATIONS"]
 
 
 def name_one_of_several_committables(patch: pytest.MonkeyPatch) -> None:
@@ -58,7 +56,6 @@ def trust_one_report_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def _region_of(entry: StateEntry) -> tuple[str, int]:
     name = TransactionalId.parse(identity_of(entry).transactional_id)
-    assert name is not None
     return name.region, name.attempt_id
 
 
@@ -77,7 +74,7 @@ def repair_a_region_as_a_whole(patch: pytest.MonkeyPatch) -> None:
         )
 
     patch.setattr(settlement, "lost_by_region", broken)
-    patch.setattr(lost_transactions, "lost_by_region", broken)
+    patch.setattr(failed_steps, "lost_by_region", broken)
 
 
 def continue_after_a_failed_repair(patch: pytest.MonkeyPatch) -> None:
@@ -151,11 +148,7 @@ TORN_MUTATIONS: Mapping[
         asdict(PROFILES["several tasks"]),
         "visible before its decision",
     ),
-    "trust one report for all": (
-        trust_one_report_for_all,
-        _TORN,
-        "marked before it is committed",
-    ),
+    "trust one report for all": (trust_one_report_for_all, _TORN, "marked before it is committed"),
     "repair a region as a whole": (
         repair_a_region_as_a_whole,
         _TORN,
@@ -166,11 +159,7 @@ TORN_MUTATIONS: Mapping[
         _BROKEN_REPAIRS,
         "marked before it is committed",
     ),
-    "repair twice": (
-        repair_twice,
-        _BROKEN_REPAIRS,
-        "a coordinator stops by TransactionLostError",
-    ),
+    "repair twice": (repair_twice, _BROKEN_REPAIRS, "a coordinator stops by TransactionLostError"),
     "take expired ids for committed": (
         take_expired_ids_for_committed,
         _FORGOTTEN,
@@ -179,7 +168,7 @@ TORN_MUTATIONS: Mapping[
     "guess and be right": (
         guess_and_be_right,
         asdict(PROFILES["ids of several tasks expire"]),
-        "marked though nobody was told how it ended",
+        "marked though no record says how it ended",
     ),
     "take expired ids for lost": (
         take_expired_ids_for_lost,

@@ -27,8 +27,6 @@ from tests.simulation.moves import owners
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["ViolationError", "Watch"]
-
 _S = TransactionState
 _OPEN = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 _COMMITTED = frozenset({_S.PREPARE_COMMIT, _S.COMPLETE_COMMIT})
@@ -51,7 +49,7 @@ class Watch:
         seen: offsets that a read_committed reader has seen, in order, by input partition.
         lineages: which decision follows which.
         accepted: transactions that a person has accepted as lost.
-        moves, rescales: how often decisions moved splits, or dealt them anew.
+        moves, rescales: how often decisions moved splits, or assigned them again.
     """
 
     def __init__(self, world: "World") -> None:
@@ -73,7 +71,7 @@ class Watch:
         self._forgotten: set[str] = set()
         self._told: set[TransactionIdentity] = set()
         self._ended: dict[TransactionIdentity, Written] = {}
-        self._seen: dict[int, int] = {}  # by output partition: records behind which nothing changes
+        self._seen: dict[int, int] = {}  # by output partition: records after which nothing changes
         self._io_executor: dict[str, str] = {}
         self._last_of: dict[str, TransactionIdentity] = {}
         self._ends: dict[int, int] = {}
@@ -122,7 +120,7 @@ class Watch:
         self._forgotten.add(transactional_id)
 
     def is_forgotten(self, identity: TransactionIdentity) -> bool:
-        """Whether a broker cannot tell what became of it."""
+        """Whether a broker cannot report what became of it."""
         return identity.transactional_id in self._forgotten
 
     def is_committed(self, identity: TransactionIdentity) -> bool:
@@ -167,8 +165,6 @@ class Watch:
         self._seen[partition] = at
 
     def _next(self, source: int) -> tuple[int, int]:
-        """The next offset that a reader must see, and in which lineage: what was accepted as lost
-        he never does, and once he has seen all of a lineage that is over, he sees the next one."""
         lineage, due = self._read.get(source, (0, 0))
         while True:
             if (lineage, source, due) in self._given_up:
@@ -198,7 +194,7 @@ class Watch:
                 "what is accepted as lost is not lost",
             )
             sources = decode_handle(entries[work.digest]).sources
-            self.require(work.ranges == tuple(map(str, sources)), "other ranges are told")
+            self.require(work.ranges == tuple(map(str, sources)), "other ranges are reported")
             self.accepted.add(identity)
             self._given_up |= {
                 (self.lineages.of(at), each.partition, offset)
@@ -209,7 +205,7 @@ class Watch:
     # --- the checkpoint directory -----------------------------------------------------------------
 
     def acknowledged(self, ack: Acknowledgement) -> None:
-        """A region tells what it has pre-committed, and until when that is safe to decide."""
+        """A region reports what it has pre-committed, and until when that is safe to decide."""
         if ack.decide_by_s is not None:
             self._due_s |= dict.fromkeys(ack.region.committables, ack.decide_by_s)
 
@@ -232,7 +228,7 @@ class Watch:
             return  # its writer was not answered, asked again, and the place had been retired
         if is_again and record.verdict is Verdict.ABORTED:
             # A start that has slept since it listed the places, or a run that withdraws a decision
-            # which others have followed. Both look behind it for newer records; who does not, and
+            # which others have followed. Both look after it for newer records; who does not, and
             # decides in the next retired place, is found out there.
             return
         self.require(at not in self._places, "a place holds two records")
@@ -252,7 +248,6 @@ class Watch:
             self.lineages.decided(at, standing)
 
     def _sealed(self, record: CheckpointRecord) -> None:
-        """A run goes on where the last one has stopped, or where somebody wants it to."""
         wish = self._world.wish_of(record.leader_session_id)
         standing = self.lineages.sealed(record.restored_from, wish)
         if standing is not None:
@@ -262,11 +257,11 @@ class Watch:
             self.files.goes_back(record.restored_from)
 
     def started(self, restored_from: int, attempt_id: int) -> None:
-        """A start is over: what it has left behind is marked, wherever it stands in the way."""
+        """A start is over: what it has left is marked, wherever it stands in the way."""
         store = self._world.store_without_faults()
         left = [at for at in self.lineages.decisions() if restored_from < at < attempt_id]
         unmarked = [at for at in left if store.read(at) and not store.is_superseded(at)]
-        self.require(not unmarked, "a decision that was left behind is not marked")
+        self.require(not unmarked, "a decision that was left is not marked")
 
     def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
         for identity in identities_of(entries):
@@ -278,7 +273,7 @@ class Watch:
     def repaired(
         self, at: int, replaced: Mapping[bytes, StateEntry], old: CheckpointRecord
     ) -> None:
-        """A repair stands: its transactions are in the place of lost ones."""
+        """A repair stands: its transactions are instead of lost ones."""
         self._world.note(f"a repair of place {at}: {len(replaced)} transactions")
         earlier = {entry.payload: entry for entry in old.committables}
         for payload, entry in replaced.items():
@@ -306,7 +301,7 @@ class Watch:
             self.require(
                 ended is not None and ended.state in _COMMITTED, "marked before it is committed"
             )
-            self.require(identity in self._told, "marked though nobody was told how it ended")
+            self.require(identity in self._told, "marked though no record says how it ended")
 
     def retires(self, record: CheckpointRecord, *, is_marked: bool) -> None:
         """Rules `fence-first` and `retire-after-commit`: seals stay, and what may still have to be
@@ -316,7 +311,7 @@ class Watch:
         is_open = record.verdict is Verdict.DECIDED and not is_marked
         self.require(not is_open, "a decision is deleted that is not committed on record")
         is_needed = self.lineages.is_needed(record.checkpoint_id)
-        self.require(not is_needed, "what a run goes on from is deleted")
+        self.require(not is_needed, "what a run continues from is deleted")
 
     def _new_ranges(self, record: CheckpointRecord) -> list[SplitRange]:
         return [
@@ -334,10 +329,10 @@ class Watch:
             for split in region.splits:
                 due = self._ends.get(split.partition, 0)
                 if due not in (split.start_offset, split.end_offset):
-                    what = "a decided range does not go on"
+                    what = "a decided range does not continue"
                     self.require(False, f"{what}: {split}, decided to {due}")
                 if region.status is RegionStatus.SKIPPED:
-                    self.require(split.end_offset == due, "a carried region has moved on")
+                    self.require(split.end_offset == due, "a skipped region has moved on")
         for region in record.regions:
             for split in region.splits:
                 self._ends[split.partition] = split.end_offset
@@ -362,7 +357,7 @@ class Watch:
         self.moves += len(moved)
         for key in moved:
             both = {status[before[key]], status[after[key]]}
-            self.require(both == {RegionStatus.COMPLETED}, "a carried region's split moved")
+            self.require(both == {RegionStatus.COMPLETED}, "a skipped region's split moved")
         is_newer = now.version > last.version
         self.require(
             is_newer == (now.regions != last.regions), "the assignment's version does not tell"

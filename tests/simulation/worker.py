@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
+from sluice.connectors.kafka.sink.producers.id_owners import NewOwner
 from sluice.connectors.kafka.sink.producers.producer_pool import Lease, ProducerPool
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import TaskScope
@@ -15,11 +16,9 @@ from tests.simulation.kafka import PREFIX
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["Worker", "scope_of", "transaction_of"]
-
 
 def scope_of(job_uid: str, batch: BatchKey, *, checkpoint_id: int, through: int) -> TaskScope:
-    """What the one task of a batch is told."""
+    """What the one task of a batch is reported."""
     return TaskScope(
         job_uid=job_uid,
         operator_id="sink",
@@ -60,7 +59,7 @@ class Worker:
             keep_alive_s=None,
             clock=world.clock,
             ages=world.ages,
-            draw_owner=lambda: f"w{next(world.names)}",
+            owner=NewOwner(f"w{next(world.names)}"),
         )
 
     def _prepare(self, transactional_id: str) -> TransactionalProducer:

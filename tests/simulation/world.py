@@ -43,8 +43,6 @@ from tests.simulation.stores import (
 from tests.simulation.tasks import Writer
 from tests.simulation.watch import Watch
 
-__all__ = ["World"]
-
 
 class World:
     """Everything, and the seed that moves it.
@@ -209,7 +207,7 @@ class World:
 
     def start_again(self) -> Process:
         """A cluster manager starts the program that ran last, with its wish, or somebody without;
-        in the calm a wish that was never carried out is given up."""
+        in the calm a wish that was never done is given up."""
         if self.remedy is not None:
             self.wish, self.remedy = self.remedy, None
             return self.start_process(self.wish)
@@ -289,7 +287,7 @@ class World:
                 self.broker.write_markers()
 
     def meanwhile(self, process: Process | None) -> None:
-        """Somebody else goes on while ``process`` waits for an answer."""
+        """Somebody else continues while ``process`` waits for an answer."""
         if self._is_busy or not self.roll(self.profile.meanwhile):
             return
         others = [p for p in self.processes if p is not process and not p.paused]
@@ -338,7 +336,6 @@ class World:
             self.broker.expire(lost.transactional_id)
 
     def _forget(self, number: int) -> None:
-        """An id expires: at best one of which somebody still has to be told."""
         names = self.broker.forgettable()
         due = self.watch.unmarked_ids()
         chosen = [name for name in names if name in due] if number % 4 else names
@@ -361,7 +358,7 @@ class World:
             self.shelf.land_late_steps()
 
     def kill(self, process: Process) -> None:
-        """kill -9 of a driver; tasks on other machines may go on for a while."""
+        """kill -9 of a driver; tasks on other machines may continue for a while."""
         process.dead = True
         self.note(f"coordinator {process.number} is dead")
         for attempt in process.attempts:

@@ -13,7 +13,7 @@ import pyarrow.types as kinds
 from fastavro.write import Writer
 
 from sluice.connectors.hdfs.formats.format_options import Codec
-from sluice.connectors.hdfs.formats.python_values import python_rows
+from sluice.connectors.hdfs.formats.python_values import numbers_for_times, python_rows
 from sluice.connectors.hdfs.formats.spark_types import (
     conform,
     portions,
@@ -97,7 +97,7 @@ class _AvroFile:
         self, stream: BinaryIO, schema: pa.Schema, avro: dict[str, Any], codec: Codec
     ) -> None:
         self._schema = schema
-        self._stored = with_leaves(schema, _stored_field)
+        self._stored = with_leaves(schema, numbers_for_times)
         self._writer = Writer(stream, avro, codec=codec.name, sync_interval=_BLOCK_BYTES)
         self._rows = 0
 
@@ -116,15 +116,6 @@ class _AvroFile:
 
     def abandon(self) -> None:
         """See `FormatWriter.abandon`."""
-
-
-def _stored_field(field: pa.Field) -> pa.Field:
-    """The form that Avro stores: dates and timestamps are numbers there."""
-    if kinds.is_timestamp(field.type):
-        return field.with_type(pa.int64())
-    if kinds.is_date(field.type):
-        return field.with_type(pa.int32())
-    return field
 
 
 class _SchemaBuilder:

@@ -6,7 +6,6 @@ microseconds; instants are in UTC. ADR 0020 lists the differences from Spark's o
 
 import base64
 import bz2
-import datetime
 import io
 import json
 import math
@@ -21,14 +20,16 @@ import pyarrow.types as kinds
 
 from sluice.connectors.hdfs.formats.format_options import Codec
 from sluice.connectors.hdfs.formats.python_values import (
+    numbers_for_times,
     python_rows,
-    python_values,
     text_of,
+    timestamp_text,
     valid_text,
 )
 from sluice.connectors.hdfs.formats.spark_types import (
     conform,
     portions,
+    recast,
     refuse_columns,
     spark_schema,
     with_leaves,
@@ -37,6 +38,7 @@ from sluice.connectors.hdfs.formats.spark_types import (
 __all__ = ["TEXT_CODECS", "Csv", "JsonLines"]
 
 _PORTION_BYTES = 1 << 20  # of Arrow data; rows become Python values portion by portion
+_LONGEST_SCALE = 6  # beyond it Arrow spells small decimals with an exponent
 _GZIP_WINDOW = 31  # makes zlib write a gzip header
 
 TEXT_CODECS = {
@@ -114,9 +116,11 @@ class JsonLines:
         """See `FileFormat.open`."""
         target = _json_schema(schema)
         spell_row = _object(list(target), ignores_nulls=self.ignore_null_fields)
+        stored = with_leaves(target, numbers_for_times)
 
         def encode(portion: pa.RecordBatch) -> bytes:
-            return "".join(f"{spell_row(row)}\n" for row in python_rows(portion)).encode()
+            rows = python_rows(recast(portion, stored))
+            return "".join(f"{spell_row(row)}\n" for row in rows).encode()
 
         return _TextFile(stream, target, self.codec, encode)
 
@@ -219,19 +223,24 @@ def _csv_text(column: pa.Array) -> pa.Array:
     """The column with text for what Arrow would not spell as Spark reads it."""
     if kinds.is_string(column.type):
         return valid_text(column)
-    if not (kinds.is_temporal(column.type) or kinds.is_floating(column.type)):
+    has_exponent = kinds.is_decimal(column.type) and column.type.scale > _LONGEST_SCALE
+    if not (has_exponent or kinds.is_temporal(column.type) or kinds.is_floating(column.type)):
         return column
     spell = _text_of(column.type)
-    values = python_values(column)
-    return pa.array([None if value is None else spell(value) for value in values], pa.string())
+    stored = column.cast(numbers_for_times(pa.field("", column.type)).type)
+    values = (None if value is None else spell(value) for value in stored.to_pylist())
+    return pa.array(values, pa.string())
 
 
 def _text_of(kind: pa.DataType) -> Callable[[Any], str]:
-    return text_of(kind) or _instant  # the schema has no other types
+    found = text_of(kind)
+    if found is not None:
+        return found
+    return _instant if kind.tz else timestamp_text  # the schema has no other types
 
 
-def _instant(value: datetime.datetime) -> str:
-    return value.isoformat(timespec="microseconds")
+def _instant(micros: int) -> str:
+    return f"{timestamp_text(micros)}+00:00"
 
 
 def _object(fields: list[pa.Field], *, ignores_nulls: bool) -> Callable[[dict[str, Any]], str]:

@@ -8,7 +8,7 @@ from sluice.runtime.errors import ConfigError
 
 __all__ = ["time_zone"]
 
-_OFFSET = re.compile(r"(?P<sign>[+-])(?P<hours>\d\d):(?P<minutes>\d\d)")
+_OFFSET = re.compile(r"(?:UTC|GMT)?(?P<sign>[+-])(?P<hours>\d\d):(?P<minutes>\d\d)")
 
 
 def time_zone(name: str) -> datetime.tzinfo:
@@ -27,6 +27,6 @@ def time_zone(name: str) -> datetime.tzinfo:
         raise ConfigError(
             "there is no such time zone",
             {"time_zone": name},
-            "Set spark.sql.session.timeZone, or the option timeZone, to a region such as "
+            "Set spark.sql.session.timeZone (or watermark_time_zone) to a region such as "
             "Europe/Rome, or to an offset such as +02:00.",
         ) from None

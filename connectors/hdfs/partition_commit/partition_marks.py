@@ -121,7 +121,7 @@ class PartitionMarks:
     """The marks of one sink; its run begins with the first operator that is claimed. Driver.
 
     Args:
-        commit: what the user asked for.
+        commit: what the user asked for, in the session's time zone.
         target: URI of the directory that the sink writes.
         open_file_system: opens the one rooted at a URI.
     """
@@ -129,7 +129,7 @@ class PartitionMarks:
     def __init__(
         self, commit: PartitionCommit, *, target: str, open_file_system: OpenFileSystem
     ) -> None:
-        self._commit = commit
+        self.commit = commit
         self._target = target
         self._open = open_file_system
         self._lock = threading.Lock()
@@ -159,7 +159,7 @@ class PartitionMarks:
             if self._run is None or self._run.session != context.leader_session_id:
                 self.require_free()
                 self._run = MarkedRun(
-                    self._commit, target=self._target, open_file_system=self._open, context=context
+                    self.commit, target=self._target, open_file_system=self._open, context=context
                 )
             self._run.join(context.operator_id)
             return self._run
@@ -185,7 +185,7 @@ class PartitionMarks:
         """``inner``, wrapped so that it records the partitions it writes."""
         return MarkingFrameWriter(
             writer=inner,
-            commit=self._commit,
+            commit=self.commit,
             ledger=self.run.ledger,
             file_system=self.run.file_system,
             target=self._target,

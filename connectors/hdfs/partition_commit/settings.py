@@ -3,8 +3,8 @@
 import enum
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Self, TypeAlias
 
 from sluice.connectors.hdfs.formats.time_zones import time_zone
 from sluice.connectors.hdfs.partition_commit.partition_time import PartitionTimes
@@ -107,7 +107,7 @@ class PartitionCommit:
         timestamp_pattern: how values become a time: ``$dt $hour:00:00``; None: the first partition
             column is the time. The result is ``yyyy-mm-dd`` or ``yyyymmdd``, with or
             without ``hh:mm:ss``.
-        watermark_time_zone: time zone of the values.
+        watermark_time_zone: time zone of the values; None: the Spark session's.
         watermark_delay_s: by how much the watermark lags the newest timestamp of each split.
         idle_timeout_s: a split without records for this long no longer delays completion; None:
             never.
@@ -121,7 +121,7 @@ class PartitionCommit:
     policies: Sequence[Policy] = (_SUCCESS_FILE,)
     success_file_name: str = "_SUCCESS"
     timestamp_pattern: str | None = None
-    watermark_time_zone: str = "UTC"
+    watermark_time_zone: str | None = None
     watermark_delay_s: float = 0.0
     idle_timeout_s: float | None = None
     on_late: str = OnLate.RE_MARK
@@ -135,7 +135,7 @@ class PartitionCommit:
         for policy in self.policies:
             if isinstance(policy, str):
                 _require_known("policies", policy, [_SUCCESS_FILE])
-        time_zone(self.watermark_time_zone)
+        _ = self.times  # which checks the time zone
         if self.delay_s < 0 or not self.policies:
             raise ConfigError(
                 "a setting of partition commit is out of range",
@@ -181,12 +181,20 @@ class PartitionCommit:
         )
         return asked if self.is_by_partition_time else None
 
+    def in_session(self, session_zone: str) -> Self:
+        """The same with the time zone of a Spark session, unless the user has chosen one.
+
+        Raises:
+            ConfigError: partitions need a time, and Java alone knows the session's zone.
+        """
+        is_chosen = self.watermark_time_zone is not None or not self.is_by_partition_time
+        return self if is_chosen else replace(self, watermark_time_zone=session_zone)
+
     @property
     def times(self) -> PartitionTimes:
-        """How to compute a partition's time from its values."""
-        return PartitionTimes(
-            pattern=self.timestamp_pattern, zone=time_zone(self.watermark_time_zone)
-        )
+        """How to compute a partition's time from its values; see `in_session`."""
+        zone = time_zone(self.watermark_time_zone or "UTC")
+        return PartitionTimes(pattern=self.timestamp_pattern, zone=zone)
 
     def check_columns(self, partition_by: Sequence[str]) -> None:
         """Refuse a sink without partitions, or with partitions that cannot have a time.

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from sluice.connectors.hdfs.rolling.merging import FileMerger, JoiningMerger, MergedFile
 from sluice.connectors.hdfs.staging.staged_names import HIDDEN
+from sluice.connectors.hdfs.staging.staged_output import rename_staged
 from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
 from sluice.connectors.hdfs.writing.spark_saver import (
     COMMITTER,
@@ -21,6 +22,7 @@ from sluice.connectors.hdfs.writing.spark_saver import (
     SparkFrameSaver,
     chosen,
     failures,
+    micros_in_parquet,
     refusals,
     session_hadoop,
 )
@@ -98,7 +100,11 @@ class SparkFileMerger:
         schema = self._schema(frame)
         key = _unused(schema)
         names = [f"{key}={number}" for number in range(len(groups))]
-        with refusals(self.saver.format_name, ()), failures(uri):
+        with (
+            refusals(self.saver.format_name, ()),
+            failures(uri),
+            micros_in_parquet(frame.sparkSession),
+        ):
             parts = [self._rows_of(frame, schema, sources, directory) for sources in groups]
             if len(parts) == 1:
                 self._writer(parts[0].coalesce(1)).save(f"{uri}/{names[0]}")
@@ -136,9 +142,10 @@ class SparkFileMerger:
         for entry in directory.fs.entries(f"{directory.path}/{below}"):
             if entry.is_directory or entry.name.startswith(HIDDEN):
                 continue
-            staged = f"{below}/{entry.name}"
+            path = f"{below}/{entry.name}"
+            rows = ROW_COUNTS[self.saver.format_name](f"{directory.uri}/{path}")
+            staged = rename_staged(directory.fs, directory.path, path)
             directory.fs.make_durable(f"{directory.path}/{staged}")
-            rows = ROW_COUNTS[self.saver.format_name](f"{directory.uri}/{staged}")
             yield MergedFile(staged=staged, length_bytes=entry.length_bytes, rows=rows)
 
 

@@ -1,7 +1,8 @@
 """Names of staged and published files. Pure.
 
 Staging is a hidden directory beside the target. Below the target, a reader's pattern might find it.
-In the same parent, a rename publishes a file (`rename-settled`).
+In the same parent, a rename publishes a file (`rename-settled`). A staged file has no name of its
+format, so a reader that also lists hidden directories does not take it.
 """
 
 import re
@@ -18,6 +19,7 @@ __all__ = [
     "final_name",
     "rolled_name",
     "split_target",
+    "staged_name",
     "staging_root",
     "without_scheme",
 ]
@@ -30,6 +32,7 @@ _ATTEMPT = re.compile(r"(?P<batch>\d+)-(?P<attempt>[0-9a-f]{32})")
 # A name has at most 255 bytes, and a longer one would fail after the decision. A region may be
 # named after many topics; the attempt alone makes the name unique.
 _MOST_OF_A_REGION = 100
+_STAGED, _DOT = ".staged", "~"
 _SPARKS = re.compile(r"part-(?P<subtask>\d+)-[0-9a-f-]{36}(?P<rest>.*)")
 
 
@@ -104,6 +107,11 @@ class StagingAttempt:
         return cls(batch=batch, attempt=match["attempt"])
 
 
+def staged_name(written: str) -> str:
+    """The name until publication: ``*.parquet``, ``*.json*`` and the like do not match it."""
+    return f"{written.replace('.', _DOT)}{_STAGED}"
+
+
 def final_name(attempt: StagingAttempt, written: str, *, checkpoint_id: int) -> str:
     """The name that readers see: it shows the file's origin, and never has another content.
 
@@ -130,10 +138,10 @@ def rolled_name(attempt: StagingAttempt, written: str, *, number: int, checkpoin
 
     Args:
         attempt: whose decision publishes it.
-        written: a writer's name; the part after the first dot is the file's type.
+        written: the `staged_name` of a writer's name, whose first dot begins the file's type.
         number: among the files that the decision publishes in one directory.
         checkpoint_id: that the batch was expected to join.
     """
-    _, dot, kind = written.partition(".")
+    _, dot, kind = written.removesuffix(_STAGED).replace(_DOT, ".").partition(".")
     region = attempt.batch.region[:_MOST_OF_A_REGION]
     return f"part-{checkpoint_id:012d}-{region}-{number:05d}-{attempt.attempt}{dot}{kind}"

@@ -1,16 +1,22 @@
-"""Lists the files in a staging directory after a write, counts rows if possible, and makes all
-durable."""
+"""Lists the files in a staging directory after a write, counts rows if possible, renames the files
+so that no reader takes them, and makes all durable."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from sluice.connectors.hdfs.staging.committables import StagedFile
-from sluice.connectors.hdfs.staging.staged_names import HIDDEN, StagingAttempt, final_name
-from sluice.runtime.errors import IllegalTransitionError
+from sluice.connectors.hdfs.staging.staged_names import (
+    HIDDEN,
+    StagingAttempt,
+    final_name,
+    staged_name,
+)
+from sluice.runtime.errors import IllegalTransitionError, StorageError
+from sluice.runtime.failpoints import failpoint
 from sluice.runtime.storage.file_system import Entry, FileSystem
 
-__all__ = ["StagedOutput", "make_names_durable"]
+__all__ = ["StagedOutput", "make_names_durable", "rename_staged"]
 
 _ONE_FILE_SYSTEM = (
     "Mount one file system on all hosts; if it is one already, report this bug with these numbers."
@@ -97,11 +103,12 @@ class StagedOutput:
             rows = None if self.count is None else self.count(f"{self.fs.uri}/{self.path}/{path}")
             if entry.length_bytes == 0 or rows == 0:
                 continue
-            self.fs.make_durable(f"{self.path}/{path}")
             directory, slash, written = path.rpartition("/")
+            staged = rename_staged(self.fs, self.path, path)
+            self.fs.make_durable(f"{self.path}/{staged}")
             final = final_name(self.attempt, written, checkpoint_id=checkpoint_id)
             yield StagedFile(
-                staged=path,
+                staged=staged,
                 final=f"{directory}{slash}{final}",
                 length_bytes=entry.length_bytes,
                 rows=rows,
@@ -145,6 +152,27 @@ class StagedOutput:
                 },
                 f"{_ONE_FILE_SYSTEM} No row becomes visible.",
             )
+
+
+def rename_staged(fs: FileSystem, root: str, path: str) -> str:
+    """Give a file of Spark's writers its `staged_name`; returns its path.
+
+    Args:
+        root: directory of the attempt.
+        path: of the file, below it.
+    Raises:
+        StorageError: it is unknown which name the file has; the attempt has failed.
+    """
+    directory, slash, written = path.rpartition("/")
+    staged = f"{directory}{slash}{staged_name(written)}"
+    if not fs.move(f"{root}/{path}", f"{root}/{staged}"):
+        raise StorageError(
+            "a file was not renamed in its staging directory",
+            {"file": f"{fs.uri}/{root}/{path}", "name": staged_name(written)},
+            "Look for another program that changes this directory. No row becomes visible.",
+        )
+    failpoint("mid-stage")
+    return staged
 
 
 def make_names_durable(fs: FileSystem, root: str, files: Iterable[str]) -> None:

@@ -7,10 +7,9 @@ import typer
 
 from sluice.runtime.embedded.background import RunningServer, start_once
 from sluice.runtime.embedded.cache import state_dir
-from sluice.runtime.embedded.foreground import serve
 from sluice.runtime.embedded.hdfs.embedded_hdfs import HDFS_VERSION, EmbeddedHdfs, hdfs_class_path
 from sluice.runtime.embedded.ports import LAST_PORT
-from sluice.runtime.embedded.server_commands import print_status, stop_server
+from sluice.runtime.embedded.server_commands import add_server_commands, serve
 
 __all__ = ["app"]
 
@@ -52,16 +51,7 @@ def start(
         serve(servers, name=_NAME, title=f"HDFS {HDFS_VERSION}")
 
 
-@app.command()
-def stop() -> None:
-    """Stop the HDFS that `start` started; its files are kept."""
-    stop_server(_NAME, "HDFS")
-
-
-@app.command()
-def status() -> None:
-    """Show the address of the HDFS; exit code 1 if none runs."""
-    print_status(_NAME, "HDFS")
+add_server_commands(app, _NAME, "HDFS")
 
 
 @app.command()

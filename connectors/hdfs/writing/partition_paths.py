@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from sluice.connectors.hdfs.formats.python_values import text_of, valid_text
+from sluice.connectors.hdfs.formats.python_values import text_of, timestamp_text, valid_text
 from sluice.connectors.hdfs.formats.spark_types import names_alike
 from sluice.connectors.hdfs.formats.time_zones import time_zone
 from sluice.connectors.hdfs.staging.staged_names import HIDDEN
@@ -25,6 +26,7 @@ DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The value of a directory for null and for an empty string."""
 
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+_SOURCE = ("topic", "partition", "offset")  # columns that name a row's source record
 _LONGEST_NAME_BYTES = 255  # of local file systems, and by default of a NameNode
 
 
@@ -112,18 +114,21 @@ class PartitionPaths:
         paths: list[str] = [""]
         codes = np.zeros(batch.num_rows, dtype=np.int64)
         for name in self.columns:
-            directories, mine = self._column(batch.schema.field(name), batch.column(name))
+            directories, mine = self._column(batch, name)
             used, codes = np.unique(codes * len(directories) + mine, return_inverse=True)
             pairs = [divmod(int(code), len(directories)) for code in used]
             paths = [f"{paths[outer]}/{directories[inner]}" for outer, inner in pairs]
         return [path[1:] for path in paths], codes
 
-    def _column(self, field: pa.Field, column: pa.Array) -> tuple[list[str], np.ndarray]:
+    def _column(self, batch: pa.RecordBatch, name: str) -> tuple[list[str], np.ndarray]:
         """Directories of one column, and for each row the number of its own."""
+        field, column = batch.schema.field(name), batch.column(name)
         spelling = _spelling(field, self.session_zone)
         plain = column.dictionary_decode() if kinds.is_dictionary(column.type) else column
         encoded = _comparable(plain).dictionary_encode(null_encoding="encode")
-        names = _names(field, encoded.dictionary, spelling)
+        values = encoded.dictionary.to_pylist()  # one may be null
+        names = [_directory(name, None if v is None else spelling(v)) for v in values]
+        _require_names(names, encoded.indices, batch, column=name)
         directories = list(dict.fromkeys(names))  # null and "" share one
         numbers = {name: number for number, name in enumerate(directories)}
         table = np.array([numbers[name] for name in names], dtype=np.int64)
@@ -137,27 +142,25 @@ def escaped(name: str) -> str:
 
 
 def _directory(column: str, value: str | None) -> str:
-    directory = f"{escaped(column)}={escaped(value) if value else DEFAULT_PARTITION}"
-    if "\0" in directory or len(directory.encode()) > _LONGEST_NAME_BYTES:
-        raise ConfigError(
-            "a value of a partition column cannot name a directory",
-            {"column": column, "bytes": len(directory.encode()), "limit": _LONGEST_NAME_BYTES},
-            "Partition by a shorter column, or shorten it in the function before the sink.",
-        )
-    return directory
+    return f"{escaped(column)}={escaped(value) if value else DEFAULT_PARTITION}"
 
 
-def _names(field: pa.Field, values: pa.Array, spelling: Callable[..., str]) -> list[str]:
-    """Directories of distinct values; one may be null."""
-    try:
-        spelt = [None if value is None else spelling(value) for value in values.to_pylist()]
-    except (OverflowError, ValueError) as error:
-        raise ConfigError(
-            "a value of a partition column cannot become a directory name",
-            {"column": field.name, "type": field.type, "error": error},
-            "Keep years from 1 to 9999 in the function before the sink.",
-        ) from error
-    return [_directory(field.name, value) for value in spelt]
+def _require_names(
+    names: Sequence[str], indices: pa.Array, batch: pa.RecordBatch, *, column: str
+) -> None:
+    """Refuse names that no directory can have, with the source record if the rows name it."""
+    for number, name in enumerate(names):
+        length = len(name.encode())
+        if "\0" in name or length > _LONGEST_NAME_BYTES:
+            row = pc.index(indices, pa.scalar(number, indices.type)).as_py()
+            known = [each for each in _SOURCE if each in batch.schema.names]
+            source = {f"source_{each}": batch[each][row] for each in known}
+            raise ConfigError(
+                "a value of a partition column cannot name a directory",
+                {"column": column, "bytes": length, "limit": _LONGEST_NAME_BYTES, **source},
+                "Partition by a shorter column; or shorten it, or filter such rows, before the "
+                "sink. It may have no NUL character.",
+            )
 
 
 def _groups(
@@ -172,12 +175,12 @@ def _groups(
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """Timestamps as whole microseconds: Python's have no more, and fewer years. Text as UTF-8."""
+    """Dates as days and timestamps as microseconds: Python has fewer years. Text as UTF-8."""
     if kinds.is_string(column.type) or kinds.is_large_string(column.type):
         return valid_text(column.cast(pa.string()))
     if kinds.is_timestamp(column.type):
         return column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
-    return column
+    return column.cast(pa.date32()).cast(pa.int32()) if kinds.is_date(column.type) else column
 
 
 def _spelling(field: pa.Field, session_zone: str) -> "Callable[..., str]":
@@ -196,12 +199,17 @@ def _spelling(field: pa.Field, session_zone: str) -> "Callable[..., str]":
     )
 
 
-_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a wall clock, or UTC below
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_LAST_MICROS = (datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+_FIRST_MICROS = (datetime.datetime(2, 1, 1, tzinfo=datetime.UTC) - _EPOCH) // _MICROSECOND
+_CYCLE_MICROS = 146_097 * 86_400_000_000  # 400 years, after which the calendar repeats itself
 
 
 def _timestamp(micros: int, zone: datetime.tzinfo | None) -> str:
-    at = _EPOCH + datetime.timedelta(microseconds=micros)
     if zone is not None:
-        at = at.replace(tzinfo=datetime.UTC).astimezone(zone)
-    fraction = f".{at.microsecond:06d}".rstrip("0") if at.microsecond else ""
-    return f"{at:%Y-%m-%d %H:%M:%S}".rjust(19, "0") + fraction
+        cycles = -max(0, micros - _LAST_MICROS) // _CYCLE_MICROS
+        cycles -= min(0, micros - _FIRST_MICROS) // _CYCLE_MICROS
+        like = _EPOCH + datetime.timedelta(microseconds=micros + cycles * _CYCLE_MICROS)
+        micros += (like.astimezone(zone).replace(tzinfo=datetime.UTC) - like) // _MICROSECOND
+    return timestamp_text(micros).replace("T", " ").rstrip("0").rstrip(".")

@@ -12,7 +12,7 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
@@ -37,6 +37,7 @@ __all__ = [
     "SparkFrameSaver",
     "chosen",
     "failures",
+    "micros_in_parquet",
     "refusals",
     "session_file_system",
     "session_hadoop",
@@ -46,6 +47,7 @@ __all__ = [
 _ROWS = "rows"
 _TASKS = "tasks"
 _COUNT_S = 60.0
+_TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _LOCAL = "file://"  # a footer read by Arrow takes 1 ms, by Hadoop's client 20 ms
 _OF_WORKERS = ("EOFException", "SocketException")  # a Python worker has died
 _HADOOP_TEXT = "local host is"  # how Hadoop begins to say between whom a connection was lost
@@ -163,7 +165,11 @@ class SparkFrameSaver:
         writer = observed.write.format(self.format_name).options(**self.options)
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
-        with refusals(self.format_name, self.partition_by), failures(uri):
+        with (
+            refusals(self.format_name, self.partition_by),
+            failures(uri),
+            micros_in_parquet(frame.sparkSession),
+        ):
             writer.options(**COMMITTER).save(uri)
         found = _counted(counted)
         number = found.get(_ROWS)
@@ -238,6 +244,20 @@ def refusals(format_name: str, partition_by: Sequence[str]) -> Iterator[None]:
             },
             "Choose other columns, types or options, or another format.",
         ) from err
+
+
+@contextlib.contextmanager
+def micros_in_parquet(session: SparkSession) -> Iterator[None]:
+    """Timestamps in Parquet as TIMESTAMP_MICROS, unless the user has chosen: other readers take
+    Spark's INT96 of a year before 1677 or after 2262 for another time, without an error."""
+    if session.conf.get(_TIMESTAMPS, None) is not None:
+        yield
+        return
+    session.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        session.conf.unset(_TIMESTAMPS)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from sluice.connectors.hdfs.formats.file_format import FileFormat, FormatWriter
 from sluice.connectors.hdfs.staging.committables import StagedFile
-from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, final_name
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, final_name, staged_name
 from sluice.connectors.hdfs.staging.task_files import TaskFile, TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 
@@ -99,7 +99,7 @@ class TaskWriter:
         number, self._begun = self._begun, self._begun + 1
         written = f"part-{place.subtask:05d}-{attempt_id}-c{number:03d}{self._form.extension}"
         final = final_name(place.attempt, written, checkpoint_id=place.checkpoint_id)
-        staged = _below(directory, written)
+        staged = _below(directory, staged_name(written))
         file = self._files.create(f"{place.path}/{staged}")
         try:
             writer = self._form.open(file.stream, self._schema)

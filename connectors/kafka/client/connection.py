@@ -5,9 +5,10 @@ client of `sluice.connectors.kafka.client.wire_client` by keyword arguments.
 """
 
 import logging
+import re
 import ssl
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -62,6 +63,8 @@ _ADDRESSES = frozenset({"sasl.oauthbearer.token.endpoint.url"})
 _ANSWER_MS = 30_000
 # confluent-kafka gives up a client without a token after 10 s; librdkafka asks every 10 s.
 _TOKEN_RETRY_S = 5.0
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[0-9A-Za-z._-]+):(?P<port>[0-9]{1,5})")
+_LARGEST_PORT = 65_535
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """SASL mechanisms that both clients and the embedded broker support."""
@@ -91,13 +94,8 @@ class KafkaConnection:
         servers = servers or self.bootstrap_servers
         object.__setattr__(self, "bootstrap_servers", servers)
         object.__setattr__(self, "options", options)
-        if not servers.strip():
-            raise ConfigError(
-                "no Kafka servers are given",
-                {"option": "kafka.bootstrap.servers"},
-                "Set it to host:port, or to a comma-separated list of them.",
-            )
         _refuse_unsendable({"bootstrap.servers": servers, **options})
+        _check_servers(self.servers)
         check_known(options)
         _check_protocol(options)
         self._sasl()
@@ -142,7 +140,7 @@ class KafkaConnection:
     def librdkafka(self, role: Role) -> dict[str, Any]:
         """Configuration of a librdkafka client; holds secrets, which its ``repr`` hides."""
         config: dict[str, Any] = {
-            "bootstrap.servers": self.bootstrap_servers,
+            "bootstrap.servers": ",".join(self.servers),
             "socket.timeout.ms": _ANSWER_MS,
             **{
                 name: Secret(value) if name in _SECRET_OPTIONS else value
@@ -335,6 +333,29 @@ def _config_principal(options: Mapping[str, str]) -> str:
     # librdkafka's own form: "principal=alice scope=…"
     pairs = (item.partition("=") for item in options.get("sasl.oauthbearer.config", "").split())
     return next((value for name, _, value in pairs if name == "principal"), "")
+
+
+def _check_servers(servers: Sequence[str]) -> None:
+    """Accept the parts that Java's clients accept, without a protocol.
+
+    The two clients read other parts in different ways, and a wrong port as another port.
+    """
+    option = PREFIX + "bootstrap.servers"
+    if not servers:
+        raise ConfigError(
+            "no Kafka servers are given",
+            {"option": option},
+            "Set it to host:port, or to a comma-separated list of them.",
+        )
+    for part in servers:
+        found = _SERVER.fullmatch(part)
+        if found is None or not 1 <= int(found["port"]) <= _LARGEST_PORT:
+            raise ConfigError(
+                "a part of the server list is not host:port",
+                {"option": option, "part": part.rpartition("@")[2]},  # a password may precede it
+                "Write host:port with a port from 1 to 65535, [address]:port for IPv6, and a comma "
+                "between servers. Set the protocol by kafka.security.protocol.",
+            )
 
 
 def _refuse_unsendable(options: Mapping[str, str]) -> None:

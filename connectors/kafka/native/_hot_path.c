@@ -50,12 +50,14 @@ typedef struct {
 
 enum { V_END, V_TOPIC, V_RKT, V_PARTITION, V_VALUE, V_KEY, V_OPAQUE, V_MSGFLAGS, V_TIMESTAMP,
        V_HEADER, V_HEADERS };
-enum { F_COPY = 0x2, ERR_FAIL = -196, ERR_INVALID_ARG = -186, ERR_NOENT = -156 };
+enum { F_COPY = 0x2, ERR_FAIL = -196, ERR_INVALID_ARG = -186, ERR_NOENT = -156,
+       ERR_DIFFERENT_RECORD = -138 };
 
 #define FUNCTIONS(X)                                                                            \
     X(ptrdiff_t, consume_batch_queue, (rd_kafka_queue_t *, int, message_t **, size_t))          \
     X(void, message_destroy, (message_t *))                                                     \
     X(const char *, message_errstr, (const message_t *))                                        \
+    X(const char *, message_produce_errstr, (const message_t *))                                \
     X(int64_t, message_timestamp, (const message_t *, int *))                                   \
     X(int, message_headers, (const message_t *, rd_kafka_headers_t **))                         \
     X(size_t, header_cnt, (const rd_kafka_headers_t *))                                         \
@@ -372,13 +374,28 @@ EXPORT int64_t sluice_produce(rd_kafka_t *client, const columns_t *from, int64_t
     return end - first;
 }
 
+/* Whether the broker has named another record of the batch. If it names a single one, librdkafka
+ * gives its code to all, but a text of their own to the others. That text is a constant of the
+ * library. The other texts may have been freed, and are not read. */
+static int is_innocent(const message_t *message) {
+    static __thread const char *known;
+    const char *text = message->err ? message_produce_errstr_(message) : NULL;
+    Dl_info found;
+    if (!text || text == known)
+        return text != NULL;
+    if (!dladdr(text, &found))
+        return 0;
+    known = text;
+    return 1;
+}
+
 /* The reports of an event, each once; how many, at most `most`. Zero: there are no more. */
 EXPORT int64_t sluice_reports(rd_kafka_event_t *event, const message_t **messages, int64_t most,
                               int32_t *errors, int64_t *tags, int64_t *sizes,
                               int32_t *partitions) {
     int64_t count = (int64_t)event_message_array_(event, messages, (size_t)most);
     for (int64_t i = 0; i < count; i++) {
-        errors[i] = messages[i]->err;
+        errors[i] = is_innocent(messages[i]) ? ERR_DIFFERENT_RECORD : messages[i]->err;
         tags[i] = (int64_t)(intptr_t)messages[i]->private_;
         sizes[i] = (int64_t)(messages[i]->len + messages[i]->key_len);
         partitions[i] = messages[i]->partition;

@@ -35,14 +35,14 @@ class InvalidHandleError(StreamError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalId:
-    """``{prefix}/{job uid}/{region}.{attempt_id}/{owner}/{slot}``; one process owns it for ever.
+    """``{prefix}/{job uid}/{region}.{attempt_id}/{owner}/{slot}``; one living process owns it.
 
     Attributes:
         prefix: the user's ``transactionalIdPrefix``; may hold slashes.
         job_uid: of the job, from checkpoint 0.
         region: name of the region; may hold dots, no slash.
         attempt_id: of the region; >= 0.
-        owner: random for each worker process.
+        owner: random for each worker process, or of an ended one (`ids-never-reused`).
         slot: number of the id in its process; >= 0.
     """
 

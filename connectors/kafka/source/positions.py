@@ -5,7 +5,7 @@ Spark writes -2 for earliest and -1 for latest inside its JSON; those numbers st
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sluice.runtime.errors import ConfigError
@@ -62,9 +62,35 @@ class AtTimestamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerPartition:
-    """An offset, or an edge, for every partition."""
+    """An offset, or an edge, for every partition.
+
+    Attributes:
+        offsets: by partition.
+        topics: an edge for all partitions of a topic.
+    """
 
     offsets: Mapping[PartitionKey, int | Edge]
+    topics: Mapping[str, Edge] = field(default_factory=dict)
+
+    def of(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, int | Edge]:
+        """The offsets of these partitions, and others that are given.
+
+        Raises:
+            ConfigError: a topic has no partition among ``keys``.
+        """
+        expanded = {key: self.topics[key[0]] for key in keys if key[0] in self.topics}
+        absent = sorted(self.topics.keys() - {topic for topic, _ in expanded})
+        if absent:
+            raise ConfigError(
+                "positions are given for topics that are not read",
+                {"topics": ",".join(absent)},
+                "Remove them, or subscribe to them.",
+            )
+        return {**expanded, **self.offsets}
+
+    def mentions(self, edge: Edge) -> bool:
+        """Whether a partition or a topic is at this edge."""
+        return edge in self.offsets.values() or edge in self.topics.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +109,8 @@ def named_ends(
 ) -> dict[PartitionKey, int]:
     """Return the ends that the user has named; the rest are the present visible ends."""
     if isinstance(ending, PerPartition):
-        return {key: end for key, end in ends.items() if ending.offsets.get(key) is not Edge.LATEST}
+        wanted = ending.of(ends)
+        return {key: end for key, end in ends.items() if wanted.get(key) is not Edge.LATEST}
     if isinstance(ending, AtTimestamp):
         return dict(ends) if ending.timestamp_ms <= now_ms else {}
     if isinstance(ending, PerPartitionTimestamp):
@@ -94,24 +121,26 @@ def named_ends(
 
 _ASSIGNMENT = '{"topic": [0, 1]}'
 _OFFSETS = '{"topic": {"0": 23, "1": -2}}'
+_EDGES = {edge.value: edge for edge in Edge}
 _ENDS = '{"topic": {"0": 23, "1": -1}}'
 _TIMESTAMPS = '{"topic": {"0": 1700000000000, "1": 0}}'
 _SPARK_EDGES = {-2: Edge.EARLIEST, -1: Edge.LATEST}
 
 
-def parse_offsets(text: str, *, option: str) -> dict[PartitionKey, int | Edge]:
-    """``{"orders": {"0": 23, "1": -2}}``; -2 is earliest, -1 latest.
+def parse_offsets(text: str, *, option: str) -> PerPartition:
+    """``{"orders": {"0": 23, "1": -2}, "payments": "earliest"}``; -2 is earliest, -1 latest.
 
     Raises:
         ConfigError: names ``option`` and shows the form.
     """
+    topics: dict[str, Edge] = {}
     found: dict[PartitionKey, int | Edge] = {}
     form = _ENDS if option.startswith("ending") else _OFFSETS
-    for key, number in _numbers(text, option, form):
+    for key, number in _numbers(text, option, form, topics):
         if number < -2:
             raise _malformed(option, text, form)
         found[key] = _SPARK_EDGES.get(number, number)
-    return found
+    return PerPartition(offsets=found, topics=topics)
 
 
 def parse_timestamps(text: str, *, option: str) -> dict[PartitionKey, int]:
@@ -139,8 +168,14 @@ def parse_assignment(text: str, *, option: str) -> frozenset[PartitionKey]:
 _MOST_DIGITS = 9  # of a partition
 
 
-def _numbers(text: str, option: str, form: str) -> Iterable[tuple[PartitionKey, int]]:
+def _numbers(
+    text: str, option: str, form: str, edges: dict[str, Edge] | None = None
+) -> Iterable[tuple[PartitionKey, int]]:
+    """The numbers by partition; ``edges`` takes those of whole topics, if these may be given."""
     for topic, by_partition in _objects(text, option, form):
+        if edges is not None and str(by_partition).lower() in _EDGES:
+            edges[topic] = _EDGES[str(by_partition).lower()]
+            continue
         if not isinstance(by_partition, dict):
             raise _malformed(option, text, form)
         spelt: dict[int, str] = {}

@@ -5,7 +5,7 @@ ignores misspelt names, and the job then reads something else than its author th
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVar
 
 from sluice.connectors.kafka.client.client_options import PREFIX, is_sendable, seconds_of
@@ -42,6 +42,7 @@ SOURCE_OPTIONS = (
     "failOnDataLoss",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
+    "forgetTopics",
     "groupIdPrefix",
     "guarantee",
     "hotPath",
@@ -68,6 +69,7 @@ _CANONICAL = {name.lower(): name for name in SOURCE_OPTIONS}
 # limits are refused: the read would return more than requested.
 _STREAM_ONLY = {
     "commitGroupOffsets": "A batch read publishes no offsets; remove it.",
+    "forgetTopics": "A batch read has no earlier positions; remove it.",
     "guarantee": "A batch read promises nothing about a later run; remove it.",
     "maxOffsetsPerTrigger": "A batch read has no triggers; remove it.",
     "maxTriggerDelay": "A batch read has no triggers; remove it.",
@@ -81,7 +83,8 @@ _ENDINGS = dict.fromkeys(
 _GUARANTEES = ("exactly-once", "at-least-once", "none")
 _GROUP_ID = "kafka.group.id"
 _ISOLATION = "kafka.isolation.level"
-_MOST_DIGITS = 18  # such a number fits into 64 bits
+_NO_NAMES: tuple[str, ...] = ()
+_LARGEST = (1 << 63) - 1  # Java's Long.MAX_VALUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ class SourceOptions:
     Attributes:
         connection: how to reach the brokers.
         subscription: which partitions.
+        forgotten: topics that an earlier run has read and that this one gives up.
         starting: where to begin, the very first time.
         ending: where a bounded read ends; resolved at its start.
         max_offsets: at most so many offsets per epoch, None: all there is.
@@ -114,6 +118,7 @@ class SourceOptions:
 
     connection: KafkaConnection
     subscription: Subscription
+    forgotten: frozenset[str] = frozenset()
     starting: Position = Edge.EARLIEST
     ending: Position = Edge.LATEST
     max_offsets: int | None = None
@@ -163,9 +168,11 @@ class SourceOptions:
             given.refuse(_ENDINGS)
         if not stream:
             given.refuse(_STREAM_ONLY)
+        forgotten = frozenset[str](given.read("forgetTopics", _names, _NO_NAMES))
         return cls(
             connection=connection,
-            subscription=_subscription(given),
+            subscription=_subscription(given, forgotten),
+            forgotten=forgotten,
             starting=starting,
             ending=_ending(given),
             max_offsets=given.read("maxOffsetsPerTrigger", _positive, None),
@@ -269,7 +276,21 @@ def _reading(given: _Given) -> tuple[str | None, bool]:
     return group_id, level == "read_committed"
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: _Given, forgotten: frozenset[str]) -> Subscription:
+    found = _subscribed(given)
+    if isinstance(found, Pattern):
+        return replace(found, without=forgotten)
+    both = sorted(topic for topic in forgotten if found.reads(topic))
+    if both:
+        raise ConfigError(
+            "a topic is subscribed and forgotten",
+            {"topics": ",".join(both), "option": "forget / forgetTopics"},
+            "Remove it from one of the two.",
+        )
+    return found
+
+
+def _subscribed(given: _Given) -> Subscription:
     ways = [name for name in ("assign", "subscribe", "subscribePattern") if name in given]
     if len(ways) != 1:
         raise ConfigError(
@@ -351,13 +372,11 @@ def _offsets_or_edge(text: str, option: str) -> Edge | PerPartition:
             {"option": option, "value": text},
             f'Use {names} or JSON such as {{"topic": {{"0": 23, "1": {edge}}}}}.',
         )
-    return PerPartition(offsets=parse_offsets(text, option=option))
+    return parse_offsets(text, option=option)
 
 
 def _mentions(position: Edge | PerPartition, edge: Edge) -> bool:
-    if isinstance(position, Edge):
-        return position is edge
-    return edge in position.offsets.values()
+    return position is edge if isinstance(position, Edge) else position.mentions(edge)
 
 
 # --- values: a ValueError's text completes "Give …" -----------------------------------------
@@ -378,9 +397,13 @@ def _names(value: str) -> tuple[str, ...]:
 
 def _whole(value: str) -> int:
     # Longer numbers would overflow in a client, a clock or Python's own parser.
-    if not value.isdecimal() or len(value) > _MOST_DIGITS:
-        raise ValueError(f"a whole number of at most {_MOST_DIGITS} digits that is not negative")
+    if not _is_long(value):
+        raise ValueError(f"a whole number from 0 to {_LARGEST}")
     return int(value)
+
+
+def _is_long(value: str) -> bool:
+    return value.isdecimal() and len(value) <= len(str(_LARGEST)) and int(value) <= _LARGEST
 
 
 def _sendable(value: str) -> str:
@@ -390,8 +413,8 @@ def _sendable(value: str) -> str:
 
 
 def _positive(value: str) -> int:
-    if not value.isdecimal() or len(value) > _MOST_DIGITS or int(value) < 1:
-        raise ValueError(f"a whole number above 0, of at most {_MOST_DIGITS} digits")
+    if not _is_long(value) or int(value) < 1:
+        raise ValueError(f"a whole number from 1 to {_LARGEST}")
     return int(value)
 
 

@@ -1,6 +1,7 @@
 """Decisions about splits: limits, losses, identity, new partitions. Pure."""
 
 import itertools
+import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError
 from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
+    "GIVE_UP",
     "LostRange",
     "TopicFacts",
     "absent",
@@ -26,6 +28,7 @@ __all__ = [
     "out_of_reach",
     "partitions_gone",
     "reach",
+    "read_to",
     "require_forward",
     "require_whole",
     "smallest_limit",
@@ -100,6 +103,23 @@ def absent(missing: Collection[str], where: Mapping[str, object]) -> SourceChang
     )
 
 
+GIVE_UP = (
+    "To give up whole topics, name them in forget= (drop-in: forgetTopics): all other topics "
+    "continue. Or start from a new checkpoint directory at the offsets in read_to."
+)
+"""What a user can do about topics that are retired."""
+_SHOWN = 2_000  # characters
+
+
+def read_to(positions: Iterable[SplitRange]) -> str:
+    """Return where a source has read to, as its starting offsets; shortened if it is long."""
+    found: dict[str, dict[str, int]] = {}
+    for split in sorted(positions, key=key_of):
+        found.setdefault(split.topic, {})[str(split.partition)] = split.end_offset
+    text = json.dumps(found, separators=(",", ":"))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… (sluice checkpoint inspect)"
+
+
 def partitions_gone(
     keys: Collection[PartitionKey], where: Mapping[str, object]
 ) -> SourceChangedError:
@@ -108,7 +128,7 @@ def partitions_gone(
     return SourceChangedError(
         "partitions of the source were deleted",
         {"partitions": names, **where},
-        "Start from a new checkpoint directory, or set failOnDataLoss=false to skip them.",
+        f"Set failOnDataLoss=false to skip them. {GIVE_UP}",
     )
 
 
@@ -294,10 +314,13 @@ def split_evenly(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> tuple[SplitRange, ...]:
-    """Split ranges into more tasks, in proportion to their size; empty ones are left out.
+    """Split ranges into about ``min_partitions`` tasks, as Spark does; empty ones are left out.
 
     With more tasks than partitions, several tasks read and write the records of one partition at
     the same time: their order is lost.
+
+    Source: Spark's ``KafkaOffsetRangeCalculator``. Ranges too small to split do not count in the
+    proportions of the other ranges.
     """
     busy = [split for split in ranges if not split.is_empty]
     if max_records is not None:
@@ -307,11 +330,17 @@ def split_evenly(
     if min_partitions is None or len(busy) >= min_partitions:
         return tuple(busy)
     total = sum(map(_size, busy))
+    small = [s for s in busy if _share_of(min_partitions, _size(s), total) == 1]
+    tasks, total = max(1, min_partitions - len(small)), total - sum(map(_size, small))
     return tuple(
         part
         for split in busy
-        for part in _cut(split, math.ceil(min_partitions * _size(split) / total))
+        for part in _cut(split, 1 if split in small else _share_of(tasks, _size(split), total))
     )
+
+
+def _share_of(tasks: int, size: int, total: int) -> int:
+    return max(1, (2 * tasks * size + total) // (2 * total))  # rounded half up
 
 
 def _size(split: SplitRange) -> int:
@@ -319,8 +348,9 @@ def _size(split: SplitRange) -> int:
 
 
 def _cut(split: SplitRange, parts: int) -> list[SplitRange]:
-    parts = min(max(1, parts), _size(split))
-    bounds = [split.start_offset + _size(split) * i // parts for i in range(parts + 1)]
+    bounds = [split.start_offset]
+    for left in range(min(parts, _size(split)), 0, -1):
+        bounds.append(bounds[-1] + (split.end_offset - bounds[-1]) // left)
     return [
         replace(split, start_offset=start, end_offset=end)
         for start, end in itertools.pairwise(bounds)

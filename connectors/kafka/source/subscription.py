@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from sluice.connectors.kafka.source.positions import PartitionKey
-from sluice.connectors.kafka.source.splits import TopicFacts
+from sluice.connectors.kafka.source.splits import GIVE_UP, TopicFacts, key_of, read_to
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.splits import SplitRange
 
 __all__ = ["Assigned", "Pattern", "Subscription", "Topics", "require_named"]
 
 # Kafka's own bookkeeping; Java consumers leave these out of a pattern, too.
 _INTERNAL = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+
+_TOKEN = re.compile(
+    r"\\(?P<octal>0|[0-3][0-7]{2})|\\.|\[\^?\]?(?P<set>(?:\\.|[^\]\\])*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +66,13 @@ class Topics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """All partitions of every topic whose whole name matches, now or later."""
+    """All partitions of every topic whose whole name matches, now or later.
+
+    ``without``: topics that are left out.
+    """
 
     regex: str
+    without: frozenset[str] = frozenset()
     needs_names: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -78,14 +87,33 @@ class Pattern:
                 {"option": "subscribePattern", "value": self.regex, "reason": str(err)},
                 "Write it in the syntax of Python's re module.",
             ) from None
+        self._refuse_other_meanings()
+
+    def _refuse_other_meanings(self) -> None:
+        """ConfigError for what Java, whose syntax Spark's option has, reads in another way."""
+        for token in _TOKEN.finditer(self.regex):
+            members = re.sub(r"\\.", "", token["set"] or "", flags=re.DOTALL)
+            if token["octal"] or "[" in members or "&&" in members:
+                raise ConfigError(
+                    "Java and Python read this topic pattern differently",
+                    {"option": "subscribePattern", "value": self.regex, "part": token[0]},
+                    "Write it without octal escapes, and without && or [ inside of […]; for "
+                    "example (?:(?!x)[a-z])* instead of [a-z&&[^x]]*.",
+                )
 
     def __str__(self) -> str:
         return self.regex
 
     def choose(self, existing: Iterable[str]) -> frozenset[str]:
         """Names that match; Kafka's internal topics never do."""
+        return frozenset(filter(self.reads, existing))
+
+    def partly_matched(self, existing: Iterable[str]) -> frozenset[str]:
+        """Names of which only a part matches: Spark's own source reads these, too."""
         return frozenset(
-            name for name in existing if name not in _INTERNAL and re.fullmatch(self.regex, name)
+            name
+            for name in existing
+            if name not in _INTERNAL and re.search(self.regex, name) and not self.reads(name)
         )
 
     def partitions(self, found: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
@@ -111,7 +139,8 @@ class Pattern:
 
     def reads(self, topic: str) -> bool:
         """Whether a partition of this topic may belong to it."""
-        return topic not in _INTERNAL and re.fullmatch(self.regex, topic) is not None
+        is_left_out = topic in _INTERNAL or topic in self.without
+        return not is_left_out and re.fullmatch(self.regex, topic) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,13 +195,16 @@ class Assigned:
 Subscription: TypeAlias = Topics | Pattern | Assigned
 
 
-def require_named(subscription: Subscription, read: Iterable[PartitionKey]) -> None:
-    """ConfigError with the partitions that were read and are no longer subscribed."""
-    unnamed = sorted(key for key in read if not subscription.covers(*key))
+def require_named(subscription: Subscription, positions: Collection[SplitRange]) -> None:
+    """ConfigError with the partitions that were read and are no longer subscribed.
+
+    ``positions``: of all partitions that were read; they end at the next offset to read.
+    """
+    unnamed = {split.key for split in positions if not subscription.covers(*key_of(split))}
     if unnamed:
-        names = ",".join(f"{topic}-{partition}" for topic, partition in unnamed)
+        names = ",".join(f"{topic}-{partition}" for _, topic, partition in sorted(unnamed))
         raise ConfigError(
             "the checkpoint has partitions that the source does not subscribe to",
-            {"partitions": names, "source": str(subscription)},
-            "Subscribe to them, or start from a new checkpoint directory.",
+            {"partitions": names, "source": str(subscription), "read_to": read_to(positions)},
+            f"Subscribe to them. {GIVE_UP}",
         )

@@ -1,7 +1,6 @@
 """A history: records in reading order, kept as 28 bytes each instead of their content."""
 
 from array import array
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -102,14 +101,6 @@ class History:
         self._offsets = array("q")
         self._names = array("Q")
 
-    @classmethod
-    def of(cls, records: Iterable[Record], identity: Identity | None = None) -> "History":
-        """The history of ``records``, consumed once."""
-        history = cls(identity)
-        for record in records:
-            history.append(record)
-        return history
-
     def append(self, record: Record, *, read_from: Location | None = None) -> None:
         """Add the next record.
 
@@ -136,17 +127,3 @@ class History:
             positions=np.arange(len(self), dtype=np.int64) + self._first_position,
             names=np.array(self._names, dtype=np.uint64),
         )
-
-    def location(self, position: int) -> Location:
-        """The position of the record with this sequence number."""
-        return self.lanes.location(self._lane_numbers[position], self._offsets[position])
-
-    def lane_names(self) -> list[tuple[str, int]]:
-        """(topic, partition) by lane number."""
-        return list(self.lanes.names)
-
-    def by_lane(self) -> Iterator[tuple[tuple[str, int], Columns]]:
-        """Each topic-partition with its own records, in reading order."""
-        columns = self.columns()
-        for number, name in enumerate(self.lanes.names):
-            yield name, columns.at(columns.lanes == number)

@@ -7,13 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Headers", "Identity", "Record", "whole_number"]
+__all__ = ["Headers", "Identity", "Record"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
-
-_MAX_DIGITS = (
-    20  # more digits than a number of 64 bits has; Python refuses to read thousands of them
-)
 
 
 class Record(NamedTuple):
@@ -78,11 +74,3 @@ class Identity:
         if name is None:
             return 0
         return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little") or 1
-
-
-def whole_number(content: bytes | None) -> int | None:
-    """The number in the text of a key or a value; None: there is none, or it needs more than 64
-    bits."""
-    if content is None or not content.isdigit() or len(content) > _MAX_DIGITS:
-        return None
-    return int(content)

@@ -11,7 +11,12 @@ from importlib.metadata import entry_points
 from sluice.runtime.checkpoint.format.metadata import require_known_kinds
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.functions.at_most_once import DROPS_KIND, DROPS_VERSION, decode_drops
-from sluice.runtime.functions.record_counts import COUNTS_KIND, COUNTS_VERSION, decode_totals
+from sluice.runtime.functions.record_counts import (
+    COUNTS_KIND,
+    COUNTS_VERSION,
+    decode_totals,
+    described,
+)
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry
 
 __all__ = ["ENTRY_POINT_GROUP", "EntryKind", "KindRegistry", "installed_kinds"]
@@ -71,7 +76,7 @@ class KindRegistry:
 _COUNTS = EntryKind(
     kind=COUNTS_KIND,
     latest_version=COUNTS_VERSION,
-    describe=lambda entry: asdict(decode_totals(entry)),
+    describe=lambda entry: described(decode_totals(entry)),
 )
 
 

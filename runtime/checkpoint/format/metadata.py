@@ -4,10 +4,9 @@ The store does not decode state entries. Each kind belongs to the operator that 
 start calls `require_known_kinds` first.
 """
 
-import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from sluice.runtime.checkpoint.format.container import ContainerWriter, read_container
@@ -20,19 +19,12 @@ from sluice.runtime.checkpoint.format.schema import (
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
-    CheckpointKind,
     CheckpointRecord,
-    FileReference,
-    OperatorNode,
-    Redistribution,
-    RegionRecord,
-    RegionStatus,
     StateEntry,
-    StateSnapshot,
-    Verdict,
 )
 from sluice.runtime.model.json_text import well_formed
-from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.json_values import UnknownMemberError, from_json, to_json
+from sluice.runtime.model.splits import SplitKey
 
 __all__ = [
     "Repair",
@@ -44,7 +36,6 @@ __all__ = [
     "require_known_kinds",
 ]
 
-_E = TypeVar("_E", bound=enum.Enum)
 _T = TypeVar("_T")
 _Fields = Mapping[str, Any]
 
@@ -66,6 +57,7 @@ class Repair:
     replaced: tuple[tuple[bytes, StateEntry], ...]
 
 
+_plain = partial(to_json, keep_bytes=True)
 _METADATA = ContainerWriter(METADATA_V1, format_version=METADATA_VERSION)
 _REPAIR = ContainerWriter(REPAIR_V1, format_version=REPAIR_VERSION)
 
@@ -93,7 +85,7 @@ def decode(data: bytes, *, where: Mapping[str, object] | None = None) -> Checkpo
         UnsupportedFormatError: a later format version, or a value this Sluice does not know.
     """
     where = where or {}
-    return _built(lambda: _checkpoint(_fields(data, METADATA_VERSION, where), where), where)
+    return _built(lambda: _checkpoint(_fields(data, METADATA_VERSION, where)), where)
 
 
 def encode_repair(repair: Repair) -> bytes:
@@ -119,7 +111,7 @@ def decode_repair(data: bytes, *, where: Mapping[str, object] | None = None) -> 
             number=found["number"],
             leader_session_id=found["leader_session_id"],
             replaced=tuple(
-                (each["lost"], _state_entry(each["entry"], where)) for each in found["replaced"]
+                (each["lost"], from_json(StateEntry, each["entry"])) for each in found["replaced"]
             ),
         )
 
@@ -170,6 +162,12 @@ def _built(build: Callable[[], _T], where: Mapping[str, object]) -> _T:
     """Build a value; a file with a valid checksum and invalid values counts as damaged too."""
     try:
         return build()
+    except UnknownMemberError as error:
+        raise UnsupportedFormatError(
+            f"a checkpoint record has the unknown {error.kind.__name__} {error.value!r}",
+            {**where, "value": error.value, "known": ", ".join(each.value for each in error.kind)},
+            "Use the Sluice that wrote it, or a later one.",
+        ) from error
     except (ConfigError, LookupError, TypeError, ValueError) as error:
         raise _damaged(f"its content is invalid: {error}", where) from error
 
@@ -182,50 +180,13 @@ def _damaged(reason: str, where: Mapping[str, object]) -> DamagedCheckpointError
     )
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - turns any model value into what Avro takes
-    if value is None or isinstance(value, str | bytes | int):
-        return value  # nearly all are
-    if is_dataclass(value):
-        cls: Any = type(value)
-        return {name: _plain(getattr(value, name)) for name in _names_on_record(cls)}
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {key: _plain(value[key]) for key in value}
-    return [_plain(item) for item in value]
-
-
-@cache
-def _names_on_record(cls: type[Any]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(cls))
-
-
-def _enum(cls: type[_E], value: str, where: Mapping[str, object]) -> _E:
-    try:
-        return cls(value)
-    except ValueError as error:
-        raise UnsupportedFormatError(
-            f"a checkpoint record has the unknown {cls.__name__} {value!r}",
-            {**where, "value": value, "known": ", ".join(str(known.value) for known in cls)},
-            "Use the Sluice that wrote it, or a later one.",
-        ) from error
-
-
-def _checkpoint(found: _Fields, where: Mapping[str, object]) -> CheckpointRecord:
-    return CheckpointRecord(
-        **{
-            **found,
-            "kind": _enum(CheckpointKind, found["kind"], where),
-            "verdict": _enum(Verdict, found["verdict"], where),
-            "cluster_ids": tuple(found["cluster_ids"]),
-            "graph": tuple(
-                OperatorNode(**{**node, "upstream": tuple(node["upstream"])})
-                for node in found["graph"]
-            ),
-            "regions": tuple(_region(region, where) for region in found["regions"]),
-            "assignment": _assignment(found["assignment"]),
-        }
-    )
+def _checkpoint(found: _Fields) -> CheckpointRecord:
+    for region in found["regions"]:
+        if region["state"] is not None:
+            operators = region["state"]["operators"]
+            region["state"]["operators"] = [(each["number"], each["name"]) for each in operators]
+    record = from_json(CheckpointRecord, {**found, "assignment": None})
+    return replace(record, assignment=_assignment(found["assignment"]))
 
 
 def _plain_assignment(assignment: Assignment) -> _Fields:
@@ -266,33 +227,3 @@ def _assignment(found: _Fields | None) -> Assignment | None:
             for region in found["regions"]
         },
     )
-
-
-def _region(found: _Fields, where: Mapping[str, object]) -> RegionRecord:
-    return RegionRecord(
-        **{
-            **found,
-            "status": _enum(RegionStatus, found["status"], where),
-            "splits": tuple(SplitRange(**split) for split in found["splits"]),
-            "state": None if found["state"] is None else _state(found["state"]),
-            "committables": tuple(_state_entry(each, where) for each in found["committables"]),
-            "operator_states": tuple(
-                _state_entry(each, where) for each in found["operator_states"]
-            ),
-        }
-    )
-
-
-def _state(found: _Fields) -> StateSnapshot:
-    return StateSnapshot(
-        **{
-            **found,
-            "operators": tuple((each["number"], each["name"]) for each in found["operators"]),
-            "files": tuple(FileReference(**each) for each in found["files"]),
-        }
-    )
-
-
-def _state_entry(found: _Fields, where: Mapping[str, object]) -> StateEntry:
-    kind = _enum(Redistribution, found["redistribution"], where)
-    return StateEntry(**{**found, "redistribution": kind})

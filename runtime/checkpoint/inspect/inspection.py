@@ -1,9 +1,10 @@
 """Checkpoints as plain values for people and scripts: what the command line prints."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from sluice.runtime.checkpoint.acceptance import accepted_json
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import KindRegistry
@@ -14,14 +15,13 @@ from sluice.runtime.errors import DamagedCheckpointError, StorageError, Unsuppor
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointRecord,
-    OperatorNode,
     RegionRecord,
     RegionStatus,
     StateEntry,
     StateSnapshot,
     Verdict,
 )
-from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.json_values import to_json
 
 __all__ = ["Json", "Slot", "as_json", "created_at", "find_slot", "survey"]
 
@@ -188,30 +188,11 @@ def as_json(slot: Slot, kinds: KindRegistry) -> Json:
         "error": slot.error or None,
         "superseded_by": slot.superseded_by,
         "repairs": slot.repairs,
-        "unsettled": [_unsettled(work) for work in slot.unsettled],
-        "accepted": [_accepted(work) for work in slot.accepted],
+        "unsettled": to_json(slot.unsettled),
+        "accepted": list(map(accepted_json, slot.accepted)),
         "metadata_bytes": slot.metadata_bytes,
     }
     return found if slot.record is None else {**found, **_record(slot.record, kinds)}
-
-
-def _unsettled(work: UnsettledWork) -> Json:
-    return {
-        "region": work.region,
-        "outcome": work.outcome.value,
-        "ranges": list(work.ranges),
-        "detail": work.detail,
-        "digest": work.digest,
-    }
-
-
-def _accepted(work: AcceptedWork) -> Json:
-    return {
-        "region": work.region,
-        "as": work.accepted_as.value,
-        "ranges": list(work.ranges),
-        "digest": work.digest,
-    }
 
 
 def created_at(record: CheckpointRecord) -> str | None:
@@ -224,22 +205,15 @@ def created_at(record: CheckpointRecord) -> str | None:
 
 def _record(record: CheckpointRecord, kinds: KindRegistry) -> Json:
     names = {node.operator_id: node.name for node in record.graph}
+    found: Json = to_json(replace(record, graph=(), regions=(), assignment=None))
+    del found["created_at_ms"]
     return {
-        "job_uid": record.job_uid,
-        "job_name": record.job_name,
-        "kind": record.kind.value,
-        "verdict": record.verdict.value,
-        "leader_session_id": record.leader_session_id,
-        "run_attempt": record.run_attempt,
-        "restored_from": record.restored_from,
-        "requested_by": record.requested_by,
-        "reason": record.reason,
+        **found,
         "created_at": created_at(record),
-        "sluice_version": record.sluice_version,
-        "spark_version": record.spark_version,
-        "cluster_ids": list(record.cluster_ids),
-        "settings": dict(record.settings),
-        "graph": [_node(node, names) for node in record.graph],
+        "graph": [
+            {**to_json(node), "upstream": [names.get(each, each) for each in node.upstream]}
+            for node in record.graph
+        ],
         "regions": [_region(region, names, kinds) for region in record.regions],
         "assignment": None if record.assignment is None else _assignment(record.assignment, names),
     }
@@ -263,77 +237,36 @@ def _assignment(assignment: Assignment, names: Mapping[str, str]) -> Json:
     }
 
 
-def _node(node: OperatorNode, names: Mapping[str, str]) -> Json:
-    return {
-        "operator_id": node.operator_id,
-        "name": node.name,
-        "kind": node.kind,
-        "upstream": [names.get(each, each) for each in node.upstream],
-        "parallelism": node.parallelism,
-        "max_parallelism": node.max_parallelism,
-    }
-
-
 def _region(region: RegionRecord, names: Mapping[str, str], kinds: KindRegistry) -> Json:
     skipped = region.status is RegionStatus.SKIPPED
+    plain = replace(region, splits=(), state=None, committables=(), operator_states=())
     return {
-        "region": region.region,
-        "attempt_id": region.attempt_id,
-        "status": region.status.value,
+        **to_json(plain),
         "snapshot_id": region.snapshot_id if skipped else None,
-        "query_id": region.query_id,
-        "batch_id": region.batch_id,
-        "offset_log_version": region.offset_log_version,
-        "other_offsets_sha256": region.other_offsets_sha256,
-        "least_watermark_ms": region.least_watermark_ms,
-        "splits": [_split(split, names) for split in region.splits],
+        "splits": [
+            {"source": names.get(split.source_id, split.source_id), **to_json(split)}
+            for split in region.splits
+        ],
         "state": None if region.state is None else _state(region.state),
         "committables": [_entry(each, names, kinds) for each in region.committables],
         "operator_states": [_entry(each, names, kinds) for each in region.operator_states],
     }
 
 
-def _split(split: SplitRange, names: Mapping[str, str]) -> Json:
-    return {
-        "source": names.get(split.source_id, split.source_id),
-        "source_id": split.source_id,
-        "topic": split.topic,
-        "topic_id": split.topic_id,
-        "partition": split.partition,
-        "start_offset": split.start_offset,
-        "end_offset": split.end_offset,
-        "leader_epoch": split.leader_epoch,
-        "leader_epoch_end": split.leader_epoch_end,
-        "largest_timestamp_ms": split.largest_timestamp_ms,
-        "watermark_ms": split.watermark_ms,
-        "idle_since_ms": split.idle_since_ms,
-    }
-
-
 def _state(state: StateSnapshot) -> Json:
-    return {
-        "provider": state.provider,
-        "checkpoint_format_version": state.checkpoint_format_version,
-        "state_version": state.state_version,
-        "state_partitions": state.state_partitions,
-        "operators": [{"number": number, "name": name} for number, name in state.operators],
-        "location": state.location,
-        "files": [
-            {"path": each.path, "length_bytes": each.length_bytes, "sha256": each.sha256}
-            for each in state.files
-        ],
-    }
+    found: Json = to_json(replace(state, state_schema="", key_schema=""))
+    del found["state_schema"], found["key_schema"]
+    operators = [{"number": number, "name": name} for number, name in state.operators]
+    return {**found, "operators": operators}
 
 
 def _entry(entry: StateEntry, names: Mapping[str, str], kinds: KindRegistry) -> Json:
     content = kinds.describe(entry)
+    found: Json = to_json(replace(entry, payload=b""))
+    del found["payload"]
     return {
         "operator": names.get(entry.operator_id, entry.operator_id),
-        "operator_id": entry.operator_id,
-        "state_name": entry.state_name,
-        "kind": entry.kind,
-        "version": entry.version,
-        "redistribution": entry.redistribution.value,
+        **found,
         "payload_bytes": len(entry.payload),
         "content": None if content is None else dict(content),
     }

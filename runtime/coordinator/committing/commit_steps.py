@@ -7,36 +7,46 @@ instead, so it crashes, pauses and interleaves the code that production runs.
 
 import logging
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sluice.runtime.contracts import (
     CommitOutcome,
     CommitReport,
+    FailedScope,
+    FailedTask,
+    FailureReason,
     MetadataStore,
     PublishOutcome,
-    SinkCoordinator,
+    RegionCheckpointFailedDetail,
+    RegionProgress,
     UnsettledWork,
 )
-from sluice.runtime.coordinator.committing.decided_commits import (
-    DecidedWork,
-    SharedCommitters,
-    has_failed_writers,
-    notify,
-)
-from sluice.runtime.coordinator.core.events import (
-    Publish,
-)
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink, SharedCommitter
+from sluice.runtime.coordinator.core.events import Publish
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
-from sluice.runtime.errors import StorageError, StreamError, UnreachableError, WrongJobError
+from sluice.runtime.errors import (
+    IllegalTransitionError,
+    StorageError,
+    StreamError,
+    UnreachableError,
+    WrongJobError,
+)
 from sluice.runtime.failpoints import VARIABLE, failpoint
-from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointRecord,
+    RegionRecord,
+    RegionStatus,
+    StateEntry,
+    Verdict,
+)
 
 __all__ = [
+    "DecidedWork",
     "RunIdentity",
+    "SharedCommitters",
     "Steps",
-    "by_sink",
     "commit_all",
     "drive",
     "note_unsettled",
@@ -124,24 +134,168 @@ def publish_record(
     return PublishOutcome.DECIDED if is_decided else PublishOutcome.TAKEN
 
 
-def by_sink(
-    sinks: Mapping[str, SinkCoordinator], entries: Iterable[StateEntry]
-) -> dict[str, list[int]]:
-    """Positions of the entries of each sink, in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedWork:
+    """The part of a decision that committers use.
 
-    Raises:
-        WrongJobError: an entry belongs to a sink that the job lacks.
+    Attributes:
+        checkpoint_id: of the decision.
+        regions: of its record, with every repair applied.
+        entries: committables of the regions that are not known to be committed.
+        skipped: why regions were skipped, if known: a record does not say.
     """
-    found: dict[str, list[int]] = {}
-    for position, entry in enumerate(entries):
-        if entry.operator_id not in sinks:
-            raise WrongJobError(
-                "a committable belongs to a sink that the job does not have",
-                {"operator_id": entry.operator_id, "kind": entry.kind},
-                "Start the job with all sinks of the checkpoint.",
+
+    checkpoint_id: int
+    regions: tuple[RegionRecord, ...]
+    entries: tuple[StateEntry, ...] = ()
+    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+
+
+class SharedCommitters:
+    """The shared committer of each sink, and the regions that write to it."""
+
+    def __init__(self, sinks: Mapping[str, SerialSink], plan: JobPlan) -> None:
+        self._plans = {region.name: region for region in plan.regions}
+        self._made = {operator_id: SharedCommitter(sink) for operator_id, sink in sinks.items()}
+
+    def of(self, operator_id: str) -> SharedCommitter:
+        """The committer of one sink."""
+        return self._made[operator_id]
+
+    def positions(self, entries: Iterable[StateEntry]) -> dict[str, list[int]]:
+        """Positions of the entries of each sink, in order.
+
+        Raises:
+            WrongJobError: an entry belongs to a sink that the job lacks.
+        """
+        found: dict[str, list[int]] = {}
+        for position, entry in enumerate(entries):
+            if entry.operator_id not in self._made:
+                raise WrongJobError(
+                    "a committable belongs to a sink that the job does not have",
+                    {"operator_id": entry.operator_id, "kind": entry.kind},
+                    "Start the job with all sinks of the checkpoint.",
+                )
+            found.setdefault(entry.operator_id, []).append(position)
+        return found
+
+    def failed_detail(
+        self, operator_id: str, decided: DecidedWork
+    ) -> RegionCheckpointFailedDetail | None:
+        """The writers of a sink that did not complete a decision; None if all did.
+
+        A record does not say why, so after a crash the reason is an error. Nothing in a job is
+        downstream of a sink.
+        """
+        failed = tuple(
+            FailedTask(
+                subtask_id=0,
+                task_name=region.region,
+                reason=decided.skipped.get(region.region, FailureReason.ERROR),
+                message=f"keeps its snapshot of checkpoint {region.snapshot_id}",
             )
-        found.setdefault(entry.operator_id, []).append(position)
-    return found
+            for region in self._writers(operator_id, decided)
+            if region.status is RegionStatus.SKIPPED
+        )
+        if not failed:
+            return None
+        return RegionCheckpointFailedDetail(
+            checkpoint_id=decided.checkpoint_id, scope=FailedScope.UP_STREAM, failed_tasks=failed
+        )
+
+    def notify(
+        self,
+        operator_id: str,
+        decided: DecidedWork,
+        *,
+        later: Collection[StateEntry] = (),
+        timeout_s: float,
+        after_crash: bool,
+    ) -> Mapping[StateEntry, CommitReport]:
+        """Notify one sink's committer of a decision; returns reports of the work that it tried.
+
+        ``later``: named by the decision, but not for this call.
+
+        Raises:
+            IllegalTransitionError: a region has pending work that its next completed checkpoint
+                does not name. It would be published without a record, or lost.
+        """
+        committer, checkpoint_id = self._made[operator_id], decided.checkpoint_id
+        # A skipped region has none: the decision of its last snapshot has published its work.
+        named = {
+            region.region: _of_sink(operator_id, region.committables)
+            for region in decided.regions
+            if region.status is RegionStatus.COMPLETED
+        }
+        _require_named(committer, checkpoint_id, named)
+        work = {region: tuple(e for e in mine if e not in later) for region, mine in named.items()}
+        committer.pre_committed(checkpoint_id, work)
+        detail = self.failed_detail(operator_id, decided)
+        if detail is None:
+            return committer.notify_checkpoint_complete(
+                checkpoint_id, timeout_s=timeout_s, after_crash=after_crash
+            )
+        return committer.notify_regional_checkpoint_complete(
+            detail, timeout_s=timeout_s, after_crash=after_crash
+        )
+
+    def follow_all(self, decided: DecidedWork, *, timeout_s: float) -> list[CommitReport]:
+        """Report to every sink the progress of its regions, once all work of a checkpoint is
+        published.
+
+        The completion marker may be written when each answer is COMMITTED.
+        """
+        return [
+            committer.regions_published(
+                decided.checkpoint_id,
+                tuple(
+                    RegionProgress(
+                        region=region.region,
+                        status=region.status,
+                        has_splits=bool(region.splits),
+                        least_watermark_ms=region.least_watermark_ms,
+                        operator_states=_of_sink(operator_id, region.operator_states),
+                        committables=_of_sink(operator_id, region.committables)
+                        if region.status is RegionStatus.COMPLETED
+                        else (),
+                    )
+                    for region in self._writers(operator_id, decided)
+                ),
+                timeout_s=timeout_s,
+            )
+            for operator_id, committer in self._made.items()
+        ]
+
+    def _writers(self, operator_id: str, decided: DecidedWork) -> list[RegionRecord]:
+        """The regions of a record that write to a sink, or may have: a start with other regions has
+        no plan of removed ones."""
+        return [
+            region
+            for region in decided.regions
+            if region.region not in self._plans
+            or operator_id in self._plans[region.region].sink_ids
+        ]
+
+
+def _of_sink(operator_id: str, entries: Iterable[StateEntry]) -> tuple[StateEntry, ...]:
+    return tuple(entry for entry in entries if entry.operator_id == operator_id)
+
+
+def _require_named(
+    committer: SharedCommitter, checkpoint_id: int, named: Mapping[str, Sequence[StateEntry]]
+) -> None:
+    for region, mine in named.items():
+        unnamed = set(committer.pending(region, through=checkpoint_id)).difference(mine)
+        if unnamed:
+            raise IllegalTransitionError(
+                "a completed checkpoint does not name a region's pending work",
+                {
+                    "checkpoint_id": checkpoint_id,
+                    "region": region,
+                    "committables": len(unnamed),
+                },
+                "Restart from the last checkpoint; report this as a bug. Nothing was published.",
+            )
 
 
 def commit_all(
@@ -155,13 +309,12 @@ def commit_all(
     entries = decided.entries
     reports = [CommitReport(outcome=CommitOutcome.PENDING)] * len(entries)
     yield "before-commit"
-    for operator_id, positions in by_sink(committers.sinks, entries).items():
+    for operator_id, positions in committers.positions(entries).items():
         for part in _parts(positions):
-            is_regional = has_failed_writers(committers, operator_id, decided)
+            is_regional = committers.failed_detail(operator_id, decided) is not None
             if is_regional:
                 yield "before-detail"
-            found = notify(
-                committers,
+            found = committers.notify(
                 operator_id,
                 decided,
                 later={entries[position] for position in positions if position > part[-1]},

@@ -3,11 +3,13 @@
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sluice.runtime.checkpoint.lost_work import LostCommittables, lost_error
 from sluice.runtime.checkpoint.succession import taken_over
-from sluice.runtime.contracts import MetadataStore, PublishOutcome, SinkCoordinator, SplitEnumerator
+from sluice.runtime.contracts import MetadataStore, PublishOutcome, SplitEnumerator
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.errors import (
     DataLostError,
@@ -59,6 +61,7 @@ class Repairer(Protocol):
         ...
 
 
+@dataclass(slots=True, kw_only=True)
 class Repairs:
     """Both phases of a repair (`two-phase-repair`). Runs in the thread that settles.
 
@@ -69,33 +72,22 @@ class Repairs:
     would wait for the rest. After it has read, it checks that the topic names still mean the same
     logs.
 
-    ``is_taken_over``: whether another run has published a fencing record after ours; called after
-    the writing, which may take long.
+    Attributes:
+        repairer: of the engine; None: nothing can be repaired.
+        is_taken_over: whether another run has published a fencing record after ours; called after
+            the writing, which may take long.
     """
 
-    def __init__(
-        self,
-        repairer: Repairer | None,
-        store: MetadataStore,
-        *,
-        sinks: Mapping[str, SinkCoordinator],
-        sources: Mapping[str, SplitEnumerator],
-        session: str,
-        job_uid: str,
-        attempt_id: int,
-        timeout_s: float,
-        is_taken_over: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._is_taken_over = is_taken_over
-        self._repairer = repairer
-        self._store = store
-        self._sinks = sinks
-        self._sources = sources
-        self._session = session
-        self._job_uid = job_uid
-        self._attempt_id = attempt_id
-        self._timeout_s = timeout_s
-        self._written: dict[Repair, dict[bytes, StateEntry]] = {}
+    repairer: Repairer | None
+    store: MetadataStore
+    sinks: Mapping[str, SerialSink]
+    sources: Mapping[str, SplitEnumerator]
+    session: str
+    job_uid: str
+    attempt_id: int
+    timeout_s: float
+    is_taken_over: Callable[[], bool] = lambda: False
+    _written: dict[Repair, dict[bytes, StateEntry]] = field(init=False, default_factory=dict)
 
     def run(self, action: Repair) -> Generator[str, None, Repaired]:
         """The outcome and the new work. OURS: on record. UNKNOWN: call again. TAKEN: another run
@@ -105,11 +97,11 @@ class Repairs:
             replaced = self._written[action] = self._write(action)
         yield "after-rewrite"  # a crash here leaves work that no record names: it is swept
         try:
-            if self._is_taken_over():
+            if self.is_taken_over():
                 # That run settles the decision, and its sweep aborts our new work.
                 raise taken_over(action.checkpoint_id)
-            outcome = self._store.publish_repair(
-                action.checkpoint_id, replaced, session=self._session
+            outcome = self.store.publish_repair(
+                action.checkpoint_id, replaced, session=self.session
             )
         except (StorageError, UnreachableError) as err:
             log.warning(
@@ -127,7 +119,7 @@ class Repairs:
         return outcome, replaced
 
     def _write(self, action: Repair) -> dict[bytes, StateEntry]:
-        repairer = self._repairer
+        repairer = self.repairer
         if repairer is None:
             raise lost_error(action.checkpoint_id, action.lost, ())
         replaced: dict[bytes, StateEntry] = {}
@@ -137,16 +129,25 @@ class Repairs:
                 replaced |= repairer.repair(
                     action.checkpoint_id,
                     lost,
-                    job_uid=self._job_uid,
+                    job_uid=self.job_uid,
                     # Not below the region's own, or a sweep would abort it before it is recorded.
-                    attempt_id=max(self._attempt_id, lost.region.attempt_id),
-                    timeout_s=self._timeout_s,
+                    attempt_id=max(self.attempt_id, lost.region.attempt_id),
+                    timeout_s=self.timeout_s,
                 )
                 self._require_readable(action.checkpoint_id, repairer.ranges(lost))
         except BaseException:
-            discard(self._sinks, replaced.values(), timeout_s=self._timeout_s)
+            self.discard(replaced.values(), timeout_s=self.timeout_s)
             raise
         return replaced
+
+    def discard(self, written: Iterable[StateEntry], *, timeout_s: float) -> None:
+        """Abort new work whose repair failed; see `discard`."""
+
+        def abort(entry: StateEntry) -> None:
+            with self.sinks[entry.operator_id].committing() as committer:
+                committer.abort([entry], timeout_s=timeout_s)
+
+        discard(abort, written)
 
     def _require_whole(self, checkpoint_id: int, ranges: Sequence[SplitRange]) -> None:
         """Raises TransactionLostError if a log was truncated since: its reader would wait for the
@@ -177,7 +178,7 @@ class Repairs:
     ) -> Iterator[tuple[SplitEnumerator, Sequence[SplitRange]]]:
         """The ranges of each source; raises TransactionLostError if the job has removed it."""
         for source_id, mine in busy_by_source(ranges).items():
-            source = self._sources.get(source_id)
+            source = self.sources.get(source_id)
             if source is None:
                 raise _gone(checkpoint_id, mine, "the job no longer reads this source")
             yield source, mine
@@ -196,13 +197,11 @@ def _gone(checkpoint_id: int, ranges: Iterable[SplitRange], why: object) -> Tran
     )
 
 
-def discard(
-    sinks: Mapping[str, SinkCoordinator], written: Iterable[StateEntry], *, timeout_s: float
-) -> None:
+def discard(abort: Callable[[StateEntry], object], written: Iterable[StateEntry]) -> None:
     """Abort new work of a failed repair. No record names it and it belongs to the newest attempt,
     so no sweep would free its readers before the next start."""
     for entry in written:
         try:
-            sinks[entry.operator_id].committer.abort([entry], timeout_s=timeout_s)
+            abort(entry)
         except StreamError as err:  # the next start sweeps it; the caller raises the cause
             log.warning("repair stays unfinished: sink=%s error=%s", entry.operator_id, err)

@@ -1,8 +1,11 @@
-"""From the trigger to the last acknowledgement: the first half of a checkpoint. Pure."""
+"""The first half of a checkpoint: from its trigger to the last acknowledgement. Pure.
+
+It ends complete, complete without some regions, or given up.
+"""
 
 from collections.abc import Iterable
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
@@ -12,14 +15,33 @@ from sluice.runtime.coordinator.core.events import (
     NothingDue,
     RegionBarrierOffsets,
     SplitsDiscovered,
+    Triggered,
     TriggerRequested,
+)
+from sluice.runtime.coordinator.core.failures import (
+    apply_failure,
+    delaying_regions,
+    of_checkpoint,
+    of_ended_regions,
+    of_expiry,
 )
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old, end_too_old
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
-from sluice.runtime.coordinator.region.pacing import records_in
-from sluice.runtime.coordinator.region.pressure import left_unread
-from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
+from sluice.runtime.coordinator.policy.failure_errors import (
+    checkpoint_expired,
+    checkpoint_too_old,
+    regions_ended,
+)
+from sluice.runtime.coordinator.policy.handlers import HandlerDecision
+from sluice.runtime.coordinator.policy.state_tables import (
+    FOR_REGION,
+    Event,
+    RegionEvent,
+    RegionPhase,
+    State,
+)
+from sluice.runtime.coordinator.region.region_pace import left_unread, records_in
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
 from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -29,11 +51,13 @@ from sluice.runtime.model.splits import Barrier
 __all__ = [
     "acknowledged",
     "barrier_polled",
+    "complete_if_due",
     "next_trigger_s",
     "offsets_fetched",
     "splits_discovered",
     "trigger_due",
     "trigger_requested",
+    "withdrawn",
 ]
 
 _OPEN = (State.ARMED, State.ALIGNING)
@@ -42,7 +66,7 @@ _OPEN = (State.ARMED, State.ALIGNING)
 # --- triggers -----------------------------------------------------------------------------------
 
 
-def trigger_requested(state: CoordinatorState, event: TriggerRequested) -> None:
+def trigger_requested(state: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
     """Queue the request; `trigger_due` follows in the same step."""
     state.require_running()
     state.trigger_requests.setdefault(event.kind, event.requested_by)
@@ -62,17 +86,15 @@ def _begin_requested(state: CoordinatorState, now_s: float) -> bool:
     kind = next(iter(state.trigger_requests), None)
     if kind is None or not _may_begin(state, kind, now_s):
         return False
-    idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
-    if idle is not None:
-        idle.kind, idle.requested_by = kind, state.trigger_requests.pop(kind)
-        state.force(idle, now_s)
-        state.answer_trigger(idle)
+    begun = state.armed()
+    if begun is not None:
+        begun.kind, begun.requested_by = kind, state.trigger_requests.pop(kind)
+        state.force(begun, now_s)
     elif len(state.pending) < state.settings.max_concurrent:
-        state.answer_trigger(
-            state.begin(kind, state.trigger_requests.pop(kind), now_s, forced=True)
-        )
+        begun = state.begin(kind, state.trigger_requests.pop(kind), now_s, forced=True)
     else:
         return False
+    state.out.append(Triggered(checkpoint_id=begun.checkpoint_id, kind=kind))
     return True
 
 
@@ -99,8 +121,7 @@ def _has_room(state: CoordinatorState) -> bool:
     if len(state.pending) >= state.settings.max_concurrent:
         return False
     # A second idle one is of no use, and would outlive the slot that ends a region's attempt.
-    is_idle = any(p.state is State.ARMED for p in state.pending.values())
-    return not is_idle and state.may_decide(CheckpointKind.CHECKPOINT)
+    return state.armed() is None and state.may_decide(CheckpointKind.CHECKPOINT)
 
 
 # --- barriers -----------------------------------------------------------------------------------
@@ -245,7 +266,7 @@ def _open_for(state: CoordinatorState, region: str) -> PendingCheckpoint | None:
     return None
 
 
-def splits_discovered(state: CoordinatorState, event: SplitsDiscovered) -> None:
+def splits_discovered(state: CoordinatorState, event: SplitsDiscovered, now_s: float) -> None:
     """Assign new splits to the least loaded regions that read the source. Suspended regions, which
     do not read them, get new splits only if no other region reads the source."""
     readers = {
@@ -283,7 +304,8 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     """
     ack = event.ack
     region = region_of(state.regions, ack.batch.region)
-    if region.is_decided(ack.batch) or _is_known(state, region, ack):
+    is_waiting = region.pending_ack is not None and region.pending_ack.batch == ack.batch
+    if region.is_decided(ack.batch) or is_waiting or state.has(ack.batch):
         return  # acknowledged before: an answer was lost
     region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
@@ -354,7 +376,132 @@ def _join(
     state.region_event(RegionEvent.ACKNOWLEDGED, checkpoint, now_s)
 
 
-def _is_known(state: CoordinatorState, region: RegionState, ack: Acknowledgement) -> bool:
-    if region.pending_ack is not None and region.pending_ack.batch == ack.batch:
-        return True
-    return any(checkpoint.has(ack.batch) for checkpoint in state.pending.values())
+# --- the end ------------------------------------------------------------------------------------
+
+
+def complete_if_due(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Complete a checkpoint if all regions acknowledged, or if its handler skips the missing ones;
+    give it up if it is too late."""
+    checkpoint.evaluated_s = now_s
+    if checkpoint.state is State.ALIGNING and _may_change(state, checkpoint, now_s):
+        alignment = state.alignment(checkpoint, now_s)
+        decision = state.settings.handler.rule(alignment, timeout_s=state.settings.timeout_s)
+        if decision is HandlerDecision.DECIDE:
+            suspended = [n for n in state.regions if n not in checkpoint.acks]
+            reasons = dict.fromkeys(suspended, FailureReason.SUSPENDED) | alignment.left_out()
+            _complete(state, checkpoint, reasons, now_s)
+        elif decision is HandlerDecision.GIVE_UP:
+            expired = alignment.waiting and _is_late(state, checkpoint, now_s)
+            if alignment.failed and not expired:
+                _give_up(state, checkpoint, sorted(alignment.failed), now_s)
+            else:
+                _expire(state, checkpoint, now_s)
+        elif _is_late(state, checkpoint, now_s):
+            _expire(state, checkpoint, now_s)
+        elif not alignment.starting:  # each of those may change the decision when it has begun
+            until_s = _next_deadline_s(state, checkpoint)
+            state.cached_views.wait_for(checkpoint.checkpoint_id, alignment.waiting, until_s)
+    if checkpoint.state is State.PRE_COMMITTED and _is_late(state, checkpoint, now_s):
+        _expire(state, checkpoint, now_s)
+
+
+def _may_change(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> bool:
+    """Whether the handler may decide differently than the last time."""
+    is_waiting = state.cached_views.is_waiting(checkpoint.checkpoint_id, checkpoint.acks, now_s)
+    return not is_waiting or _is_late(state, checkpoint, now_s)
+
+
+def _next_deadline_s(state: CoordinatorState, checkpoint: PendingCheckpoint) -> float:
+    """Until then only the last acknowledgement changes the handler's decision. After the first of
+    its deadlines each one may, for the handler counts the missing ones."""
+    after_s = state.settings.handler.deadlines_s(timeout_s=state.settings.timeout_s)
+    return (checkpoint.barrier_s or 0.0) + min(after_s, default=0.0)
+
+
+def _is_late(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> bool:
+    started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
+    is_overdue = now_s - started_s >= state.settings.timeout_s
+    return is_overdue or state.is_too_old(checkpoint.decide_by_s, now_s)
+
+
+def _complete(
+    state: CoordinatorState,
+    checkpoint: PendingCheckpoint,
+    skipped: dict[str, FailureReason],
+    now_s: float,
+) -> None:
+    checkpoint.skipped = skipped
+    # Only an acknowledged range that ends with the input ends the region.
+    checkpoint.finished.intersection_update(checkpoint.acks)
+    # The work of the attempt before one that is starting was settled before that may start.
+    checkpoint.must_sweep = any(
+        reason is FailureReason.ERROR and state.regions[name].phase is not RegionPhase.STARTING
+        for name, reason in skipped.items()
+    )
+    for name in [name for name in skipped if name in checkpoint.barriers]:
+        region = state.regions[name]
+        if FOR_REGION.get((Event.REST_SKIPPED, region.phase)) is RegionEvent.BATCH_SKIPPED:
+            region.advance(RegionEvent.BATCH_SKIPPED)
+            region.pace.timed_out()
+    state.move(checkpoint, Event.REST_SKIPPED if skipped else Event.ALL_ACKED, now_s)
+    idle = state.armed()
+    if idle is not None and state.has_timed_out():
+        state.force(idle, now_s)  # it was begun before that, and would wait for records to read
+    in_service = state.in_service().keys()
+    is_last = checkpoint.finished >= in_service and in_service <= checkpoint.acks.keys()
+    if is_last and checkpoint.kind is CheckpointKind.CHECKPOINT:
+        checkpoint.kind, checkpoint.requested_by = CheckpointKind.FINAL, "end"
+
+
+def _give_up(
+    state: CoordinatorState, checkpoint: PendingCheckpoint, failed: list[str], now_s: float
+) -> None:
+    """Abort: a region has failed, and the handler does not decide without it."""
+    causes = [cause for name in failed if (cause := state.regions[name].ended_by) is not None]
+    error = regions_ended(checkpoint.checkpoint_id, failed, causes)
+    failure = of_ended_regions(state, failed, error)
+    state.abort(checkpoint, Event.REGION_FAILED, error, now_s)
+    apply_failure(state, failure, now_s)
+
+
+def _expire(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Abort: the time of the checkpoint is up, or work in it is too old."""
+    grew_old = state.is_too_old(checkpoint.decide_by_s, now_s)
+    delaying = delaying_regions(state, checkpoint, now_s, grew_old=grew_old)
+    missing = delaying or [
+        name
+        for name, region in state.regions.items()
+        if name not in checkpoint.acks and region.is_open
+    ]
+    error = (
+        checkpoint_too_old(checkpoint.checkpoint_id, missing)
+        if grew_old
+        else checkpoint_expired(
+            checkpoint.checkpoint_id, missing, timeout_s=state.settings.timeout_s
+        )
+    )
+    # The abort ends the attempts with a barrier or a batch in it. A region that timed out has its
+    # barrier from an older checkpoint, and one that hangs between two batches has none. The next
+    # checkpoint would wait for them, too.
+    timed_out = {name for name in delaying if state.regions[name].phase is RegionPhase.TIMED_OUT}
+    hanging = set(state.stopped_polling(state.settings.timeout_s / 2))
+    for name in delaying:
+        if name in checkpoint.barriers or name in timed_out:
+            state.regions[name].pace.expired()
+    failure = of_expiry(state, checkpoint, error, delaying, now_s)
+    state.abort(checkpoint, Event.EXPIRED, error, now_s)
+    for name in delaying:
+        if name in timed_out or name in hanging:
+            state.close_region(name, error, now_s)
+            state.regions[name].fence_at(checkpoint.checkpoint_id)
+    apply_failure(state, failure, now_s)
+
+
+def withdrawn(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
+    """Abort: work grew old before it was known whether it was decided, and the aborted record is
+    durable in the checkpoint's slot."""
+    error = checkpoint_too_old(checkpoint.checkpoint_id, ())
+    state.abort(checkpoint, Event.ABORT_RECORD_DURABLE, error, now_s)
+    state.discard(checkpoint)
+    # All regions with a batch share the failure.
+    apply_failure(state, of_checkpoint(checkpoint, error, ()), now_s)

@@ -5,28 +5,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import OpenWork
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Action,
     EndJob,
     FailBatches,
     PublishPositions,
-    Report,
     ReturnBatches,
     TriggerBarrier,
-    Triggered,
 )
-from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT, FOR_REGION, PARTS, Part
-from sluice.runtime.coordinator.core.pending_checkpoint import (
-    ABORTABLE,
-    PendingCheckpoint,
-    RemoteStep,
-)
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
+from sluice.runtime.coordinator.policy.state_tables import (
+    ABORTABLE,
+    FOR_CHECKPOINT,
+    FOR_REGION,
+    PARTS,
+    Event,
+    Part,
+    RegionEvent,
+    RegionPhase,
+    State,
+)
 from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTimeout
-from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, StateEntry
@@ -148,12 +150,13 @@ class CoordinatorState:
         if event is Event.BARRIER_GIVEN:
             self.last_barrier_s = self._on_time(now_s)
         is_marked = event is Event.MARK_DURABLE
-        progress = checkpoint.progress(
-            attempts={name: region.history.count + 1 for name, region in self.regions.items()},
-            pending_ratios=self.pending_ratios(now_s) if is_marked else None,
-            rate_limits=self.rate_limits() if is_marked else None,
+        self.out.append(
+            checkpoint.progress(
+                attempts={name: region.history.count + 1 for name, region in self.regions.items()},
+                pending_ratios=self.pending_ratios(now_s) if is_marked else None,
+                rate_limits=self.rate_limits() if is_marked else None,
+            )
         )
-        self.out.append(Report(progress=progress))
 
     def _on_time(self, now_s: float) -> float:
         """When the barrier was due, if it came only a moment later: so the next one is not
@@ -248,7 +251,7 @@ class CoordinatorState:
         )
         self.next_id += 1
         self.pending[checkpoint.checkpoint_id] = checkpoint
-        self.out.append(Report(progress=checkpoint.progress()))
+        self.out.append(checkpoint.progress())
         return checkpoint
 
     def begin(
@@ -256,13 +259,7 @@ class CoordinatorState:
     ) -> PendingCheckpoint:
         """Trigger a checkpoint: regions poll for its barrier; pending batches join it."""
         checkpoint = self.create(kind, requested_by)
-        self.out.append(
-            TriggerBarrier(
-                checkpoint_id=checkpoint.checkpoint_id,
-                kind=checkpoint.kind,
-                requested_by=requested_by,
-            )
-        )
+        self.out.append(TriggerBarrier(checkpoint_id=checkpoint.checkpoint_id))
         for name, region in self.regions.items():
             if region.pending_ack is not None:
                 checkpoint.acks[name] = region.pending_ack
@@ -275,13 +272,17 @@ class CoordinatorState:
             self.move(checkpoint, Event.BARRIER_GIVEN, now_s)
         return checkpoint
 
+    def has(self, batch: BatchKey) -> bool:
+        """Whether a checkpoint under way contains this batch."""
+        return any(checkpoint.has(batch) for checkpoint in self.pending.values())
+
+    def armed(self) -> PendingCheckpoint | None:
+        """The checkpoint that waits until a region has records to read; there is one at most."""
+        return next((p for p in self.pending.values() if p.state is State.ARMED), None)
+
     def force(self, checkpoint: PendingCheckpoint, now_s: float) -> None:
         """Let every region take part in an idle checkpoint, also those with nothing to read."""
         self.move(checkpoint, Event.BARRIER_GIVEN, now_s)
-
-    def answer_trigger(self, checkpoint: PendingCheckpoint) -> None:
-        """Answer the requests for this checkpoint with its id."""
-        self.out.append(Triggered(checkpoint_id=checkpoint.checkpoint_id, kind=checkpoint.kind))
 
     def region_event(
         self, region: RegionEvent, checkpoint: PendingCheckpoint, now_s: float
@@ -348,10 +349,9 @@ class CoordinatorState:
         reason = error or FencedError(
             "the job has ended", {}, "Start the job again; it reads undecided ranges again."
         )
-        for idle in [p for p in self.pending.values() if p.state is State.ARMED]:
-            del self.pending[
-                idle.checkpoint_id
-            ]  # no region read anything for it, so there is nothing to abort
+        idle = self.armed()
+        if idle is not None:  # no region read anything for it, so there is nothing to abort
+            del self.pending[idle.checkpoint_id]
         first = next((p for p in self.pending.values() if p.state in ABORTABLE), None)
         if first is not None:
             self.abort(first, Event.STOPPED, reason, now_s)
@@ -398,10 +398,8 @@ class CoordinatorState:
             is_known = (
                 region.is_decided(work.batch)
                 or any(work.batch == ack.batch for ack in region.discarded)
-                or any(
-                    p.has(work.batch) or any(work.batch == a.batch for a in p.discarded)
-                    for p in self.pending.values()
-                )
+                or self.has(work.batch)
+                or any(work.batch == a.batch for p in self.pending.values() for a in p.discarded)
             )
             if not is_known:
                 yield from work.committables

@@ -6,11 +6,10 @@ from typing import Any
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.coordinator.core import (
     alignment,
-    lost_transactions,
+    failed_steps,
     post_commit,
     region_attempts,
 )
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
@@ -34,10 +33,16 @@ from sluice.runtime.coordinator.core.events import (
     Tick,
     TriggerRequested,
 )
-from sluice.runtime.coordinator.core.pending_checkpoint import DECIDED_OPEN, RemoteStep
+from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.region.pacing import Pace
-from sluice.runtime.coordinator.region.region_state import Fate, RegionState, region_of
+from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
+from sluice.runtime.coordinator.region.region_pace import Pace
+from sluice.runtime.coordinator.region.region_state import (
+    Fate,
+    RegionState,
+    RegisteredAttempts,
+    region_of,
+)
 from sluice.runtime.coordinator.region.status_views import (
     CheckpointStatus,
     JobStatus,
@@ -77,6 +82,7 @@ class CoordinatorCore:
         last_decided: int,
         draw: Callable[[], float],
     ) -> None:
+        self._registered = RegisteredAttempts()
         self._state = CoordinatorState(
             settings=settings,
             regions={
@@ -113,7 +119,7 @@ class CoordinatorCore:
         state.open_step(slept_s)
         if not isinstance(event, _ROUTINE):
             state.drop_cached_views()
-        _dispatch(state, event, now_s)
+        _HANDLERS[type(event)](state, event, now_s)
         if not state.is_fenced:
             actions = len(state.out)
             post_commit.drive(state, now_s)
@@ -186,9 +192,7 @@ class CoordinatorCore:
 
     def is_committed(self, batch: BatchKey) -> bool:
         """Whether its checkpoint is committed on record."""
-        return self.is_decided(batch) and not any(
-            checkpoint.has(batch) for checkpoint in self._state.pending.values()
-        )
+        return self.is_decided(batch) and not self._state.has(batch)
 
     def require_wanted(self, batch: BatchKey) -> None:
         """Refuse work of a batch that cannot become part of a decision any more.
@@ -218,7 +222,7 @@ class CoordinatorCore:
         region = region_of(self._state.regions, batch.region)
         region.require(batch.attempt_id)
         is_pending = region.pending_ack is not None and region.pending_ack.batch == batch
-        if not is_pending and not any(p.has(batch) for p in self._state.pending.values()):
+        if not is_pending and not self._state.has(batch):
             raise FencedError(
                 "the batch is not part of any checkpoint under way",
                 {"batch": batch},
@@ -230,14 +234,23 @@ class CoordinatorCore:
         region = self._state.regions.get(batch.region)
         if region is None or batch.attempt_id < region.attempt_id:
             return Fate.OUTDATED
-        if any(checkpoint.has(batch) for checkpoint in self._state.pending.values()):
+        if self._state.has(batch):
             return Fate.OPEN
         if region.is_decided(batch):
             return Fate.SETTLED
         return Fate.OPEN if region.is_open else Fate.DISCARDED
 
-    def sweep_view(self, job_uid: str, orphans: Sequence[RegisteredAttempt]) -> SweepView:
-        """The view for a sweep."""
+    def register(self, attempt: RegisteredAttempt) -> None:
+        """Note open work of a task before its first record; idempotent.
+
+        Raises:
+            FencedError: see `require_wanted`.
+        """
+        self.require_wanted(attempt.batch)
+        self._registered.add(attempt)
+
+    def sweep_view(self, job_uid: str) -> SweepView:
+        """The view for a sweep; each call counts as one (`RegisteredAttempts.orphans`)."""
         return SweepView(
             job_uid=job_uid,
             attempt_ids={name: r.attempt_id for name, r in self._state.regions.items()},
@@ -247,7 +260,7 @@ class CoordinatorCore:
                 if checkpoint.state in DECIDED_OPEN
                 for entry in checkpoint.remaining
             ),
-            orphans=tuple(orphans),
+            orphans=self._registered.orphans(self.fate),
             settled={
                 name: batch.batch_id
                 for name, r in self._state.regions.items()
@@ -304,26 +317,6 @@ def _phase_in_words(state: CoordinatorState) -> str:
     return (JobPhase.FAILED if is_incomplete else state.phase).value
 
 
-def _ticked(state: CoordinatorState, event: Tick, now_s: float) -> None:
-    """Time alone; `CoordinatorCore.step` does all due steps."""
-
-
-def _triggered(state: CoordinatorState, event: TriggerRequested, now_s: float) -> None:
-    alignment.trigger_requested(state, event)
-
-
-def _polled(state: CoordinatorState, event: BarrierPolled, now_s: float) -> None:
-    alignment.barrier_polled(state, event, now_s)
-
-
-def _discovered(state: CoordinatorState, event: SplitsDiscovered, now_s: float) -> None:
-    alignment.splits_discovered(state, event)
-
-
-def _swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
-    post_commit.orphans_swept(state, event)
-
-
 def _stop_requested(state: CoordinatorState, event: StopRequested, now_s: float) -> None:
     """End all waits, also for decided batches: the next start commits them."""
     state.end(event.error, now_s)
@@ -348,11 +341,11 @@ _ROUTINE = (Tick, BarrierPolled, RegionBarrierOffsets, Acknowledged)
 """Events of every region in every checkpoint. They change no cached view of other regions."""
 
 _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
-    Tick: _ticked,
-    TriggerRequested: _triggered,
-    BarrierPolled: _polled,
+    Tick: lambda *_: None,  # time alone; `CoordinatorCore.step` does all due steps
+    TriggerRequested: alignment.trigger_requested,
+    BarrierPolled: alignment.barrier_polled,
     RegionBarrierOffsets: alignment.offsets_fetched,
-    SplitsDiscovered: _discovered,
+    SplitsDiscovered: alignment.splits_discovered,
     Acknowledged: alignment.acknowledged,
     RegionFailed: region_attempts.region_failed,
     RegionRegistered: region_attempts.region_registered,
@@ -360,14 +353,10 @@ _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     RestartCommanded: region_attempts.restart_commanded,
     Published: post_commit.published,
     CommitReported: post_commit.commit_reported,
-    Repaired: lost_transactions.repaired,
+    Repaired: failed_steps.repaired,
     Marked: post_commit.marked,
     AbortedWork: post_commit.work_aborted,
-    OrphansSwept: _swept,
+    OrphansSwept: post_commit.orphans_swept,
     StepFailed: post_commit.step_failed,
     StopRequested: _stop_requested,
 }
-
-
-def _dispatch(state: CoordinatorState, event: CoreEvent, now_s: float) -> None:
-    _HANDLERS[type(event)](state, event, now_s)

@@ -1,5 +1,6 @@
 """The inputs and outputs of the coordinator's core: typed events and actions. Frozen."""
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,8 +12,7 @@ from sluice.runtime.contracts import (
     RegionRegistration,
     UnsettledWork,
 )
-from sluice.runtime.coordinator.core.checkpoint_states import State
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
@@ -42,6 +42,7 @@ __all__ = [
     "NoteUnsettled",
     "NothingDue",
     "OrphansSwept",
+    "PollAnswer",
     "Progress",
     "Publish",
     "PublishPositions",
@@ -51,9 +52,10 @@ __all__ = [
     "RegionRegistered",
     "RegionRestarted",
     "RegionSuspended",
+    "RegionalStep",
+    "RemoteAction",
     "Repair",
     "Repaired",
-    "Report",
     "RestartCommanded",
     "RestartRequested",
     "Retire",
@@ -69,16 +71,49 @@ __all__ = [
 ]
 
 
+class RegionalStep(enum.Enum):
+    """The effects of a decision on a region besides completing it."""
+
+    SKIP = "carry"  # it failed: it keeps its last snapshot.
+    HOLD = "hold"  # it timed out: the same, and its work stays open for a later decision.
+    RELEASE = "release"  # work that stayed open is in this decision.
+    MOVE = "move"  # a split changes its region.
+
+
+class CoreEvent:
+    """What happened."""
+
+    __slots__ = ()
+
+
+class Action:
+    """What the shell has to do."""
+
+    __slots__ = ()
+
+
+class RemoteAction(Action):
+    """A step of the I/O thread; see `sluice.runtime.coordinator.shell.io_executor`."""
+
+    __slots__ = ()
+
+
+class PollAnswer(Action):
+    """The answer to a poll, or to barrier offsets."""
+
+    __slots__ = ()
+
+
 # --- events: what happened --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(CoreEvent):
     """Time has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerRequested:
+class TriggerRequested(CoreEvent):
     """A user, a command or the job itself requests a checkpoint now."""
 
     kind: CheckpointKind
@@ -86,7 +121,7 @@ class TriggerRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BarrierPolled:
+class BarrierPolled(CoreEvent):
     """A region's source runner polls for its barrier; ``has_read``: its streaming task has read
     records, so it has an epoch to end even if no more records wait."""
 
@@ -96,7 +131,7 @@ class BarrierPolled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionBarrierOffsets:
+class RegionBarrierOffsets(CoreEvent):
     """The ranges of a region's next epoch, as its sources return them; ``finished``: all bounded
     sources have reached their ends with it; ``waiting``: records after the barrier, where known;
     ``requested``: splits that were requested, some of which may be gone; None: those of the ranges;
@@ -113,7 +148,7 @@ class RegionBarrierOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SplitsDiscovered:
+class SplitsDiscovered(CoreEvent):
     """A source has new splits, as empty ranges at their first record."""
 
     source_id: str
@@ -121,14 +156,14 @@ class SplitsDiscovered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
+class Acknowledged(CoreEvent):
     """A region's batch is pre-committed."""
 
     ack: Acknowledgement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionFailed:
+class RegionFailed(CoreEvent):
     """A region's batch failed. ``permanent``: a repetition cannot help."""
 
     region: str
@@ -138,28 +173,28 @@ class RegionFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionRegistered:
+class RegionRegistered(CoreEvent):
     """A region's host reports which work its attempt, current or ended, has open."""
 
     registration: RegionRegistration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartRequested:
+class RestartRequested(CoreEvent):
     """A region's host waits for the next attempt."""
 
     region: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartCommanded:
+class RestartCommanded(CoreEvent):
     """An operator restarts these regions, suspended or not; none named: all suspended ones."""
 
     regions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(CoreEvent):
     """Answer to `Publish`."""
 
     checkpoint_id: int
@@ -167,7 +202,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitReported:
+class CommitReported(CoreEvent):
     """Answer to `Commit`: report i belongs to committable i."""
 
     checkpoint_id: int
@@ -176,7 +211,7 @@ class CommitReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repaired:
+class Repaired(CoreEvent):
     """Answer to `Repair`: lost committable's payload -> its durable replacement."""
 
     checkpoint_id: int
@@ -185,7 +220,7 @@ class Repaired:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
+class Marked(CoreEvent):
     """Answer to `MarkCommitted`; ``durable`` is False if it has to be repeated."""
 
     checkpoint_id: int
@@ -193,21 +228,21 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortedWork:
+class AbortedWork(CoreEvent):
     """Answer to `AbortWork`: everything is discarded, or left to the sweep."""
 
     checkpoint_id: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrphansSwept:
+class OrphansSwept(CoreEvent):
     """Answer to `SweepOrphans`."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepFailed:
+class StepFailed(CoreEvent):
     """A remote step raised an error that no repetition can help; a FencedError stops everything."""
 
     checkpoint_id: int
@@ -215,48 +250,24 @@ class StepFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRequested:
+class StopRequested(CoreEvent):
     """The job is being stopped, by an error or by the user."""
 
     error: BaseException | None = None
-
-
-CoreEvent = (
-    Tick
-    | TriggerRequested
-    | BarrierPolled
-    | RegionBarrierOffsets
-    | SplitsDiscovered
-    | Acknowledged
-    | RegionFailed
-    | RegionRegistered
-    | RestartRequested
-    | RestartCommanded
-    | Published
-    | CommitReported
-    | Repaired
-    | Marked
-    | AbortedWork
-    | OrphansSwept
-    | StepFailed
-    | StopRequested
-)
 
 
 # --- actions: what the shell has to do --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerBarrier:
+class TriggerBarrier(Action):
     """Step 1: a barrier is due; wake the regions that poll for it."""
 
     checkpoint_id: int
-    kind: CheckpointKind
-    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Triggered:
+class Triggered(Action):
     """Answer to every `TriggerRequested` of this kind so far: the checkpoint began."""
 
     checkpoint_id: int
@@ -264,14 +275,14 @@ class Triggered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GiveBarrier:
+class GiveBarrier(PollAnswer):
     """Answer to a poll or to offsets: the region's barrier."""
 
     barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchBarrierOffsets:
+class FetchBarrierOffsets(PollAnswer):
     """Answer to a poll: fetch the offsets from these positions, answer `RegionBarrierOffsets`."""
 
     checkpoint_id: int
@@ -283,7 +294,7 @@ class FetchBarrierOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NothingDue:
+class NothingDue(PollAnswer):
     """Answer to a poll or to offsets: no barrier now; ``poll_in_s``: one is armed, so poll again
     then; None: poll again when something has changed."""
 
@@ -291,7 +302,7 @@ class NothingDue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Publish:
+class Publish(RemoteAction):
     """Step 4, or an abort: publish this record in its slot; ``assignment``: of a decision;
     ``steps``: its effects on regions, which a test may interrupt; ``decide_by_s``: of a decision,
     the clock after which it is not tried any more; None: no limit."""
@@ -308,7 +319,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(RemoteAction):
     """Step 5: commit the rest of its committables; ``regions`` as decided, and since repaired;
     ``skipped``: regions that it was decided without, and why."""
 
@@ -320,7 +331,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class Repair(RemoteAction):
     """Write lost work again, publish its replacement, answer `Repaired` (`two-phase-repair`)."""
 
     checkpoint_id: int
@@ -328,7 +339,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkCommitted:
+class MarkCommitted(RemoteAction):
     """Step 6: the durable marker; sinks are notified of their regions' positions first."""
 
     checkpoint_id: int
@@ -336,7 +347,7 @@ class MarkCommitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteUnsettled:
+class NoteUnsettled(RemoteAction):
     """Record the work that is named by the error that ends the job (`two-phase-repair`)."""
 
     checkpoint_id: int
@@ -344,7 +355,7 @@ class NoteUnsettled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReturnBatches:
+class ReturnBatches(Action):
     """Step 7: these batches are committed on record; their callbacks return."""
 
     checkpoint_id: int
@@ -352,7 +363,7 @@ class ReturnBatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishPositions:
+class PublishPositions(RemoteAction):
     """Step 8: publish the committed positions to the sources, for lag tools."""
 
     checkpoint_id: int
@@ -360,14 +371,14 @@ class PublishPositions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retire:
+class Retire(RemoteAction):
     """Delete checkpoints that retention no longer keeps."""
 
     retained: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortWork:
+class AbortWork(RemoteAction):
     """Discard pre-committed work that no decision names; the abort of its checkpoint is on record.
     None: the work is part of no checkpoint, and never will be."""
 
@@ -376,7 +387,7 @@ class AbortWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepOrphans:
+class SweepOrphans(Action):
     """Abort transactions that failed regions left open, before a decision skips these regions:
     they would block readers of partitions that other regions write, too (`abort-before-skip`)."""
 
@@ -384,7 +395,7 @@ class SweepOrphans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailBatches:
+class FailBatches(Action):
     """Wake the callbacks of these batches with an error."""
 
     batches: tuple[BatchKey, ...]
@@ -392,7 +403,7 @@ class FailBatches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionRestarted:
+class RegionRestarted(Action):
     """Answer to `RestartRequested`, perhaps later: the region's next attempt may begin."""
 
     region: str
@@ -401,7 +412,7 @@ class RegionRestarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionSuspended:
+class RegionSuspended(Action):
     """A region has failed for good, and the job continues without it."""
 
     region: str
@@ -410,14 +421,14 @@ class RegionSuspended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandAccepted:
+class CommandAccepted(Action):
     """Answer to `RestartCommanded`: these regions restart."""
 
     regions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndJob:
+class EndJob(Action):
     """The job is over: by an error, by a stop, or ``finished``: all records of bounded sources are
     read; with an error, except those of suspended regions."""
 
@@ -426,7 +437,7 @@ class EndJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Action):
     """The progress of a checkpoint, for people and metrics; nothing depends on it.
 
     Attributes:
@@ -461,35 +472,3 @@ class Progress:
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
     rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Notify the listeners."""
-
-    progress: Progress
-
-
-Action = (
-    TriggerBarrier
-    | Triggered
-    | GiveBarrier
-    | FetchBarrierOffsets
-    | NothingDue
-    | Publish
-    | Commit
-    | Repair
-    | MarkCommitted
-    | NoteUnsettled
-    | ReturnBatches
-    | PublishPositions
-    | Retire
-    | AbortWork
-    | SweepOrphans
-    | FailBatches
-    | RegionRestarted
-    | RegionSuspended
-    | CommandAccepted
-    | EndJob
-    | Report
-)

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State, advance
-from sluice.runtime.coordinator.core.events import Progress
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
-from sluice.runtime.coordinator.region.pacing import records_in
+from sluice.runtime.coordinator.core.events import Progress, RegionalStep
+from sluice.runtime.coordinator.policy.state_tables import Event, State, advance
+from sluice.runtime.coordinator.region.region_pace import records_in
 from sluice.runtime.functions.record_counts import added
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import (
@@ -20,13 +19,18 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.model.timestamps import earliest
 
-__all__ = ["ABORTABLE", "DECIDED_OPEN", "PendingCheckpoint", "RemoteStep"]
+__all__ = ["PendingCheckpoint", "RemoteStep"]
 
-ABORTABLE = frozenset({State.ARMED, State.ALIGNING, State.PRE_COMMITTED})
-"""No record of it can be durable."""
 
-DECIDED_OPEN = frozenset({State.DECIDED, State.REPAIRING, State.COMMITTED})
-"""Decided, and not committed on record."""
+_STAGES = {
+    Event.BARRIER_GIVEN: "barrier_s",
+    Event.ALL_ACKED: "acked_s",
+    Event.REST_SKIPPED: "acked_s",
+    Event.METADATA_DURABLE: "decided_s",
+    Event.ALL_COMMITTED: "committed_s",
+    Event.MARK_DURABLE: "marked_s",
+}
+"""The moment that an event sets in its checkpoint."""
 
 
 class RemoteStep(enum.Enum):
@@ -43,7 +47,7 @@ class PendingCheckpoint:
 
     Attributes:
         checkpoint_id, kind, requested_by: its slot, and why it was taken.
-        state: see `sluice.runtime.coordinator.core.checkpoint_states`.
+        state: see `sluice.runtime.coordinator.policy.state_tables`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
         acks: by region; None: nothing to read, same offsets.
@@ -107,16 +111,8 @@ class PendingCheckpoint:
         self.state = advance(self.state, event, checkpoint_id=self.checkpoint_id)
         self.retry_at_s = self.retry_pause_s = 0.0
         self.retry_since_s = None
-        if event is Event.BARRIER_GIVEN:
-            self.barrier_s = now_s
-        elif event in (Event.ALL_ACKED, Event.REST_SKIPPED):
-            self.acked_s = now_s
-        elif event is Event.METADATA_DURABLE:
-            self.decided_s = now_s
-        elif event is Event.ALL_COMMITTED:
-            self.committed_s = now_s
-        elif event is Event.MARK_DURABLE:
-            self.marked_s = now_s
+        if event in _STAGES:
+            setattr(self, _STAGES[event], now_s)
 
     def retry_later(self, now_s: float, *, first_s: float, longest_s: float) -> None:
         """Repeat a remote step without a certain answer, after a growing pause."""

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator
 from sluice.runtime.checkpoint.lost_work import lost_by_region
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
-from sluice.runtime.coordinator.core.completion import complete_if_due, withdrawn
+from sluice.runtime.coordinator.core.alignment import complete_if_due, withdrawn
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
@@ -21,39 +20,36 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RegionalStep,
     Repair,
     Retire,
     ReturnBatches,
     StepFailed,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.lost_transactions import end_if_unknown, lose, repair_failed
-from sluice.runtime.coordinator.core.pending_checkpoint import (
-    ABORTABLE,
-    DECIDED_OPEN,
-    PendingCheckpoint,
-    RemoteStep,
+from sluice.runtime.coordinator.core.failed_steps import (
+    end_if_hung,
+    end_if_unknown,
+    lose,
+    repair_failed,
+    retry,
 )
+from sluice.runtime.coordinator.core.failures import is_the_end, suspended_at_the_end
+from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.coordinator.core.reassignment import choose_moves
 from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
-from sluice.runtime.coordinator.core.retries import end_if_hung, retry
-from sluice.runtime.coordinator.core.suspension import is_the_end, suspended_at_the_end
 from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
+from sluice.runtime.coordinator.policy.state_tables import ABORTABLE, DECIDED_OPEN, Event, State
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict, committables_of
 
 __all__ = [
     "commit_reported",
-    "committed",
     "drive",
     "marked",
-    "next_post_commit_s",
     "next_step_s",
     "orphans_swept",
-    "post_commit_due",
-    "publish_positions",
     "published",
     "step_failed",
     "work_aborted",
@@ -61,37 +57,6 @@ __all__ = [
 
 _PAUSE_S = 1.0
 """Short epochs share one publication: group offsets take the brokers longer than a commit."""
-
-
-def committed(state: CoordinatorState, checkpoint: PendingCheckpoint) -> None:
-    """Remember the positions of this checkpoint as the newest ones."""
-    positions = tuple(split for region in checkpoint.regions for split in region.splits)
-    state.unpublished = PublishPositions(
-        checkpoint_id=checkpoint.checkpoint_id, positions=positions
-    )
-
-
-def post_commit_due(state: CoordinatorState, now_s: float) -> None:
-    """Publish the newest positions, if there are any, and a while after the last ones."""
-    due_s = next_post_commit_s(state)
-    if due_s is None or now_s >= due_s or state.is_over:
-        publish_positions(state, now_s)
-
-
-def publish_positions(state: CoordinatorState, now_s: float) -> None:
-    """Publish the newest positions now, if there are any."""
-    if state.unpublished is not None:
-        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
-        state.unpublished, state.published_s = None, now_s
-
-
-def next_post_commit_s(state: CoordinatorState) -> float | None:
-    """When time alone makes it due."""
-    return (
-        None
-        if state.unpublished is None or state.published_s is None
-        else state.published_s + _PAUSE_S
-    )
 
 
 _UNDECIDED = (State.ARMED, State.ALIGNING)
@@ -108,7 +73,9 @@ def drive(state: CoordinatorState, now_s: float) -> None:
         _drive_one(state, checkpoint, now_s)
     for name in tuple(state.unsettled):
         drive_restart(state, name, now_s)
-    post_commit_due(state, now_s)
+    due_s = _next_positions_s(state)
+    if due_s is None or now_s >= due_s or state.is_over:
+        _publish_positions(state, now_s)
 
 
 def _drive_one(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
@@ -161,10 +128,23 @@ def next_step_s(state: CoordinatorState) -> float | None:
             for region in map(state.regions.__getitem__, state.unsettled)
             if region.begins_s is not None and region.restart_requested
         ]
-    post_commit_s = next_post_commit_s(state)
-    if post_commit_s is not None:
-        moments.append(post_commit_s)
+    positions_s = _next_positions_s(state)
+    if positions_s is not None:
+        moments.append(positions_s)
     return min(moments, default=None)
+
+
+def _next_positions_s(state: CoordinatorState) -> float | None:
+    """When time alone lets the newest positions be published."""
+    if state.unpublished is None or state.published_s is None:
+        return None
+    return state.published_s + _PAUSE_S
+
+
+def _publish_positions(state: CoordinatorState, now_s: float) -> None:
+    if state.unpublished is not None:
+        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
+        state.unpublished, state.published_s = None, now_s
 
 
 def _due(state: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[float]:
@@ -199,7 +179,8 @@ def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
         for name, region in state.regions.items()
     )
     whole = extended(state.assignment, checkpoint.regions)
-    moves = choose_moves(state, checkpoint)
+    balancer = state.settings.balancer
+    moves = () if balancer is None else choose_moves(state, checkpoint, balancer)
     checkpoint.assignment = moved(whole, moves)
     checkpoint.steps = _steps(checkpoint, moves)
     state.move(checkpoint, Event.PUBLISH_STARTED, now_s)
@@ -230,7 +211,7 @@ def _steps(checkpoint: PendingCheckpoint, moves: Collection[Move]) -> tuple[Regi
     return tuple(step for step, is_done in found.items() if is_done)
 
 
-def orphans_swept(state: CoordinatorState, event: OrphansSwept) -> None:
+def orphans_swept(state: CoordinatorState, event: OrphansSwept, now_s: float) -> None:
     """Open work of failed regions is aborted; the next sweep repeats this for unreachable
     brokers."""
     checkpoint = state.pending[event.checkpoint_id]
@@ -362,9 +343,12 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
     for batch in batches:
         state.liveness.returned(batch.region, now_s)
     state.out.append(ReturnBatches(checkpoint_id=event.checkpoint_id, batches=batches))
-    committed(state, checkpoint)
+    state.unpublished = PublishPositions(
+        checkpoint_id=checkpoint.checkpoint_id,
+        positions=tuple(split for region in checkpoint.regions for split in region.splits),
+    )
     if checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint):
-        publish_positions(state, now_s)  # before the engine is notified of the end
+        _publish_positions(state, now_s)  # before the engine is notified of the end
         state.end(suspended_at_the_end(state), now_s, is_finished=True)
 
 

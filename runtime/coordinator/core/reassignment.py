@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.policy.assignment import Move
-from sluice.runtime.coordinator.policy.balance import RegionLoad
+from sluice.runtime.coordinator.policy.balance import Balancer, RegionLoad
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.checkpoint_record import CheckpointKind
@@ -20,14 +20,15 @@ from sluice.runtime.model.splits import SplitKey
 __all__ = ["choose_moves", "may_move"]
 
 
-def choose_moves(state: CoordinatorState, checkpoint: PendingCheckpoint) -> tuple[Move, ...]:
+def choose_moves(
+    state: CoordinatorState, checkpoint: PendingCheckpoint, balancer: Balancer
+) -> tuple[Move, ...]:
     """The reassignments of a decision that is about to be published.
 
     Raises:
         IllegalTransitionError: the balancer chose a region or split that it was not offered.
     """
-    balancer = state.settings.balancer
-    if balancer is None or checkpoint.kind is not CheckpointKind.CHECKPOINT:
+    if checkpoint.kind is not CheckpointKind.CHECKPOINT:
         return ()
     chosen: list[Move] = []
     overloaded: dict[str, int] = {}
@@ -76,7 +77,7 @@ def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
     return (
         keeps_nothing
         and not plan.keeps_logs
-        and not region.record.operator_states
+        and not region.keeps_operator_state
         and region.is_open
         and has_completed
         and not has_begun_more

@@ -1,6 +1,5 @@
 """How an attempt of a region ends, and how the next one begins. Pure."""
 
-from sluice.runtime.coordinator.core.checkpoint_states import Event, State
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
@@ -11,17 +10,21 @@ from sluice.runtime.coordinator.core.events import (
     RestartCommanded,
     RestartRequested,
 )
-from sluice.runtime.coordinator.core.failure_attribution import has_waited, of_batch
-from sluice.runtime.coordinator.core.joint_states import FOR_CHECKPOINT
+from sluice.runtime.coordinator.core.failures import apply_failure, has_waited, of_batch
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
-from sluice.runtime.coordinator.core.suspension import apply_failure
 from sluice.runtime.coordinator.policy.failure_errors import (
     attempt_stopped,
     epoch_too_old,
     never_polled,
     stopped_polling,
 )
-from sluice.runtime.coordinator.region.region_phases import RegionEvent, RegionPhase
+from sluice.runtime.coordinator.policy.state_tables import (
+    FOR_CHECKPOINT,
+    Event,
+    RegionEvent,
+    RegionPhase,
+    State,
+)
 from sluice.runtime.coordinator.region.region_state import region_of
 from sluice.runtime.errors import ConfigError, FencedError, RestartCommandedError
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -217,8 +220,7 @@ def _restart(state: CoordinatorState, name: str, now_s: float) -> None:
 def fence(state: CoordinatorState, name: str, now_s: float, *, reason: str) -> None:
     """Choose the slot whose aborted record ends the region's attempt. An idle checkpoint gives up
     its slot: it could wait for records for ever."""
-    idle = next((p for p in state.pending.values() if p.state is State.ARMED), None)
-    checkpoint = idle or state.create(CheckpointKind.CHECKPOINT, "restart")
+    checkpoint = state.armed() or state.create(CheckpointKind.CHECKPOINT, "restart")
     checkpoint.reason = f"region {name} {reason}"
     state.move(checkpoint, Event.REGION_FAILED, now_s)
     state.regions[name].fence = checkpoint.checkpoint_id

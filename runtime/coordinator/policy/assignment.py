@@ -6,7 +6,7 @@ combines both, for a region that continues after a decision and for a restored o
 between the two changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import DamagedCheckpointError, IllegalTransitionError
@@ -22,6 +22,7 @@ __all__ = [
     "moved",
     "recorded",
     "to_least_loaded",
+    "without_topics",
 ]
 
 
@@ -61,6 +62,28 @@ def assignment_of(regions: Iterable[RegionRecord]) -> Assignment:
 def recorded(record: CheckpointRecord) -> Assignment:
     """The assignment that a decision made."""
     return record.assignment or assignment_of(record.regions)
+
+
+def without_topics(
+    record: CheckpointRecord, forgotten: Collection[tuple[str, str]]
+) -> CheckpointRecord:
+    """The record without the splits of some topics, named by source id and topic."""
+
+    def stays(key: SplitKey) -> bool:
+        return key[:2] not in forgotten
+
+    before = recorded(record)
+    kept = {name: frozenset(filter(stays, keys)) for name, keys in before.regions.items()}
+    if kept == before.regions:
+        return record
+    return replace(
+        record,
+        regions=tuple(
+            replace(region, splits=tuple(split for split in region.splits if stays(split.key)))
+            for region in record.regions
+        ),
+        assignment=Assignment(version=before.version + 1, regions=kept),
+    )
 
 
 def extended(assignment: Assignment, regions: Iterable[RegionRecord]) -> Assignment:

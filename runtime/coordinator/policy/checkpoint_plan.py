@@ -99,6 +99,11 @@ class RegionPlan:
         return self.chained and self.deterministic
 
     @property
+    def state_sink_ids(self) -> tuple[str, ...]:
+        """Operator ids of the sinks that may keep state in its records."""
+        return self.sink_ids if self.stateful_sink_ids is None else self.stateful_sink_ids
+
+    @property
     def batch_ids_continue(self) -> bool:
         """Whether a batch id of an older attempt names the same batch in a newer one."""
         return self.stateful or self.keeps_logs
@@ -114,6 +119,7 @@ class JobPlan:
         graph: all operators, for ``_metadata`` and for the check that it is the same job.
         settings: for ``_metadata``; every secret already redacted.
         cluster_ids: Kafka clusters known so far; those that the sinks report are added.
+        forgotten: source ids and topics of positions that the run gives up.
         sluice_version, spark_version: for ``_metadata``.
     """
 
@@ -122,6 +128,7 @@ class JobPlan:
     graph: tuple[OperatorNode, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     cluster_ids: tuple[str, ...] = ()
+    forgotten: frozenset[tuple[str, str]] = frozenset()
     sluice_version: str = ""
     spark_version: str = ""
 

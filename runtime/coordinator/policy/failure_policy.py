@@ -1,7 +1,7 @@
 """The cost of a failure: nothing, a restart, the regions or the job. Pure.
 
 Values in, decisions out: the core finds the regions that a failure is attributed to
-(`failure_attribution`), and carries out what this policy decides (`suspension`).
+(`core.failures`), and carries out what this policy decides.
 """
 
 import enum
@@ -10,10 +10,27 @@ from dataclasses import dataclass, field, replace
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
 from sluice.runtime.coordinator.policy.failure_errors import region_given_up, too_many_failures
-from sluice.runtime.errors import StorageUnreachableError, UnreadSplitsLostError
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    DamagedCheckpointError,
+    DataLostError,
+    DeliveryError,
+    IllegalTransitionError,
+    LateRecordsError,
+    PoisonRecordsError,
+    SourceChangedError,
+    StorageUnreachableError,
+    TransactionLostError,
+    TransactionUnknownError,
+    UnreadSplitsLostError,
+    UnsupportedFormatError,
+    WrongJobError,
+)
 from sluice.runtime.failover.restart_strategies import Restarts, RestartStrategy
 
 __all__ = [
+    "PERMANENT_ERRORS",
     "Failure",
     "FailureDecision",
     "FailureOutcome",
@@ -21,6 +38,25 @@ __all__ = [
     "RegionView",
     "decide_failure",
 ]
+
+
+PERMANENT_ERRORS = (
+    AuthenticationError,
+    ConfigError,
+    DamagedCheckpointError,
+    DataLostError,
+    DeliveryError,
+    IllegalTransitionError,
+    LateRecordsError,
+    PoisonRecordsError,
+    SourceChangedError,
+    TransactionLostError,
+    TransactionUnknownError,
+    UnsupportedFormatError,
+    WrongJobError,
+)
+"""After any other error (a lost executor, a bug in user code, a slow broker) the region restarts,
+as often as the job's restart strategy allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

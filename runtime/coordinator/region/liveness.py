@@ -8,6 +8,7 @@ events drop the views.
 from collections import OrderedDict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from sluice.runtime.model.checkpoint_record import CheckpointKind
@@ -52,10 +53,6 @@ class CachedViews:
 _LONGEST_STEP_S = 2.0  # the loop steps the core every second
 
 
-def _time() -> PauseTolerantTime:
-    return PauseTolerantTime(longest_step_s=_LONGEST_STEP_S)
-
-
 @dataclass(slots=True)
 class HeartbeatTimeout:
     """When each region polled last. Owned by the core's state, changed only inside a step.
@@ -68,7 +65,9 @@ class HeartbeatTimeout:
     makes progress the region does not time out.
     """
 
-    _watched: PauseTolerantTime = field(default_factory=_time)
+    _watched: PauseTolerantTime = field(
+        default_factory=partial(PauseTolerantTime, longest_step_s=_LONGEST_STEP_S)
+    )
     # In the order of the moments. To find its first entry, a plain dict passes over all entries
     # that were removed before it, at each step.
     _polled_s: OrderedDict[str, float] = field(default_factory=OrderedDict)

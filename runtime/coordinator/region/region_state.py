@@ -1,19 +1,19 @@
 """The state of one region in the coordinator's core: its attempt, positions and last decision."""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
-from sluice.runtime.coordinator.region.pacing import IdleTime, Pace
-from sluice.runtime.coordinator.region.pressure import PendingTime
-from sluice.runtime.coordinator.region.region_phases import (
+from sluice.runtime.coordinator.policy.state_tables import (
     OPEN,
     OUT_OF_SERVICE,
     RegionEvent,
     RegionPhase,
-    advance,
+    advance_region,
 )
+from sluice.runtime.coordinator.region.region_pace import IdleTime, Pace, PendingTime
 from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
 from sluice.runtime.failover.attempt_history import AttemptHistory
 from sluice.runtime.failover.restart_strategies import Restarts
@@ -25,9 +25,10 @@ from sluice.runtime.model.event_time import least_of
 from sluice.runtime.model.rate_limit import RateEstimator
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 
-__all__ = ["Fate", "RegionState", "Suspended", "region_of"]
+__all__ = ["Fate", "RegionState", "RegisteredAttempts", "Suspended", "region_of"]
 
-
+_SWEEPS = 90  # 15 minutes at 10 s each: Spark ends a paused worker long before
+_MOST_ORPHANS = 10_000
 _OTHERS_MESSAGE = (
     "Send it to the job that it belongs to: this is another job, or another version of it."
 )
@@ -40,6 +41,45 @@ class Fate(enum.Enum):
     SETTLED = "settled"  # committed on record: transactions that it did not name are orphans.
     DISCARDED = "discarded"  # will never be decided.
     OUTDATED = "outdated"  # of an older attempt
+
+
+@dataclass(slots=True)
+class RegisteredAttempts:
+    """Open work that tasks have registered, by batch, until sweeps have aborted it
+    (`ids-never-reused`). Owned by the coordinator's core.
+
+    Once a batch has its completion marker, all its work may be swept. Work that its decision names
+    has ended already, and to abort exactly that producer epoch does not harm an ended transaction.
+    So this class does not inspect committables. Each attempt is given to many sweeps: one sweep may
+    not reach every broker, and a paused task may begin its transaction late. Then it is forgotten.
+    """
+
+    _open: dict[BatchKey, dict[RegisteredAttempt, None]] = field(default_factory=dict)
+    _orphans: dict[RegisteredAttempt, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._orphans) + sum(len(found) for found in self._open.values())
+
+    def add(self, attempt: RegisteredAttempt) -> None:
+        """Add an attempt; idempotent."""
+        self._open.setdefault(attempt.batch, {})[attempt] = None
+
+    def orphans(self, fate_of: Callable[[BatchKey], Fate]) -> tuple[RegisteredAttempt, ...]:
+        """Attempts that the next sweep may abort; each call counts as one sweep."""
+        for batch in list(self._open):
+            fate = fate_of(batch)
+            if fate is not Fate.OPEN:
+                attempts = self._open.pop(batch)
+                if fate is not Fate.OUTDATED:  # older attempts are swept as a whole
+                    self._orphans |= dict.fromkeys(attempts, _SWEEPS)
+        offered = {
+            attempt: sweeps
+            for attempt, sweeps in self._orphans.items()
+            if fate_of(attempt.batch) is not Fate.OUTDATED
+        }
+        kept = [(attempt, sweeps - 1) for attempt, sweeps in offered.items() if sweeps > 1]
+        self._orphans = dict(kept[-_MOST_ORPHANS:])
+        return tuple(offered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +100,7 @@ class RegionState:
         record: as the last decided checkpoint has it.
         completed_in: the last decided checkpoint that it completed.
         skipped: decided checkpoints in a row that have skipped it.
-        phase: see `region_phases`.
+        phase: see `RegionPhase`.
         barrier: the last one that it was given; None: none yet.
         address: at which its attempt reaches the coordinator, if its host has reported that.
         finished: bounded sources have reached their ends with the last barrier.
@@ -129,10 +169,15 @@ class RegionState:
     def _want_batch_at_once(self) -> None:
         """Request one batch at once if sinks or Spark keep state: whether they want one is not on
         record. Before its first decision a state has no rows to return."""
-        kinds = {entry.kind for entry in self.record.operator_states}
-        keeps_state = bool(kinds - {COUNTS_KIND, DROPS_KIND})
-        self.again_s = float("-inf") if keeps_state else None
+        self.again_s = float("-inf") if self.keeps_operator_state else None
         self.state_is_due = self.plan.stateful and self.record.state is not None
+
+    @property
+    def keeps_operator_state(self) -> bool:
+        """Whether its record has a state of an operator that depends on its splits. Totals of
+        records and of dropped offsets do not."""
+        kinds = {entry.kind for entry in self.record.operator_states}
+        return bool(kinds - {COUNTS_KIND, DROPS_KIND})
 
     @property
     def is_open(self) -> bool:
@@ -146,7 +191,7 @@ class RegionState:
 
     def advance(self, event: RegionEvent) -> None:
         """Change the phase by the table."""
-        self.phase = advance(self.phase, event, region=self.plan.name)
+        self.phase = advance_region(self.phase, event, region=self.plan.name)
 
     @property
     def has_decided(self) -> bool:

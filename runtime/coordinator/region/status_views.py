@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from sluice.runtime.coordinator.region.pressure import Pressure
+from sluice.runtime.coordinator.region.region_pace import Pressure
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.failover.attempt_history import first_line
 from sluice.runtime.functions.at_most_once import DropLimit, dropped_in_all

@@ -1,42 +1,33 @@
 """Passes each action of the core to the I/O thread, to a waiting thread, or to a listener."""
 
 import logging
+import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from sluice.runtime.contracts import Clock, SinkCoordinator
-from sluice.runtime.coordinator.core.checkpoint_states import State
+from sluice.runtime.contracts import Clock
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
-    AbortWork,
     Action,
-    Commit,
     EndJob,
     FailBatches,
-    FetchBarrierOffsets,
-    GiveBarrier,
-    MarkCommitted,
-    NoteUnsettled,
-    NothingDue,
+    PollAnswer,
     Progress,
-    Publish,
-    PublishPositions,
     RegionRestarted,
     RegionSuspended,
-    Repair,
-    Report,
-    Retire,
+    RemoteAction,
     ReturnBatches,
     SweepOrphans,
     TriggerBarrier,
     Triggered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.core_loop import StepThread
-from sluice.runtime.coordinator.shell.progress import ListenerThread
-from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.errors import (
     FencedError,
     StorageError,
@@ -47,25 +38,146 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import named, offsets_in
 from sluice.runtime.model.checkpoint_record import CheckpointKind
+from sluice.runtime.model.splits import BatchKey
 
-__all__ = ["ActionDispatcher"]
+__all__ = ["ActionDispatcher", "BatchWaiters", "ListenerThread", "ProgressListener", "WakeUp"]
 
 log = logging.getLogger(__name__)
 
-_REMOTE = (
-    Publish,
-    Commit,
-    Repair,
-    MarkCommitted,
-    AbortWork,
-    PublishPositions,
-    Retire,
-    NoteUnsettled,
-)
-_ANSWERS = (FetchBarrierOffsets, GiveBarrier, NothingDue)
+K = TypeVar("K")
+T = TypeVar("T")
+
+_MOST_WAITING = 1_000
 _CHECK_S = 5.0  # also for a new connection
 _SWEEP_AGAIN_S = 1.0
 _LOG_EVERY_S = 30.0
+
+
+class ProgressListener(Protocol):
+    """Is notified of every state change of a checkpoint. Driver, in a thread of its own."""
+
+    def on_progress(self, progress: Progress) -> None:
+        """Receive one change. May be slow, and may raise: neither affects the job."""
+        ...
+
+
+class ListenerThread:
+    """Passes progress to listeners, one at a time. If they are too slow, it drops progress."""
+
+    def __init__(self, listeners: Sequence[ProgressListener]) -> None:
+        self._listeners: tuple[ProgressListener, ...] = ()
+        self._waiting: queue.Queue[Progress | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name="sluice-progress", daemon=True)
+        for listener in listeners:
+            self.add(listener)
+
+    def add(self, listener: ProgressListener) -> None:
+        """Add a listener. Called by one thread at a time."""
+        self._listeners = (*self._listeners, listener)
+        if len(self._listeners) == 1:
+            self._thread.start()
+
+    def publish(self, progress: Progress) -> None:
+        """Queue progress for all listeners. Never blocks."""
+        if not self._listeners:
+            return
+        try:
+            self._waiting.put_nowait(progress)
+        except queue.Full:
+            log.debug("progress dropped: checkpoint_id=%d", progress.checkpoint_id)
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Pass queued progress to the listeners, then end the thread."""
+        if self._thread.is_alive():
+            try:
+                self._waiting.put(None, timeout=timeout_s)
+            except queue.Full:
+                return  # a listener hangs; its thread is a daemon
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (progress := self._waiting.get()) is not None:
+            for listener in self._listeners:
+                try:
+                    listener.on_progress(progress)
+                except Exception:  # a listener is user code: its errors are its own
+                    log.exception("progress listener failed: listener=%r", listener)
+
+
+class Waiter:
+    """One thread's wait for one batch."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def resolve(self, error: BaseException | None) -> None:
+        """Wake the thread; with ``error`` it raises."""
+        self._error = error
+        self._done.set()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """True once the batch is committed, False if time is up; raises the batch's error."""
+        if not self._done.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+
+class BatchWaiters:
+    """The waits for each batch. Any thread; it keeps only batches with a wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[BatchKey, list[Waiter]] = {}
+
+    def add(self, batch: BatchKey) -> Waiter:
+        """Add a wait; `remove` it afterwards."""
+        waiter = Waiter()
+        with self._lock:
+            self._waiting.setdefault(batch, []).append(waiter)
+        return waiter
+
+    def remove(self, batch: BatchKey, waiter: Waiter) -> None:
+        """Remove a wait; once for each `add`."""
+        with self._lock:
+            waiters = self._waiting[batch]
+            waiters.remove(waiter)
+            if not waiters:
+                del self._waiting[batch]
+
+    def resolve(self, batches: Iterable[BatchKey], error: BaseException | None) -> None:
+        """Wake all threads that wait for these batches."""
+        with self._lock:
+            found = [waiter for batch in batches for waiter in self._waiting.get(batch, [])]
+        for waiter in found:
+            waiter.resolve(error)
+
+
+class WakeUp:
+    """Counts changes, so that a poller misses no change between its poll and its wait."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Changes so far."""
+        with self._changed:
+            return self._version
+
+    def notify(self) -> None:
+        """Count a change and wake all pollers."""
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def wait(self, version: int, timeout_s: float) -> None:
+        """Wait until something has changed since ``version``, or time is up."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version != version, timeout_s)
 
 
 class ActionDispatcher:
@@ -78,7 +190,7 @@ class ActionDispatcher:
         waiters: BatchWaiters,
         wake: WakeUp,
         listeners: ListenerThread,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         sweep: Callable[[int], None],
         sweep_whole: Callable[[], bool],
         visible_timeout_s: float,
@@ -89,10 +201,20 @@ class ActionDispatcher:
         self._wake = wake
         self._listeners = listeners
         self._sinks = sinks
-        self._sweep = sweep
         self._sweep_whole = sweep_whole
         self._visible_timeout_s = visible_timeout_s
         self._clock = clock
+        self._routes: Mapping[type[Action], Callable[[Any], object]] = {
+            TriggerBarrier: self._trigger,
+            ReturnBatches: self._return,
+            FailBatches: lambda action: waiters.resolve(action.batches, action.error),
+            SweepOrphans: lambda action: sweep(action.checkpoint_id),
+            Triggered: self._triggered,
+            RegionRestarted: self._restarted,
+            Progress: self._report_progress,
+            RegionSuspended: _log_suspended,
+            EndJob: self._end,
+        }
         self._lock = threading.Lock()
         self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
         self._triggers: dict[CheckpointKind, list[Future[int]]] = defaultdict(list)
@@ -133,60 +255,36 @@ class ActionDispatcher:
     def carry_out(self, actions: Sequence[Action]) -> None:
         """Pass each action to its receiver, in order."""
         for action in actions:
-            self._route(action)
+            if isinstance(action, RemoteAction):
+                self._steps.put(action)
+            elif type(action) in self._routes:
+                self._routes[type(action)](action)
         self._steps.log_overdue()
-        if any(not isinstance(action, _ANSWERS) for action in actions) or not actions:
+        if any(not isinstance(action, PollAnswer) for action in actions) or not actions:
             self._wake.notify()
 
-    def _route(self, action: Action) -> None:
-        if isinstance(action, _REMOTE):
-            self._steps.put(action)
-            return
-        match action:
-            case TriggerBarrier():
-                failpoint("before-trigger")
-                self._wake.notify()
-                failpoint("after-trigger")
-            case ReturnBatches():
-                failpoint("before-return")
-                self._waiters.resolve(action.batches, None)
-                failpoint("after-return")
-            case FailBatches():
-                self._waiters.resolve(action.batches, action.error)
-            case SweepOrphans():
-                self._sweep(action.checkpoint_id)
-            case Triggered() | RegionRestarted():
-                self._answer(action)
-            case Report() | RegionSuspended():
-                self._report(action)
-            case EndJob():
-                self._end(action)
+    def _trigger(self, _: TriggerBarrier) -> None:
+        failpoint("before-trigger")
+        self._wake.notify()
+        failpoint("after-trigger")
 
-    def _answer(self, action: Triggered | RegionRestarted) -> None:
-        if isinstance(action, Triggered):
-            self._answer_trigger(action)
-        else:
-            self._answer_restart(action)
+    def _return(self, action: ReturnBatches) -> None:
+        failpoint("before-return")
+        self._waiters.resolve(action.batches, None)
+        failpoint("after-return")
 
-    def _answer_trigger(self, action: Triggered) -> None:
-        with self._lock:
-            waiting = self._triggers.pop(action.kind, [])
-        for answer in waiting:
+    def _triggered(self, action: Triggered) -> None:
+        for answer in self._waiting(self._triggers, action.kind):
             answer.set_result(action.checkpoint_id)
 
-    def _answer_restart(self, action: RegionRestarted) -> None:
-        with self._lock:
-            waiting = self._restarts.pop(action.region, [])
-        for answer in waiting:
-            answer.set_result(
-                RestartedRegion(attempt_id=action.attempt_id, restored=action.restored)
-            )
+    def _restarted(self, action: RegionRestarted) -> None:
+        restarted = RestartedRegion(attempt_id=action.attempt_id, restored=action.restored)
+        for answer in self._waiting(self._restarts, action.region):
+            answer.set_result(restarted)
 
-    def _report(self, action: Report | RegionSuspended) -> None:
-        if isinstance(action, RegionSuspended):
-            _log_suspended(action)
-        else:
-            self._report_progress(action.progress)
+    def _waiting(self, requests: dict[K, list[Future[T]]], key: K) -> list[Future[T]]:
+        with self._lock:
+            return requests.pop(key, [])
 
     def _report_progress(self, progress: Progress) -> None:
         self._listeners.publish(progress)
@@ -270,7 +368,7 @@ class ActionDispatcher:
     def _last_checks(self) -> list[tuple[str, Callable[[], bool]]]:
         """The conditions of a good end, with their checks; a failed check waits a little."""
         visible = [
-            (operator_id, partial(sink.committer.await_visible, timeout_s=_CHECK_S))
+            (operator_id, partial(sink.await_visible, timeout_s=_CHECK_S))
             for operator_id, sink in self._sinks.items()
         ]
         # Open work of failed attempts comes first: readers stop before it.

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
+from sluice.runtime.continuous.native_commits import TasksFirst
 from sluice.runtime.contracts import (
     Clock,
     MetadataStore,
@@ -20,12 +21,17 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity, drive
 from sluice.runtime.coordinator.committing.repairs import Repairer
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
+    Action,
     BarrierPolled,
     CommandAccepted,
     FetchBarrierOffsets,
+    GiveBarrier,
+    NothingDue,
+    PollAnswer,
     RegionFailed,
     RegionRegistered,
     RestartCommanded,
@@ -37,22 +43,19 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     StartedJob,
 )
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.coordinator.region.status_views import JobStatus
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS, RegisteredAttempts
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor
-from sluice.runtime.coordinator.shell.progress import ListenerThread, ProgressListener
-from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
-from sluice.runtime.coordinator.shell.restart_waits import (
+from sluice.runtime.coordinator.shell.action_dispatcher import (
     BatchWaiters,
-    RequestedRestart,
+    ListenerThread,
+    ProgressListener,
     WakeUp,
-    answer_in,
-    given,
-    result_within,
 )
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
+from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink, SerialSource
-from sluice.runtime.coordinator.shell.source_service import SourceService
+from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
@@ -79,7 +82,8 @@ class BarrierCoordinator:
 
     One thread owns the core, one runs its remote steps in order, one sweeps, one renews leases, one
     calls listeners. Threads that poll for a barrier also fetch its offsets. No lock is held during
-    I/O, except those of `serial_calls`: connectors are called by one thread at a time.
+    I/O, except those of `SerialSink` and `SerialSource`: connectors are called by
+    one thread at a time.
 
     Args:
         job: the plan of the job.
@@ -90,6 +94,7 @@ class BarrierCoordinator:
         clock: monotonic seconds without host suspension; for waits.
         slept: seconds of host suspension, for ages; see `sluice.runtime.process.host_clock`.
         repairer: writes lost work again, for ``on_lost="repair"``.
+        tasks_first: of sinks that continuous tasks write to.
         require_known, require_restorable: see `StartSequence`.
     """
 
@@ -105,6 +110,7 @@ class BarrierCoordinator:
         clock: Clock = time.monotonic,
         slept: Clock = slept_s,
         repairer: Repairer | None = None,
+        tasks_first: Mapping[str, TasksFirst] | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
     ) -> None:
@@ -112,7 +118,8 @@ class BarrierCoordinator:
         self._job = job
         self._plans = {region.name: region for region in job.regions}
         self._store = store
-        self._sinks = {key: SerialSink(sink) for key, sink in sinks.items()}
+        tasks = tasks_first or {}
+        self._sinks = {key: SerialSink(sink, tasks.get(key)) for key, sink in sinks.items()}
         self._sources = {key: SerialSource(source) for key, source in sources.items()}
         self._settings = settings or CheckpointSettings()
         self._clock = clock
@@ -124,7 +131,6 @@ class BarrierCoordinator:
         self._listeners = ListenerThread(listeners)
         self._waiters = BatchWaiters()
         self._wake = WakeUp()
-        self._attempts = RegisteredAttempts()
         self._barrier_service = SourceService(self._sources, settings=self._settings, clock=clock)
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
@@ -233,7 +239,6 @@ class BarrierCoordinator:
             sinks=self._sinks,
             settings=self._settings,
             leases=self._leases,
-            attempts=self._attempts,
             waiters=self._waiters,
             wake=self._wake,
             listeners=self._listeners,
@@ -328,9 +333,9 @@ class BarrierCoordinator:
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
         """The barrier, or in how many seconds to poll again unless something changes."""
-        answer = answer_in(threads.loop.step(polled))
+        answer = _answer_in(threads.loop.step(polled))
         if not isinstance(answer, FetchBarrierOffsets):
-            return given(answer, otherwise_s=math.inf)
+            return _given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
             if self._barrier_service.discover(sources, threads.loop.step, until_s=until_s):
@@ -340,7 +345,7 @@ class BarrierCoordinator:
             self.fail(polled.region, polled.attempt_id, err)
             raise
         actions = [] if cut is None else threads.loop.step(cut)
-        return given(answer_in(actions), otherwise_s=self._settings.idle_poll_s)
+        return _given(_answer_in(actions), otherwise_s=self._settings.idle_poll_s)
 
     def replayable(self, batch: Barrier) -> Barrier:
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
@@ -444,12 +449,7 @@ class BarrierCoordinator:
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `sluice.runtime.contracts.AttemptRegistry.register`."""
-
-        def add(core: CoordinatorCore) -> None:
-            core.require_wanted(attempt.batch)
-            self._attempts.add(attempt)
-
-        self._ask(add)
+        self._ask(lambda core: core.register(attempt))
         log.debug("attempt registered: attempt=%s", attempt)
         return self._age_clock()
 
@@ -514,3 +514,20 @@ def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
         return True
     core.require_awaited(batch)
     return False
+
+
+def _answer_in(actions: Sequence[Action]) -> PollAnswer | None:
+    return next((action for action in actions if isinstance(action, PollAnswer)), None)
+
+
+def _given(answer: PollAnswer | None, *, otherwise_s: float) -> Barrier | float:
+    """The barrier, or in how many seconds to poll again unless something changes.
+
+    Args:
+        otherwise_s: if the answer has no time.
+    """
+    if isinstance(answer, GiveBarrier):
+        return answer.barrier
+    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
+        return answer.poll_in_s
+    return otherwise_s

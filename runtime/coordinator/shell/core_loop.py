@@ -15,11 +15,12 @@ from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Action,
     CoreEvent,
+    RemoteAction,
     StepFailed,
     StopRequested,
     Tick,
 )
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import CoordinatorLostError, FencedError, StreamError
 
 __all__ = ["CoreLoop", "StepThread"]
@@ -205,7 +206,6 @@ class StepThread:
 
     Args:
         io_executor: runs the steps.
-        post: takes their results.
         overdue_s: time after which a running step is logged, repeatedly.
         clock: monotonic seconds.
     """
@@ -213,24 +213,23 @@ class StepThread:
     def __init__(
         self,
         io_executor: IoExecutor,
-        post: Callable[[CoreEvent], None],
         *,
         overdue_s: float = 30.0,
         clock: Clock = time.monotonic,
     ) -> None:
         self._io_executor = io_executor
-        self._post = post
         self._overdue_s = overdue_s
         self._clock = clock
         self._running: _Running | None = None
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="sluice-steps", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, post: Callable[[CoreEvent], None]) -> None:
+        """Start the thread; ``post`` takes the results of its steps."""
+        self._post = post
+        self._thread = threading.Thread(target=self._run, name="sluice-steps", daemon=True)
         self._thread.start()
 
-    def put(self, action: RemoteStep) -> None:
+    def put(self, action: RemoteAction) -> None:
         """Run an action after all earlier ones."""
         self._inbox.put(lambda: self._perform(action))
 
@@ -257,7 +256,7 @@ class StepThread:
             now_s - running.began_s,
         )
 
-    def _perform(self, action: RemoteStep) -> None:
+    def _perform(self, action: RemoteAction) -> None:
         began_s = self._clock()
         running = self._running = _Running(
             step=type(action).__name__,
@@ -277,7 +276,7 @@ class StepThread:
                 self._clock() - began_s,
             )
 
-    def _answer(self, action: RemoteStep) -> None:
+    def _answer(self, action: RemoteAction) -> None:
         try:
             event = drive(self._io_executor.perform(action))
         except Exception as err:

@@ -14,25 +14,21 @@ from sluice.runtime.contracts import (
     CommitReport,
     MetadataStore,
     PublishOutcome,
-    SinkCoordinator,
     SplitEnumerator,
     SweepReport,
     SweepView,
 )
 from sluice.runtime.coordinator.committing.commit_steps import (
+    DecidedWork,
     RunIdentity,
+    SharedCommitters,
     Steps,
-    by_sink,
     commit_all,
     note_unsettled,
     publish_record,
 )
-from sluice.runtime.coordinator.committing.decided_commits import (
-    DecidedWork,
-    SharedCommitters,
-    follow_all,
-)
 from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
@@ -45,35 +41,23 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RegionalStep,
+    RemoteAction,
     Repair,
     Repaired,
     Retire,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.errors import StorageError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.timestamps import is_past
 from sluice.runtime.process.wait_log import WaitLog
 
-__all__ = [
-    "IoExecutor",
-    "RemoteStep",
-]
+__all__ = ["IoExecutor"]
 
 log = logging.getLogger(__name__)
 
-RemoteStep = (
-    Publish
-    | Commit
-    | Repair
-    | MarkCommitted
-    | AbortWork
-    | PublishPositions
-    | Retire
-    | NoteUnsettled
-)
 _MOST_DETAILS = 3
 _FINAL = frozenset({CommitOutcome.ABORTED, CommitOutcome.UNKNOWN})
 
@@ -83,8 +67,6 @@ class IoExecutor:
 
     Args:
         store, sinks, sources: of the job; sources by operator id.
-        identity: of this run.
-        settings: time limits.
         age_clock: seconds, also while the host is suspended; for the time limit of decisions.
         wall_ms: wall clock for ``created_at_ms``; for people only.
         before_decision: raises FencedError if another session holds a lease
@@ -97,7 +79,7 @@ class IoExecutor:
         self,
         *,
         store: MetadataStore,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         sources: Mapping[str, SplitEnumerator],
         identity: RunIdentity,
         settings: CheckpointSettings,
@@ -118,8 +100,8 @@ class IoExecutor:
         self._wall_ms = wall_ms
         self._before_decision = before_decision
         self._repairs = Repairs(
-            repairer,
-            store,
+            repairer=repairer,
+            store=store,
             sinks=sinks,
             sources=sources,
             session=identity.session,
@@ -134,7 +116,7 @@ class IoExecutor:
         self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
 
-    def perform(self, action: RemoteStep) -> Steps[CoreEvent | None]:
+    def perform(self, action: RemoteAction) -> Steps[CoreEvent | None]:
         """Run one action; returns the event that the core waits for, if any."""
         match action:
             case Publish():
@@ -151,7 +133,7 @@ class IoExecutor:
                 yield from self._publish_positions(action)
             case NoteUnsettled():
                 note_unsettled(self._store, action.checkpoint_id, action.works)
-            case _:
+            case Retire():
                 self._retire(action)
         return None
 
@@ -251,7 +233,7 @@ class IoExecutor:
 
     def _mark(self, action: MarkCommitted) -> Steps[CoreEvent]:
         decided = DecidedWork(checkpoint_id=action.checkpoint_id, regions=action.regions)
-        progress = follow_all(self._committers, decided, timeout_s=self._settings.call_timeout_s)
+        progress = self._committers.follow_all(decided, timeout_s=self._settings.call_timeout_s)
         if self._log_wait(f"the marker of checkpoint {action.checkpoint_id}", progress):
             return Marked(checkpoint_id=action.checkpoint_id, durable=False)
         yield "before-mark"
@@ -275,7 +257,7 @@ class IoExecutor:
         return Marked(checkpoint_id=action.checkpoint_id, durable=durable)
 
     def _abort(self, action: AbortWork) -> CoreEvent:
-        for operator_id, positions in by_sink(self._sinks, action.committables).items():
+        for operator_id, positions in self._committers.positions(action.committables).items():
             entries = [action.committables[position] for position in positions]
             try:
                 self._committers.of(operator_id).abort(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.runtime.contracts import Backlog, Clock, SplitEnumerator
 from sluice.runtime.coordinator.core.core import CoordinatorCore
-from sluice.runtime.coordinator.region.pressure import PressureAlarm
+from sluice.runtime.coordinator.region.region_pace import PressureAlarm
 from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.splits import SplitKey, SplitRange
@@ -24,7 +24,7 @@ class RegionsView:
     Attributes:
         positions: next offsets of each region.
         suspended: names of suspended regions.
-        ratios: of pending time, see `sluice.runtime.coordinator.region.pressure`; none for a
+        ratios: of pending time, see `sluice.runtime.coordinator.region.region_pace`; none for a
             suspended region.
     """
 

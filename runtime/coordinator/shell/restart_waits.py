@@ -1,31 +1,16 @@
-"""Waits of other threads for the coordinator: for a commit, a barrier, or a region's restart."""
+"""Requests of other threads that the core grants later: a restart, a checkpoint."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TypeVar
 
 from sluice.runtime.contracts import Clock
-from sluice.runtime.coordinator.core.events import (
-    Action,
-    FetchBarrierOffsets,
-    GiveBarrier,
-    NothingDue,
-)
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
 from sluice.runtime.errors import WaitedTooLongError
-from sluice.runtime.model.splits import Barrier, BatchKey
 
-__all__ = [
-    "BatchWaiters",
-    "RequestedRestart",
-    "Waiter",
-    "WakeUp",
-    "answer_in",
-    "given",
-    "result_within",
-]
+__all__ = ["RequestedRestart", "result_within"]
 
 
 class RequestedRestart:
@@ -82,82 +67,6 @@ class RequestedRestart:
 T = TypeVar("T")
 
 
-class Waiter:
-    """One thread's wait for one batch."""
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-
-    def resolve(self, error: BaseException | None) -> None:
-        """Wake the thread; with ``error`` it raises."""
-        self._error = error
-        self._done.set()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """True once the batch is committed, False if time is up; raises the batch's error."""
-        if not self._done.wait(timeout_s):
-            return False
-        if self._error is not None:
-            raise self._error
-        return True
-
-
-class BatchWaiters:
-    """The waits for each batch. Any thread; it keeps only batches with a wait."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: dict[BatchKey, list[Waiter]] = {}
-
-    def add(self, batch: BatchKey) -> Waiter:
-        """Add a wait; `remove` it afterwards."""
-        waiter = Waiter()
-        with self._lock:
-            self._waiting.setdefault(batch, []).append(waiter)
-        return waiter
-
-    def remove(self, batch: BatchKey, waiter: Waiter) -> None:
-        """Remove a wait; once for each `add`."""
-        with self._lock:
-            waiters = self._waiting[batch]
-            waiters.remove(waiter)
-            if not waiters:
-                del self._waiting[batch]
-
-    def resolve(self, batches: Iterable[BatchKey], error: BaseException | None) -> None:
-        """Wake all threads that wait for these batches."""
-        with self._lock:
-            found = [waiter for batch in batches for waiter in self._waiting.get(batch, [])]
-        for waiter in found:
-            waiter.resolve(error)
-
-
-class WakeUp:
-    """Counts changes, so that a poller misses no change between its poll and its wait."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._version = 0
-
-    @property
-    def version(self) -> int:
-        """Changes so far."""
-        with self._changed:
-            return self._version
-
-    def notify(self) -> None:
-        """Count a change and wake all pollers."""
-        with self._changed:
-            self._version += 1
-            self._changed.notify_all()
-
-    def wait(self, version: int, timeout_s: float) -> None:
-        """Wait until something has changed since ``version``, or time is up."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._version != version, timeout_s)
-
-
 def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, object]) -> T:
     """The coordinator's answer to a request.
 
@@ -176,25 +85,3 @@ def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, obj
             "Find the slow checkpoint with `sluice job status`, then repeat the request: it may "
             "still succeed.",
         ) from err
-
-
-def answer_in(actions: Sequence[Action]) -> GiveBarrier | FetchBarrierOffsets | NothingDue | None:
-    """The core's answer to a poll, or to barrier offsets."""
-    return next(
-        (a for a in actions if isinstance(a, GiveBarrier | FetchBarrierOffsets | NothingDue)), None
-    )
-
-
-def given(
-    answer: GiveBarrier | FetchBarrierOffsets | NothingDue | None, *, otherwise_s: float
-) -> Barrier | float:
-    """The barrier, or in how many seconds to poll again unless something changes.
-
-    Args:
-        otherwise_s: if the answer has no time.
-    """
-    if isinstance(answer, GiveBarrier):
-        return answer.barrier
-    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
-        return answer.poll_in_s
-    return otherwise_s

@@ -8,22 +8,24 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sluice.runtime.contracts import Clock, SinkCoordinator, SweepReport
+from sluice.runtime.contracts import Clock, SweepReport
 from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
-    CoreEvent,
     OrphansSwept,
     StepFailed,
     StopRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.shell.action_dispatcher import ActionDispatcher
-from sluice.runtime.coordinator.shell.attempts import RegisteredAttempts
+from sluice.runtime.coordinator.shell.action_dispatcher import (
+    ActionDispatcher,
+    BatchWaiters,
+    ListenerThread,
+    WakeUp,
+)
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
-from sluice.runtime.coordinator.shell.progress import ListenerThread
-from sluice.runtime.coordinator.shell.restart_waits import BatchWaiters, WakeUp
 from sluice.runtime.errors import FencedError, StreamError
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 
@@ -110,19 +112,7 @@ class RunThreads:
 
     Driver; any thread may call any method, `stop` once.
 
-    Args:
-        core: of this run.
-        io_executor: runs its remote steps.
-        job, job_uid: of the run.
-        sinks: by operator id.
-        settings: of the job.
-        leases: of the sinks.
-        attempts: registered by tasks.
-        waiters: threads that wait for their batch.
-        wake: notified of every change.
-        listeners: notified of progress.
-        clock: monotonic seconds.
-        core_clock, ages: see `sluice.runtime.coordinator.shell.core_loop.CoreLoop`.
+    ``core_clock``, ``ages``: see `sluice.runtime.coordinator.shell.core_loop.CoreLoop`.
     """
 
     def __init__(
@@ -132,10 +122,9 @@ class RunThreads:
         *,
         job: str,
         job_uid: str,
-        sinks: Mapping[str, SinkCoordinator],
+        sinks: Mapping[str, SerialSink],
         settings: CheckpointSettings,
         leases: LeaseWatch,
-        attempts: RegisteredAttempts,
         waiters: BatchWaiters,
         wake: WakeUp,
         listeners: ListenerThread,
@@ -146,9 +135,8 @@ class RunThreads:
         self._io_executor = io_executor
         self._job = job
         self._job_uid = job_uid
-        self._attempts = attempts
         self._wake = wake
-        self._steps = StepThread(io_executor, self._post, overdue_s=settings.overdue_s, clock=clock)
+        self._steps = StepThread(io_executor, overdue_s=settings.overdue_s, clock=clock)
         self.dispatcher = ActionDispatcher(
             steps=self._steps,
             waiters=waiters,
@@ -171,9 +159,10 @@ class RunThreads:
     def start(self) -> None:
         """Start the threads; the first tick may trigger a checkpoint."""
         self._leases.expire()
-        for thread in (self._steps, self.loop, self._housekeeper):
-            thread.start()
-        self._leases.report_loss(lambda err: self._post(StepFailed(checkpoint_id=0, error=err)))
+        self._steps.start(self.loop.post)
+        self.loop.start()
+        self._housekeeper.start()
+        self._leases.report_loss(lambda err: self.loop.post(StepFailed(checkpoint_id=0, error=err)))
 
     def sweep_soon(self) -> threading.Event:
         """Abort orphans now; the event is set after that attempt, or when the thread ends."""
@@ -214,12 +203,9 @@ class RunThreads:
         except Exception:  # the stop continues: it has to close connections
             log.exception("last sweep failed, the next start repeats it")
 
-    def _post(self, event: CoreEvent) -> None:
-        self.loop.post(event)
-
     def _sweep_for(self, checkpoint_id: int) -> None:
         swept = OrphansSwept(checkpoint_id=checkpoint_id)
-        self._housekeeper.sweep_soon(lambda: self._post(swept))
+        self._housekeeper.sweep_soon(lambda: self.loop.post(swept))
 
     def _sweep_whole(self) -> bool:
         """Whether no open work blocks readers any more. Raises as a sweep does."""
@@ -234,9 +220,7 @@ class RunThreads:
         if self.loop.ask(lambda core: core.is_fenced):
             return SweepReport(aborted=0)
         self._leases.require()
-        view = self.loop.ask(
-            lambda core: core.sweep_view(self._job_uid, self._attempts.orphans(core.fate))
-        )
+        view = self.loop.ask(lambda core: core.sweep_view(self._job_uid))
         swept = drive(self._io_executor.sweep(view))
         if swept.aborted:
             log.info("orphans aborted: job=%s swept=%d", self._job, swept.aborted)

@@ -1,26 +1,37 @@
-"""Fetches barrier offsets and discovers splits, in the threads that poll for a barrier."""
+"""Fetches barrier offsets and discovers splits, in the threads that poll for a barrier.
+
+Many threads use a source, one at a time: its lock serves them in order.
+"""
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from sluice.runtime.contracts import Clock, SplitEnumerator
+from sluice.runtime.contracts import Backlog, Clock, SplitEnumerator
 from sluice.runtime.coordinator.core.events import (
     FetchBarrierOffsets,
     RegionBarrierOffsets,
     SplitsDiscovered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.shell.serial_calls import SerialSource
-from sluice.runtime.errors import SourceChangedError, UnreachableError, UnreadSplitsLostError
+from sluice.runtime.errors import (
+    SourceChangedError,
+    UnreachableError,
+    UnreadSplitsLostError,
+    WaitedTooLongError,
+)
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.splits import Barrier, SplitKey, SplitRange, busy_by_source
 
-__all__ = ["SourceService"]
+__all__ = ["CallQueue", "SerialSource", "SourceService"]
 
 log = logging.getLogger(__name__)
 
+_COURTESY_S = 1.0
 _LIMIT_S = 9.0
 """Time of one poll: a task counts a coordinator as unreachable after 10 s."""
 _CALL_SHARE = 0.5
@@ -33,6 +44,181 @@ _SHORTEST_SHARE = 0.05
 """Share of a poll's time for a short attempt: enough for brokers that answer."""
 _MAX_AGE_S = 30.0
 """Longest age of a source's answer that waits for other sources: offsets must be recent."""
+
+
+class CallQueue:
+    """A fair `threading.RLock`: it serves waiting threads in the order of their calls.
+
+    Python's own lock goes to any thread that tries when it is free. A thread that holds it for
+    seconds and takes it again at once would lock out threads that wait for a limited time.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[int, threading.Event]] = deque()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def acquire(self, timeout_s: float | None = None) -> bool:
+        """Whether this thread holds the lock now; without a time limit it waits for ever."""
+        me, turn = threading.get_ident(), threading.Event()
+        with self._lock:
+            if self._owner in (me, None):
+                self._owner = me
+                self._depth += 1
+                return True
+            self._waiting.append((me, turn))
+        try:
+            if turn.wait(timeout_s):
+                return True
+        except BaseException:  # Ctrl-C: this thread must not keep a lock that it just received
+            if not self._leave(me, turn):
+                self.release()
+            raise
+        return not self._leave(me, turn)
+
+    def _leave(self, me: int, turn: threading.Event) -> bool:
+        """Stop waiting; False if the thread received the lock a moment ago."""
+        with self._lock:
+            if turn.is_set():
+                return False
+            self._waiting.remove((me, turn))
+            return True
+
+    def release(self) -> None:
+        """Release the lock; the next waiting thread receives it."""
+        with self._lock:
+            self._depth -= 1
+            if self._depth:
+                return
+            self._owner = None
+            if self._waiting:
+                self._owner, turn = self._waiting.popleft()
+                self._depth = 1
+                turn.set()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold the lock for a block; waits for ever."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+
+class SerialSource:
+    """A `SplitEnumerator` with a lock: many threads fetch barrier offsets, one at a time.
+
+    A thread waits for the lock at most as long as its call may take. A source with unreachable
+    brokers is locked for that long.
+    """
+
+    def __init__(self, source: SplitEnumerator) -> None:
+        self._source = source
+        self._lock = CallQueue()
+
+    @contextmanager
+    def held(self, timeout_s: float) -> Iterator[tuple[SplitEnumerator, float]]:
+        """Lock the source for several calls; yields it and the remaining time.
+
+        Raises:
+            WaitedTooLongError: other threads held the lock all the time.
+        """
+        began_s = time.monotonic()
+        if not self._lock.acquire(max(0.0, timeout_s)):
+            raise WaitedTooLongError(
+                "the source is busy with other calls",
+                {"waited_s": round(timeout_s, 1)},
+                "Check that all brokers of its partitions run; the call is repeated.",
+            )
+        try:
+            yield self._source, max(0.0, timeout_s - (time.monotonic() - began_s))
+        finally:
+            self._lock.release()
+
+    def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.resolve_start`."""
+        with self.held(timeout_s) as (source, left_s):
+            return source.resolve_start(timeout_s=left_s)
+
+    def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
+        """See `SplitEnumerator.restore`."""
+        with self.held(timeout_s) as (source, left_s):
+            source.restore(positions, timeout_s=left_s)
+
+    def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.readable`."""
+        with self.held(timeout_s) as (source, left_s):
+            return source.readable(ranges, timeout_s=left_s)
+
+    def replayable(
+        self,
+        ranges: Sequence[SplitRange],
+        *,
+        timeout_s: float,
+        pause: Callable[[float], object] | None = None,
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.replayable`. Other threads may use the source in its pauses."""
+        wait = time.sleep if pause is None else pause
+
+        def pause_unlocked(seconds: float) -> None:
+            self._lock.release()
+            try:
+                wait(seconds)
+            finally:
+                self._lock.acquire()
+
+        with self.held(timeout_s) as (source, left_s):
+            return source.replayable(ranges, timeout_s=left_s, pause=pause_unlocked)
+
+    def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.discover`."""
+        with self.held(timeout_s) as (source, left_s):
+            return source.discover(timeout_s=left_s)
+
+    def cut(
+        self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
+    ) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.cut`."""
+        with self.held(timeout_s) as (source, left_s):
+            return source.cut(positions, max_records=max_records, timeout_s=left_s)
+
+    def is_finished(self, positions: Sequence[SplitRange]) -> bool:
+        """See `SplitEnumerator.is_finished`."""
+        with self._lock.taken():
+            return self._source.is_finished(positions)
+
+    def fixed_ends(self) -> Mapping[SplitKey, int] | None:
+        """See `SplitEnumerator.fixed_ends`."""
+        with self._lock.taken():
+            return self._source.fixed_ends()
+
+    def committed(self, positions: Sequence[SplitRange]) -> None:
+        """See `SplitEnumerator.committed`. If the source stays locked, the positions wait for the
+        next call: only lag tools read them, and commits wait for this call."""
+        try:
+            with self.held(_COURTESY_S) as (source, _):
+                source.committed(positions)
+        except UnreachableError as err:
+            log.debug("committed positions are not published: error=%s", err)
+
+    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
+        """See `SplitEnumerator.lag_records`."""
+        with self._lock.taken():
+            return self._source.lag_records(positions)
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        """See `SplitEnumerator.measure`."""
+        with self.held(timeout_s) as (source, left_s):
+            return source.measure(positions, timeout_s=left_s)
+
+    def close(self) -> None:
+        """See `SplitEnumerator.close`."""
+        with self._lock.taken():
+            self._source.close()
 
 
 @dataclass(slots=True)

@@ -342,8 +342,7 @@ def _verify_sinks_stayed(
     state of a sink that it no longer writes.
     """
     kept = {entry.operator_id for entry in region.operator_states}
-    able = planned.sink_ids if planned.stateful_sink_ids is None else planned.stateful_sink_ids
-    moved = sorted(kept & sinks.keys() - set(able))
+    moved = sorted(kept & sinks.keys() - set(planned.state_sink_ids))
     if moved:
         raise WrongJobError(
             "a sink with state has moved to another region",

@@ -250,13 +250,8 @@ def _heirs(
         planned.name
         for planned in plan.regions
         if sources.intersection(planned.source_ids)
-        and (entry.kind in _SUMS or _may_keep(planned, entry.operator_id))
+        and (entry.kind in _SUMS or entry.operator_id in planned.state_sink_ids)
     ]
-
-
-def _may_keep(planned: RegionPlan, operator_id: str) -> bool:
-    able = planned.sink_ids if planned.stateful_sink_ids is None else planned.stateful_sink_ids
-    return operator_id in able
 
 
 def _refuse_state(

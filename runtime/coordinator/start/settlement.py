@@ -23,17 +23,18 @@ from sluice.runtime.contracts import (
     CommitReport,
     MetadataStore,
     PublishOutcome,
-    SinkCoordinator,
     SweepView,
     UnsettledWork,
 )
-from sluice.runtime.coordinator.committing.commit_steps import Steps, commit_all, note_unsettled
-from sluice.runtime.coordinator.committing.decided_commits import (
+from sluice.runtime.coordinator.committing.commit_steps import (
     DecidedWork,
     SharedCommitters,
-    follow_all,
+    Steps,
+    commit_all,
+    note_unsettled,
 )
-from sluice.runtime.coordinator.committing.repairs import Repairs, discard
+from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan, OnLost
 from sluice.runtime.errors import FencedError, WaitedTooLongError
@@ -74,7 +75,7 @@ class Settlement:
     plan: JobPlan
     settings: CheckpointSettings
     store: MetadataStore
-    sinks: Mapping[str, SinkCoordinator]
+    sinks: Mapping[str, SerialSink]
     job_uid: str
     attempt_id: int
     repairs: Repairs
@@ -138,7 +139,7 @@ class Settlement:
         limit_s = min(max(self.deadline_s - self.clock(), _PAUSE_S), _FIRST_TRY_S)
         decided = self._decided(record, committed)
         if not decided.entries:
-            progress = follow_all(self._committers, decided, timeout_s=limit_s)
+            progress = self._committers.follow_all(decided, timeout_s=limit_s)
             yield from self._wait(decided, progress, since_s)
             return all(report.outcome is CommitOutcome.COMMITTED for report in progress)
         self.store.make_durable(record.checkpoint_id)  # before its work becomes visible
@@ -256,7 +257,7 @@ class Settlement:
             self.deadline_s += self.clock() - began_s
         if outcome is PublishOutcome.TAKEN:
             # Our new work must not block readers for the rest of this run.
-            discard(self.sinks, replaced.values(), timeout_s=self.settings.call_timeout_s)
+            self.repairs.discard(replaced.values(), timeout_s=self.settings.call_timeout_s)
             self._give_way(record, lost)
         return outcome
 

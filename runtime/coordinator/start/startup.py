@@ -2,8 +2,8 @@
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sluice.runtime.checkpoint.retained_states import KeptStates
 from sluice.runtime.checkpoint.succession import is_taken_over, taken_over
@@ -13,12 +13,16 @@ from sluice.runtime.contracts import (
     PublishOutcome,
     RegionRegistration,
     SinkContext,
-    SinkCoordinator,
     SplitEnumerator,
 )
-from sluice.runtime.coordinator.committing.commit_steps import Steps, by_sink, publish_record
+from sluice.runtime.coordinator.committing.commit_steps import (
+    SharedCommitters,
+    Steps,
+    publish_record,
+)
 from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
-from sluice.runtime.coordinator.policy.assignment import hand_over, recorded
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
+from sluice.runtime.coordinator.policy.assignment import hand_over, recorded, without_topics
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Slot
@@ -75,13 +79,14 @@ class Found:
     kept: KeptStates
 
 
+@dataclass(slots=True, kw_only=True)
 class StartSequence:
     """The start of one run. Runs once, in the thread that starts the coordinator.
 
     Before its fencing record is durable, a start changes nothing remote except its own records
     (`fence-first`). A start that fails its checks changes nothing at all.
 
-    Args:
+    Attributes:
         plan, settings, store, sinks, sources: of the job.
         session: leader session id of this run.
         clock, pause: time; a test's pause may run something else instead.
@@ -95,40 +100,25 @@ class StartSequence:
         registrations: of attempts of earlier runs that still run elsewhere; the caller stops them.
     """
 
-    def __init__(
-        self,
-        *,
-        plan: JobPlan,
-        settings: CheckpointSettings,
-        store: MetadataStore,
-        sinks: Mapping[str, SinkCoordinator],
-        sources: Mapping[str, SplitEnumerator],
-        session: str,
-        clock: Clock,
-        pause: Callable[[float], None],
-        wall_ms: Callable[[], int],
-        repairer: Repairer | None = None,
-        require_known: Callable[[CheckpointRecord], None] = lambda _: None,
-        require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
-        require_leased: Callable[[], None] = lambda: None,
-        registrations: Sequence[RegionRegistration] = (),
-    ) -> None:
-        self._plan = plan
-        self._settings = settings
-        self._store = store
-        self._sinks = sinks
-        self._sources = sources
-        self._session = session
-        self._clock = clock
-        self._pause = pause
-        self._wall_ms = wall_ms
-        self._repairer = repairer
-        self._require_known = require_known
-        self._require_restorable = require_restorable
-        self._require_leased = require_leased
-        self._registrations = registrations
-        self._began_s = clock()
-        self._deadline_s = 0.0
+    plan: JobPlan
+    settings: CheckpointSettings
+    store: MetadataStore
+    sinks: Mapping[str, SerialSink]
+    sources: Mapping[str, SplitEnumerator]
+    session: str
+    clock: Clock
+    pause: Callable[[float], None]
+    wall_ms: Callable[[], int]
+    repairer: Repairer | None = None
+    require_known: Callable[[CheckpointRecord], None] = lambda _: None
+    require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
+    require_leased: Callable[[], None] = lambda: None
+    registrations: Sequence[RegionRegistration] = ()
+    _began_s: float = field(init=False)
+    _deadline_s: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._began_s = self.clock()
 
     def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
         """The whole sequence.
@@ -140,12 +130,12 @@ class StartSequence:
             TransactionLostError, TransactionUnknownError: a decided checkpoint cannot be settled.
             UnreachableError, StorageError: no answer in time.
         """
-        self._deadline_s = self._clock() + timeout_s
+        self._deadline_s = self.clock() + timeout_s
         cluster_ids = self._check()
         history = None
-        if restore_from is not None and not self._store.slots():
+        if restore_from is not None and not self.store.slots():
             raise recovery.refuse_restore((), restore_from)
-        if not self._store.slots() and (yield from self._publish_first()):
+        if not self.store.slots() and (yield from self._publish_first()):
             history = self._read(None)
         # If this start was paused after checkpoint 0, later starts have published: it is not new.
         is_new = history is not None and history.ids == (0,)
@@ -156,19 +146,22 @@ class StartSequence:
             attempt_id, attempt = fencing_record.checkpoint_id, fencing_record.run_attempt
             resume_id = fencing_record.restored_from or 0
         record = self._record_at(history, resume_id)
-        kept = KeptStates.read(self._store)
+        kept = KeptStates.read(self.store)
         kept.note(record)  # an older run may have retired it since, with what it knew before
-        if is_taken_over(self._store, session=self._session, last=attempt_id):
+        if is_taken_over(self.store, session=self.session, last=attempt_id):
             # We would take that run's lease, and our sweep would not know its states.
             raise taken_over(attempt_id + 1)
         self._claim(history.newest.job_uid, attempt_id)
         yield from self._settle(history, attempt_id, kept)
-        self._abort(recovery.left_open(self._registrations, history, self._plan))
+        self._abort(recovery.left_open(self.registrations, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
-            self._store.mark_superseded(checkpoint_id, by=attempt_id)
+            self.store.mark_superseded(checkpoint_id, by=attempt_id)
+        whole, record = record, without_topics(record, self.plan.forgotten)
+        if record != whole:
+            log.warning("positions are given up: %s", _given_up(whole, self.plan.forgotten))
         if not is_new:
             self._restore(record)
-        regions, assignment = redistributed(record, self._plan, attempt_id=attempt_id)
+        regions, assignment = redistributed(record, self.plan, attempt_id=attempt_id)
         if assignment != recorded(record):
             log.warning(
                 "splits are redistributed: regions=%d before=%d assignment_version=%d",
@@ -176,7 +169,7 @@ class StartSequence:
                 len(record.regions),
                 assignment.version,
             )
-        if is_taken_over(self._store, session=self._session, last=attempt_id):
+        if is_taken_over(self.store, session=self.session, last=attempt_id):
             # This start has waited for a broker; it must not announce its address any more.
             raise taken_over(attempt_id + 1)
         return Found(
@@ -193,19 +186,19 @@ class StartSequence:
     # --- checks: nothing is changed ---------------------------------------------------------------
 
     def _left_s(self) -> float:
-        left_s = self._deadline_s - self._clock()
+        left_s = self._deadline_s - self.clock()
         if left_s <= 0:
-            waited_s = self._clock() - self._began_s
+            waited_s = self.clock() - self._began_s
             raise WaitedTooLongError(
                 "the job could not start in time",
-                {"job": self._plan.name, "store": self._store.uri, "waited_s": round(waited_s, 1)},
+                {"job": self.plan.name, "store": self.store.uri, "waited_s": round(waited_s, 1)},
                 "Find in the log what did not answer, then start the job again. Nothing is lost.",
             )
         return left_s
 
     def _check(self) -> tuple[str, ...]:
-        found = set(self._plan.cluster_ids)
-        for sink in self._sinks.values():
+        found = set(self.plan.cluster_ids)
+        for sink in self.sinks.values():
             facts = sink.check(timeout_s=min(self._left_s(), _CHECK_S))
             if "cluster_id" in facts:
                 found.add(facts["cluster_id"])
@@ -216,14 +209,14 @@ class StartSequence:
         slots = None
         while slots is None:
             self._left_s()
-            ids = self._store.slots()
+            ids = self.store.slots()
             slots = self._newest_of(ids, restore_from)
         return History(ids=tuple(ids), slots=tuple(slots))
 
     def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Slot] | None:
         """Newest first, down to the newest marked decision; None if a slot has vanished."""
         slots: list[Slot] = []
-        fenced = self._store.known_fencing_records()
+        fenced = self.store.known_fencing_records()
         for checkpoint_id in reversed(ids):
             # The newest fencing record says where to resume; the older ones are not needed.
             is_older = checkpoint_id in fenced and any(
@@ -240,7 +233,7 @@ class StartSequence:
                 is_in_force = slot.is_committed and not slot.is_superseded and not is_left
                 if is_in_force and is_far_enough:
                     break
-            elif not self._store.is_committed(checkpoint_id):
+            elif not self.store.is_committed(checkpoint_id):
                 return None  # retired with its marker; a damaged record that is skipped has one
         return slots
 
@@ -248,9 +241,9 @@ class StartSequence:
         """A slot with its markers. A start from an older checkpoint can skip a damaged record that
         is committed. An uncommitted one cannot be settled, and stops the start."""
         try:
-            record = self._store.read(checkpoint_id)
+            record = self.store.read(checkpoint_id)
         except DamagedCheckpointError:
-            if not (skip_damaged and self._store.is_committed(checkpoint_id)):
+            if not (skip_damaged and self.store.is_committed(checkpoint_id)):
                 raise
             log.warning("damaged checkpoint is skipped: checkpoint_id=%d", checkpoint_id)
             return None
@@ -259,18 +252,18 @@ class StartSequence:
         is_decided = record.verdict is Verdict.DECIDED
         return Slot(
             record=record,
-            is_committed=is_decided and self._store.is_committed(checkpoint_id),
-            is_superseded=is_decided and self._store.is_superseded(checkpoint_id),
+            is_committed=is_decided and self.store.is_committed(checkpoint_id),
+            is_superseded=is_decided and self.store.is_superseded(checkpoint_id),
         )
 
     def _record_at(self, history: History, checkpoint_id: int) -> CheckpointRecord:
         found = next((p.record for p in history.slots if p.checkpoint_id == checkpoint_id), None)
         if found is None:
-            found = self._store.read(checkpoint_id)
+            found = self.store.read(checkpoint_id)
         if found is None:
             raise StorageError(
                 "the checkpoint to start from has vanished",
-                {"store": self._store.uri, "checkpoint_id": checkpoint_id},
+                {"store": self.store.uri, "checkpoint_id": checkpoint_id},
                 "Start from an older checkpoint; another program deletes files in the directory.",
             )
         return found
@@ -281,14 +274,14 @@ class StartSequence:
         """Publish checkpoint 0 of a new job; False if another start has published it."""
         starts = {
             source_id: source.resolve_start(timeout_s=self._left_s())
-            for source_id, source in self._sources.items()
+            for source_id, source in self.sources.items()
         }
         record = recovery.first_record(
-            self._plan,
-            recovery.first_regions(self._plan, starts),
+            self.plan,
+            recovery.first_regions(self.plan, starts),
             job_uid=str(uuid.uuid4()),
-            session=self._session,
-            now_ms=self._wall_ms(),
+            session=self.session,
+            now_ms=self.wall_ms(),
         )
         yield "before-first"
         try:
@@ -302,12 +295,12 @@ class StartSequence:
 
     def _publish(self, record: CheckpointRecord) -> Steps[PublishOutcome]:
         while True:
-            limit_s = min(self._left_s(), self._settings.call_timeout_s)
-            outcome = publish_record(self._store, record, timeout_s=limit_s)
+            limit_s = min(self._left_s(), self.settings.call_timeout_s)
+            outcome = publish_record(self.store, record, timeout_s=limit_s)
             if outcome is not PublishOutcome.UNKNOWN:
                 return outcome
             yield "publish-retry"
-            self._pause(_PAUSE_S)
+            self.pause(_PAUSE_S)
 
     def _resume_point(self, restore_from: int | None) -> tuple[History, int]:
         """The slots, and the checkpoint to resume from. A ``restore_from`` applies once: if a
@@ -339,23 +332,23 @@ class StartSequence:
             self._verify(record, recovery.to_settle(history))
             if resume_id == restore_from:
                 # Once a fencing record names it, every later start would fail the same way.
-                self._require_restorable(record)
-                self._restore(record)
+                self.require_restorable(record)
+                self._restore(without_topics(record, self.plan.forgotten))
             fencing_record = recovery.fencing_record_of(
                 history,
-                self._plan,
-                session=self._session,
+                self.plan,
+                session=self.session,
                 resume_id=resume_id,
                 restore_from=restore_from,
-                fenced=self._store.known_fencing_records(),
-                now_ms=self._wall_ms(),
+                fenced=self.store.known_fencing_records(),
+                now_ms=self.wall_ms(),
             )
-            if resume_id == restore_from and self._store.read(resume_id) is None:
+            if resume_id == restore_from and self.store.read(resume_id) is None:
                 continue  # a running job has retired it: the next reading refuses it
             yield "before-fencing"
             outcome = yield from self._publish(fencing_record)
             yield "after-fencing"
-            is_last = max(self._store.slots()) == fencing_record.checkpoint_id
+            is_last = max(self.store.slots()) == fencing_record.checkpoint_id
             if outcome is PublishOutcome.OURS and is_last:
                 log.info(
                     "fencing record published: checkpoint_id=%d restored_from=%d run_attempt=%d",
@@ -370,15 +363,15 @@ class StartSequence:
         open_ids = {record.checkpoint_id for record in to_settle}
         for record in (resumed, *to_settle):
             is_settled = record.checkpoint_id not in open_ids
-            sink_ids = self._sinks.keys()
+            sink_ids = self.sinks.keys()
             recovery.verify_same_job(
                 record,
-                self._plan,
+                self.plan,
                 sink_ids,
                 is_settled=is_settled,
                 stateless=self._stateless(record),
             )
-            self._require_known(record)
+            self.require_known(record)
             hand_over(record.regions, recorded(record))  # raises if they do not fit
 
     def _stateless(self, record: CheckpointRecord) -> set[str]:
@@ -390,52 +383,52 @@ class StartSequence:
             if (state := region.state) is not None
             and not (state.operators or state.files)
             and state.location
-            and self._store.is_empty(state.location)
+            and self.store.is_empty(state.location)
         }
 
     # --- after the fencing record -----------------------------------------------------------------
 
     def _claim(self, job_uid: str, attempt_id: int) -> None:
-        for operator_id, sink in self._sinks.items():
+        for operator_id, sink in self.sinks.items():
             context = SinkContext(
                 job_uid=job_uid,
-                job_name=self._plan.name,
+                job_name=self.plan.name,
                 operator_id=operator_id,
-                checkpoint_uri=self._store.uri,
-                leader_session_id=self._session,
+                checkpoint_uri=self.store.uri,
+                leader_session_id=self.session,
                 attempt_id=attempt_id,
             )
             # Watching another job's lease takes three renewals, even if the start has less time.
-            watch_s = 4 * self._settings.renew_interval_s
+            watch_s = 4 * self.settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
     def _settle(self, history: History, attempt_id: int, kept: KeptStates) -> Steps[None]:
         job_uid = history.newest.job_uid
         settlement = Settlement(
-            plan=self._plan,
-            settings=self._settings,
-            store=self._store,
-            sinks=self._sinks,
+            plan=self.plan,
+            settings=self.settings,
+            store=self.store,
+            sinks=self.sinks,
             job_uid=job_uid,
             attempt_id=attempt_id,
             repairs=Repairs(
-                self._repairer,
-                self._store,
-                sinks=self._sinks,
-                sources=self._sources,
-                session=self._session,
+                repairer=self.repairer,
+                store=self.store,
+                sinks=self.sinks,
+                sources=self.sources,
+                session=self.session,
                 job_uid=job_uid,
                 attempt_id=attempt_id,
-                timeout_s=self._settings.settle_timeout_s,
+                timeout_s=self.settings.settle_timeout_s,
                 is_taken_over=lambda: is_taken_over(
-                    self._store, session=self._session, last=attempt_id
+                    self.store, session=self.session, last=attempt_id
                 ),
             ),
-            clock=self._clock,
-            pause=self._pause,
+            clock=self.clock,
+            pause=self.pause,
             deadline_s=self._deadline_s,
             kept=kept,
-            require_leased=self._require_leased,
+            require_leased=self.require_leased,
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s
@@ -443,16 +436,24 @@ class StartSequence:
     def _abort(self, left: Sequence[StateEntry]) -> None:
         """Abort open work before the first decision of this run: else it blocks readers
         (`abort-before-skip`). The sweep finds the rest by its attempt."""
-        for operator_id, positions in by_sink(self._sinks, left).items():
+        committers = SharedCommitters(self.sinks, self.plan)
+        for operator_id, positions in committers.positions(left).items():
             mine = [left[position] for position in positions]
-            timeout_s = min(self._left_s(), self._settings.call_timeout_s)
-            for report in self._sinks[operator_id].committer.abort(mine, timeout_s=timeout_s):
+            timeout_s = min(self._left_s(), self.settings.call_timeout_s)
+            reports = committers.of(operator_id).abort(mine, timeout_s=timeout_s)
+            for report in reports.values():
                 log.info("aborted open work of an earlier run: outcome=%s", report.outcome.value)
 
     def _restore(self, record: CheckpointRecord) -> None:
-        for source_id, source in self._sources.items():
+        for source_id, source in self.sources.items():
             positions = _positions(record, source_id)
             source.restore(positions, timeout_s=self._left_s())
+
+
+def _given_up(record: CheckpointRecord, forgotten: Collection[tuple[str, str]]) -> str:
+    splits = (split for region in record.regions for split in region.splits)
+    given_up = (split for split in splits if split.key[:2] in forgotten)
+    return " ".join(f"{split.name}={split.end_offset}" for split in given_up)
 
 
 def _positions(record: CheckpointRecord, source_id: str) -> list[SplitRange]:

@@ -1,38 +1,40 @@
 """A real HDFS (one NameNode, one DataNode) as plain JVM processes: for tests and first steps."""
 
-import shutil
-import subprocess
-import tempfile
+import http.client
+import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from sluice.runtime.embedded.cache import require_directory
+from sluice.runtime.embedded.embedded_server import CONSOLE_LOGGING, EmbeddedServer
 from sluice.runtime.embedded.hdfs.hdfs_site import (
-    LOGGING,
     HdfsPorts,
     is_formatted,
     render,
     site_properties,
 )
-from sluice.runtime.embedded.hdfs.hdfs_state import takes_files
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
-    Report,
     fetch,
     pinned_checksums,
     pyspark_jars,
-    report_to_stderr,
 )
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports, require_free
 from sluice.runtime.embedded.process import Identity, ServerProcess, ServerSpec
-from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S, StartTimeout
+from sluice.runtime.embedded.start_timeout import StartTimeout
 from sluice.runtime.errors import MissingRequirementError
 
-__all__ = ["HDFS_VERSION", "QUICK_START", "EmbeddedHdfs", "hdfs_class_path", "hdfs_jars"]
+__all__ = [
+    "HDFS_VERSION",
+    "QUICK_START",
+    "EmbeddedHdfs",
+    "hdfs_class_path",
+    "hdfs_jars",
+    "takes_files",
+]
 
 HDFS_VERSION = "3.5.0"
 _NAME = f"HDFS {HDFS_VERSION}"
@@ -42,12 +44,14 @@ _SHIPPED = ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j", "slf
 _LOGGING_JARS = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
 _OPENED = "--add-opens=java.base/java.lang=ALL-UNNAMED"
 _POLL_S = 0.05
+_ANSWER_S = 5.0
+_STATE = "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
 
 QUICK_START: Sequence[str] = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """JVM options for a short start and a small footprint; not for millions of files."""
 
 
-def hdfs_jars(*, report: Report = report_to_stderr) -> Path:
+def hdfs_jars() -> Path:
     """Directory with the servers' jar, downloaded at a user's first call.
 
     It holds the real NameNode and DataNode; PySpark ships the rest of the class path.
@@ -64,18 +68,18 @@ def hdfs_jars(*, report: Report = report_to_stderr) -> Path:
         ),
         checksums=pinned_checksums(f"hdfs-{HDFS_VERSION}"),
     )
-    return fetch(bundle, report=report)
+    return fetch(bundle)
 
 
-def hdfs_class_path(*, report: Report = report_to_stderr) -> tuple[Path, ...]:
+def hdfs_class_path() -> tuple[Path, ...]:
     """The class path of both servers: the downloaded jar, and PySpark's Hadoop and logging."""
     shipped = [
         jar for stem in (*_SHIPPED, *_LOGGING_JARS) for jar in pyspark_jars().glob(f"{stem}-[0-9]*")
     ]
-    return (*hdfs_jars(report=report).glob("*.jar"), *shipped)
+    return (*hdfs_jars().glob("*.jar"), *shipped)
 
 
-class EmbeddedHdfs:
+class EmbeddedHdfs(EmbeddedServer):
     """A NameNode and a DataNode on 127.0.0.1; used by one thread.
 
     They die with the process that started them, however it ends, unless ``detached``. `stop` and
@@ -87,7 +91,6 @@ class EmbeddedHdfs:
         port: of the NameNode; None: any free one, kept over restarts.
         web_port: of its web pages and WebHDFS; None: any free one, kept over restarts.
         settings: Hadoop properties that override the defaults.
-        jvm_options: heap and compiler settings of each server.
         detached: they keep running after this process ends.
     """
 
@@ -98,16 +101,13 @@ class EmbeddedHdfs:
         port: int | None = None,
         web_port: int | None = None,
         settings: Mapping[str, str] | None = None,
-        jvm_options: Sequence[str] = QUICK_START,
         detached: bool = False,
     ) -> None:
-        self._data_dir = data_dir
+        super().__init__(_NAME, data_dir)
         self._port = port
         self._web_port = web_port
         self._settings = dict(settings or {})
-        self._jvm_options = tuple(jvm_options)
         self._detached = detached
-        self._scratch: Path | None = None
         self._ports: HdfsPorts | None = None
         self.name_node: ServerProcess | None = None
         self.data_node: ServerProcess | None = None
@@ -169,20 +169,8 @@ class EmbeddedHdfs:
 
     def close(self) -> None:
         """Stop, and delete the data of a temporary directory."""
-        self.stop()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch = self._ports = self.name_node = self.data_node = None
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
+        self._ports = self.name_node = self.data_node = None
 
     def _known_ports(self) -> HdfsPorts:
         if self._ports is None:
@@ -190,13 +178,6 @@ class EmbeddedHdfs:
                 "the embedded HDFS has no ports before its first start", {}, "Start it."
             )
         return self._ports
-
-    def _directory(self) -> Path:
-        if self._data_dir is not None:
-            return require_directory(self._data_dir)
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="sluice-hdfs-"))
-        return self._scratch
 
     def _prepare(self) -> tuple[ServerProcess, ServerProcess]:
         """Choose ports, write the configuration, format a new data directory."""
@@ -208,12 +189,10 @@ class EmbeddedHdfs:
         site = site_properties(ports=ports, data_dir=data_dir, overrides=self._settings)
         conf = _write_configuration(directory, site)
         class_path = ":".join(map(str, [conf, *jars]))
-        temporary = directory / "tmp"  # ports of both web servers, also after a kill
-        temporary.mkdir(exist_ok=True)
-        options = (*self._jvm_options, _OPENED, f"-Djava.io.tmpdir={temporary}")
+        options = (*QUICK_START, _OPENED, f"-Djava.io.tmpdir={self._temporary()}")
         jvm = (str(java.executable), *options, "-cp", class_path)
         if not is_formatted(data_dir):
-            _format(jvm, directory)
+            self._format([*jvm, _NAME_NODE, "-format", "-nonInteractive", "-force"])
         self._ports = ports
         return (
             self._server("NameNode", (*jvm, _NAME_NODE), "NameNode RPC up at"),
@@ -264,21 +243,23 @@ def _write_configuration(directory: Path, site: Mapping[str, str]) -> Path:
     # hdfs-default.xml overrides core-site.xml, so both files have the same settings.
     for name in ("core-site.xml", "hdfs-site.xml"):
         (conf / name).write_text(render(site), encoding="utf-8")
-    (conf / "log4j2.properties").write_text(LOGGING, encoding="ascii")
+    (conf / "log4j2.properties").write_text(CONSOLE_LOGGING, encoding="ascii")
     return conf
 
 
-def _format(jvm: Sequence[str], directory: Path) -> None:
-    answer = subprocess.run(
-        [*jvm, _NAME_NODE, "-format", "-nonInteractive", "-force"],
-        capture_output=True,
-        text=True,
-        timeout=FORMAT_TIMEOUT_S,
-        check=False,
-    )
-    if answer.returncode:
-        raise MissingRequirementError(
-            f"{_NAME} could not format its data directory",
-            {"directory": directory, "answer": (answer.stdout + answer.stderr)[-2000:]},
-            "Check that the directory is writable, and empty or an HDFS's own.",
-        )
+def takes_files(host: str, web_port: int) -> bool:
+    """Whether safe mode is over and a DataNode has reported its disk.
+
+    A restarted NameNode answers long before: it waits for the report of its blocks.
+    """
+    # Not urllib: a proxy in the environment does not apply to this machine.
+    connection = http.client.HTTPConnection(host, web_port, timeout=_ANSWER_S)
+    try:
+        connection.request("GET", _STATE)
+        (state,) = json.loads(connection.getresponse().read())["beans"]
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return False
+    finally:
+        connection.close()
+    operational = state["FSState"] == "Operational"
+    return bool(operational and state["NumLiveDataNodes"] > 0 and state["CapacityTotal"] > 0)

@@ -7,17 +7,7 @@ from xml.sax.saxutils import escape
 
 from sluice.runtime.embedded.ports import HOST
 
-__all__ = ["LOGGING", "HdfsPorts", "is_formatted", "render", "site_properties"]
-
-LOGGING = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = [%d] %p %m (%c)%n
-rootLogger.level = info
-rootLogger.appenderRef.console.ref = console
-"""
+__all__ = ["HdfsPorts", "is_formatted", "render", "site_properties"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

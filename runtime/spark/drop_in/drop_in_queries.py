@@ -20,6 +20,7 @@ from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError, FencedError
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.json_values import to_json
 from sluice.runtime.service.drop_in_client import REGION, DropInMessage
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, active_query, find_query
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
@@ -117,7 +118,7 @@ class DropInQueries:
         message = DropInMessage.of(call, payload)
         if call == "begin":
             run = self._begin(message.format_name, message.location, message.options)
-            return run.began.for_tasks(run.active.run_id).to_json()
+            return to_json(run.began.for_tasks(run.active.run_id))
         found = self._runs.get(message.location)
         if found is None or found.active.run_id != message.run_id:
             raise FencedError(

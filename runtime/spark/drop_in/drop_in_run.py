@@ -112,6 +112,7 @@ class DropInRun:
                     leader_session_id=started.session,
                     address=service.address,
                     attempt_id=started.attempt_id,
+                    job_uid=started.job_uid,
                 ),
                 is_newest=partial(has_last_record, store, session=started.session),
             )

@@ -21,7 +21,7 @@ from sluice.runtime.errors import ConfigError, FencedError, IllegalTransitionErr
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.model.timestamps import earliest
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.drop_in_client import REGION, DropInClient, QueryRun
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.spark.tasks.region_tasks import BATCH_ID
@@ -109,7 +109,7 @@ class DropInStreamWriter(DataSourceStreamArrowWriter):
         factory: WriterFactory = pickle.loads(self._run.writer_factory)  # by `DropInQueries`
         writer = factory.open(scope, coordinator)
         committables = _write_all(writer, iterator)
-        freeze_once()
+        tidy_after_task()
         return _PreCommitted(
             self._run.run_id, self._run.attempt_id, committables, writer.decide_by_s
         )

@@ -4,10 +4,11 @@ Spark's Python processes import PySpark from ``pyspark.zip``, and each of them c
 again. If the same PySpark is also installed unpacked, the tasks' daemon uses that. It imports the
 modules that every task needs once, before it forks the workers.
 
-A region's source has processes of its own that cannot use this daemon. One plans the source and one
-plans its reads, both forked by Spark's daemons. One polls for barriers all the time; Spark fails
-the query if it has not called back within 10 s. Each attempt of a region begins with them, so
-``quick_python/sitecustomize.py`` prepares them the same way.
+A source has processes of its own that cannot use this daemon. One plans the source and one plans
+its reads, both forked by Spark's daemons. One polls for offsets all the time; Spark fails the query
+if it has not called back within 10 s. ``quick_python/sitecustomize.py`` prepares them the same way.
+Each attempt of a region begins with all three, so their daemons import its modules once. A drop-in
+query plans once, so its planners end, and return their memory, instead of waiting idle.
 
 If a task is cancelled while it requests a worker, Spark replaces the daemon, and the end of the
 daemon ends all its workers. Regions without any fault lost their tasks that way. So a worker that
@@ -26,10 +27,11 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
-from sluice.runtime.process.gc_freeze import freeze_lasting
+from sluice.runtime.process.worker_memory import freeze_lasting
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "PLAN_ONCE",
     "import_ahead",
     "leave_archives",
     "main",
@@ -45,6 +47,9 @@ _TASK_RUNNER = "pyspark.worker"
 # pyarrow imports pandas with its first array, if pandas is installed.
 _SPARKS_DAEMON = "pyspark.daemon"
 _PLANNERS = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
+PLAN_ONCE = "SLUICE_PLAN_ONCE"
+"""Variable of the environment: planners end after their answer."""
+
 _UNPREPARED = "SLUICE_UNPREPARED"
 _AHEAD = (
     _TASK_RUNNER,
@@ -121,12 +126,29 @@ def prepare(command: Sequence[str]) -> None:
         return
     leave_archives()
     is_planner = named[0] == _SPARKS_DAEMON and named[-1] in _PLANNERS
-    if is_planner and _UNPREPARED not in os.environ:
+    if is_planner and PLAN_ONCE in os.environ:
+        _refuse_reuse()
+    elif is_planner and _UNPREPARED not in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Spark sets it for tasks: avoids a thread
         _import_all(_FOR_PLANNERS)
         if not _is_single_threaded():  # it will fork, see `main`
             os.environ[_UNPREPARED] = "1"
             os.execv(sys.executable, words)
+
+
+def _refuse_reuse() -> None:
+    """Let each planner that this process forks answer that Spark must not use it again."""
+    from pyspark.serializers import SpecialLengths
+    from pyspark.sql.worker import utils
+
+    names = vars(utils)
+    write: Callable[[int, BinaryIO], None] = names["write_int"]
+
+    def write_int(value: int, answer: BinaryIO) -> None:
+        is_last = value == SpecialLengths.END_OF_STREAM
+        write(SpecialLengths.END_OF_DATA_SECTION if is_last else value, answer)
+
+    names["write_int"] = write_int
 
 
 def leave_archives() -> None:

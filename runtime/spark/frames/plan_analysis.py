@@ -10,14 +10,7 @@ from sluice.runtime.contracts import FrameSink
 from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model.output_modes import COMPLETE
-from sluice.runtime.spark.frames.plan_steps import (
-    initial_states,
-    is_stateful,
-    modules_needed,
-    repeats_whole_result,
-    streams_read,
-    unrepeatable_below_state,
-)
+from sluice.runtime.spark.frames.plan_steps import PlanSteps
 from sluice.runtime.spark.frames.pruning import columns_read, kept_by
 from sluice.runtime.spark.frames.region_frames import (
     chained_schema,
@@ -67,7 +60,8 @@ def analyse_plan(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
         return PlanAnalysis(keeps_state=False)
     probe = probe_for(pipeline.source.schema_ddl())
     frame = transformed(source_frame(spark, probe).load(), pipeline)
-    read = streams_read(frame)
+    steps = PlanSteps(frame)
+    read = steps.streams_read
     if not read:
         raise ConfigError(
             "a transform returns rows that do not come from its source",
@@ -82,17 +76,16 @@ def analyse_plan(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
             "Make the other stream a source of the job, or select the columns twice from one read: "
             "a pipeline has one source, and a checkpoint one position of it.",
         )
-    _require_own_state(pipeline, frame)
-    _require_repeatable(pipeline, frame)
+    _require_own_state(pipeline, steps)
+    _require_repeatable(pipeline, steps)
     _check_files(pipeline, frame)
-    keeps_state = is_stateful(frame)
-    if not keeps_state:
+    if not steps.keeps_state:
         _require_nothing_whole(pipeline)
     return PlanAnalysis(
-        keeps_state=keeps_state,
-        repeats_result=repeats_whole_result(frame),
+        keeps_state=steps.keeps_state,
+        repeats_result=steps.repeats_whole_result,
         columns=columns_read(kept_by(frame, pipeline.sinks)),
-        modules=modules_needed(frame),
+        modules=steps.modules_needed,
     )
 
 
@@ -131,10 +124,10 @@ def _warn_of_replays(pipeline: Pipeline) -> None:
         )
 
 
-def _require_repeatable(pipeline: Pipeline, frame: DataFrame) -> None:
+def _require_repeatable(pipeline: Pipeline, steps: PlanSteps) -> None:
     """If Spark has not committed the state of a decided batch, it replays the batch
     (`stateful-replay`). The replay must bring the same rows to the state."""
-    found = unrepeatable_below_state(frame)
+    found = steps.unrepeatable_below_state
     if found:
         raise ConfigError(
             "a nondeterministic expression feeds a state",
@@ -146,10 +139,10 @@ def _require_repeatable(pipeline: Pipeline, frame: DataFrame) -> None:
         )
 
 
-def _require_own_state(pipeline: Pipeline, frame: DataFrame) -> None:
+def _require_own_state(pipeline: Pipeline, steps: PlanSteps) -> None:
     """The first batch of a region's first attempt is no epoch: it reads nothing, and runs into
     ``noop``. Rows that a function returns there for its initial state would be lost."""
-    found = initial_states(frame)
+    found = steps.initial_states
     if found:
         raise ConfigError(
             "a state has initial values",

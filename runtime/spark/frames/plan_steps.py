@@ -8,24 +8,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-__all__ = [
-    "Step",
-    "Steps",
-    "begins_with_state",
-    "changes_with_records_alone",
-    "initial_states",
-    "is_stateful",
-    "keeps_state",
-    "modules_for",
-    "modules_needed",
-    "repeats_whole_result",
-    "streams_read",
-    "unrepeatable_below_state",
-    "unrepeatable_in",
-]
+__all__ = ["PlanSteps"]
 
-Step = Any
-"""A logical operator of Spark's."""
+_Step = Any  # a logical operator of Spark's
 
 _WITH = "WithCTE"
 _NAMED = "CTERelationRef"
@@ -81,24 +66,63 @@ _BY_PROTOBUF = "TransformWithStateInPySpark"
 _PROTOBUF = "google.protobuf"
 
 
-class Steps:
+class PlanSteps:
     """The steps of one frame's plan, as Spark runs them: a query named by a ``WITH`` is part of the
     plan at each use of its name, and nowhere else. Driver."""
 
     def __init__(self, frame: DataFrame) -> None:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark has no public way
-        self._root = plan
-        self._named: dict[int, Step] = {}
+        self._named: dict[int, _Step] = {}
+        # The steps of the stream, from the last one to the sources; their kinds; the stateful ones.
+        self._steps = list(self._below(plan, only_streaming=True))
+        self._kinds = [str(step.nodeName()) for step in self._steps]
+        self._states = [step for step in self._steps if _keeps_state(step)]
 
-    def streaming(self) -> Iterator[Step]:
-        """The steps of a stream, from the last one to the sources."""
-        return self._below(self._root, only_streaming=True)
+    @property
+    def streams_read(self) -> tuple[str, ...]:
+        """The format of every stream that the frame reads, with repetitions."""
+        leaves = (step for step in self._steps if step.children().isEmpty())
+        return tuple(str(leaf.sourceName()) for leaf in leaves)
 
-    def below(self, step: Step) -> Iterator[Step]:
-        """All steps below one of them, including tables; call it after `streaming`."""
-        return (each for child in _all(step.children()) for each in self._below(child))
+    @property
+    def keeps_state(self) -> bool:
+        """Whether Spark keeps state for the frame between two batches."""
+        return bool(self._states)
 
-    def _below(self, step: Step, *, only_streaming: bool = False) -> Iterator[Step]:
+    @property
+    def repeats_whole_result(self) -> bool:
+        """Whether a state's whole result, as in complete mode, stays the same without records."""
+        kinds = {str(step.nodeName()) for step in self._states}
+        return bool(kinds) and kinds <= _TIMELESS
+
+    @property
+    def modules_needed(self) -> tuple[str, ...]:
+        """Modules that Spark's Python processes import for the steps, and that are installed with
+        neither PySpark nor Sluice."""
+        return (_PROTOBUF,) if _BY_PROTOBUF in self._kinds else ()
+
+    @property
+    def initial_states(self) -> tuple[str, ...]:
+        """The steps with an initial state, by Spark's names."""
+        kinds = zip(self._kinds, self._steps, strict=True)
+        return tuple(kind for kind, step in kinds if kind in _BEGINNING and step.hasInitialState())
+
+    @property
+    def unrepeatable_below_state(self) -> tuple[str, ...]:
+        """Expressions below a state that may return another value when the same rows are read
+        again.
+
+        These are random numbers, functions that are declared nondeterministic, and functions of a
+        row's position in its task. Aggregates are excluded: `first` or `collect_list` choose among
+        the rows. If there is another state above, a replay may choose other rows
+        (docs/guide/functions.md).
+        """
+        children = (child for state in self._states for child in _all(state.children()))
+        below = (step for child in children for step in self._below(child))
+        return tuple(dict.fromkeys(found for step in below for found in _unrepeatable_in(step)))
+
+    def _below(self, step: _Step, *, only_streaming: bool = False) -> Iterator[_Step]:
+        """A step and all below it, including tables."""
         if only_streaming and not step.isStreaming():
             return
         name = step.nodeName()
@@ -114,39 +138,13 @@ class Steps:
             yield from self._below(each, only_streaming=only_streaming)
 
 
-def keeps_state(step: Step) -> bool:
-    """Whether Spark keeps state for a step of a stream between two batches."""
+def _keeps_state(step: _Step) -> bool:
     if step.nodeName() == _JOIN:  # a stream joined with a table keeps no state
-        streams = [child for child in _all(step.children()) if child.isStreaming()]
-        return len(streams) > 1
+        return sum(bool(child.isStreaming()) for child in _all(step.children())) > 1
     return str(step.nodeName()) not in _STATELESS
 
 
-def changes_with_records_alone(step: Step) -> bool:
-    """Whether the whole result of a stateful step, as in complete mode, changes only if records
-    arrive."""
-    return str(step.nodeName()) in _TIMELESS
-
-
-def modules_for(step: Step) -> Iterator[str]:
-    """Modules that Spark's Python processes import for a step of a stream, and that are installed
-    with neither PySpark nor Sluice."""
-    if step.nodeName() == _BY_PROTOBUF:
-        yield _PROTOBUF
-
-
-def begins_with_state(step: Step) -> bool:
-    """Whether a step of a stream has an initial state."""
-    return str(step.nodeName()) in _BEGINNING and bool(step.hasInitialState())
-
-
-def unrepeatable_in(step: Step) -> Iterator[str]:
-    """Expressions of a step that may return another value when the same rows are read again.
-
-    These are random numbers, functions that are declared nondeterministic, and functions of a row's
-    position in its task. Aggregates are excluded: `first` or `collect_list` choose among the rows.
-    If there is another state above, a replay may choose other rows (docs/guide/functions.md).
-    """
+def _unrepeatable_in(step: _Step) -> Iterator[str]:
     if step.nodeName() == _SAMPLE:
         yield _SAMPLE.lower()
     for expression in _all(step.expressions()):
@@ -165,41 +163,3 @@ def _unrepeatable(expression: Any) -> Iterator[str]:  # noqa: ANN401 - a py4j ob
 
 def _all(sequence: Any) -> Iterator[Any]:  # noqa: ANN401 - a Scala sequence
     return (sequence.apply(at) for at in range(sequence.size()))
-
-
-def streams_read(frame: DataFrame) -> tuple[str, ...]:
-    """The format of every stream that a frame reads, with repetitions."""
-    leaves = (step for step in Steps(frame).streaming() if step.children().isEmpty())
-    return tuple(str(leaf.sourceName()) for leaf in leaves)
-
-
-def is_stateful(frame: DataFrame) -> bool:
-    """Whether a streaming frame keeps state; decided on its analyzed plan, before it starts."""
-    return any(keeps_state(step) for step in Steps(frame).streaming())
-
-
-def repeats_whole_result(frame: DataFrame) -> bool:
-    """Whether a state's whole result, as in complete mode, stays the same without records."""
-    states = [step for step in Steps(frame).streaming() if keeps_state(step)]
-    return bool(states) and all(changes_with_records_alone(step) for step in states)
-
-
-def modules_needed(frame: DataFrame) -> tuple[str, ...]:
-    """Modules that the frame's steps need in addition to PySpark's own."""
-    found = (name for step in Steps(frame).streaming() for name in modules_for(step))
-    return tuple(dict.fromkeys(found))
-
-
-def initial_states(frame: DataFrame) -> tuple[str, ...]:
-    """The steps with an initial state, by Spark's names."""
-    return tuple(
-        str(step.nodeName()) for step in Steps(frame).streaming() if begins_with_state(step)
-    )
-
-
-def unrepeatable_below_state(frame: DataFrame) -> tuple[str, ...]:
-    """Expressions below a state that may return another value in a replay."""
-    steps = Steps(frame)
-    states = [step for step in steps.streaming() if keeps_state(step)]
-    below = (step for state in states for step in steps.below(state))
-    return tuple(dict.fromkeys(found for step in below for found in unrepeatable_in(step)))

@@ -23,7 +23,7 @@ from sluice.runtime.errors import UnreachableError
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.model import offsets
 from sluice.runtime.model.splits import Barrier, SplitRange
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.tasks.region_tasks import Chain
 
@@ -202,7 +202,7 @@ class JobStreamReader(DataSourceStreamReader):
         chained region also write (`CopyRanges`)."""
         checkpoint_id, splits = partition.value
         yield from self._plan.ranges.run(checkpoint_id, splits)
-        freeze_once()
+        tidy_after_task()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_plan": self._plan}  # a task opens no connection to the coordinator

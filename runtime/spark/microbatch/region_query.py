@@ -1,5 +1,6 @@
 """One region of a Job as one Spark streaming query."""
 
+import datetime as dt
 import logging
 import threading
 import time
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.contracts import Coordinator, FrameWriter, OpenWork, RegionRegistration
-from sluice.runtime.errors import FencedError, StreamError
+from sluice.runtime.errors import DeliveryError, FencedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import DropBudget, drops_after
 from sluice.runtime.functions.function_run import (
@@ -23,7 +24,7 @@ from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange, ranges_text
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
@@ -33,6 +34,7 @@ from sluice.runtime.spark.microbatch.query_end import await_commit_log, logs_out
 from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.microbatch.stateful_batches import (
     ReplayProgress,
+    late_rows,
     repeats_its_result,
     tasks_done,
     wants_another,
@@ -65,6 +67,7 @@ class RegionSpec:
         operator_states: in the record that this attempt begins with.
         event_times: the event time of its records, if a sink needs it.
         functions: of a chained region.
+        frame_name: name of the transform, for its counts.
         drops: bounds the records that its batches may drop; None: none.
         outage_timeout_s: how long a batch may wait for an unreachable file system. The query's
             stop has to wait as long.
@@ -81,6 +84,7 @@ class RegionSpec:
     operator_states: tuple[StateEntry, ...] = ()
     event_times: EventTimes | None = None
     functions: tuple[ChainedFunction, ...] = ()
+    frame_name: str = ""
     drops: DropBudget | None = None
     outage_timeout_s: float = 0.0
 
@@ -114,6 +118,8 @@ class RegionQuery:
         self._returned: int | None = None  # last batch id whose callback returned normally
         self._acknowledged: int | None = None  # checkpoint id of the last barrier
         self._open: tuple[OpenWork, ...] = ()
+        self._has_warned = False  # of late rows
+        self._ranges = ""  # of the running batch, for errors
         self._replayed: int | None = None  # finished tasks of a batch that Spark replays
         self.error: BaseException | None = None
 
@@ -214,7 +220,9 @@ class RegionQuery:
         if isinstance(err, StreamError) or not isinstance(err, Exception):
             return err
         tasks, what = self._spec.tasks, "the query of a region failed"
-        return task_failed(what, err, region=tasks.region, attempt_id=tasks.attempt_id)
+        return task_failed(
+            what, err, region=tasks.region, attempt_id=tasks.attempt_id, ranges=self._ranges
+        )
 
     # --- the batch callback -----------------------------------------------------------------
 
@@ -233,6 +241,10 @@ class RegionQuery:
             log.debug("batch ended by stop: region=%s error=%s", self._spec.tasks.region, err)
             return
         self.error = error = self._typed(err)
+        if self._ranges and isinstance(error, DeliveryError):
+            where: dict[str, object] = error.args[1]
+            if "source_offset" not in where:  # a task behind Spark's plan knows no ranges
+                where.setdefault("source_ranges", self._ranges)
         self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.attempt_id, error)
 
     def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -251,6 +263,7 @@ class RegionQuery:
                 {"region": tasks.region, "batch_id": batch_id, "attempt_id": barrier.attempt_id},
                 "Restart the job: the start rewinds the region's logs.",
             )
+        self._ranges = ranges_text(barrier.splits)
         require_other_topics(spec.functions, barrier.splits)
         if spec.repeats_result and repeats_its_result(spec.output_mode, barrier.splits):
             frame = without_rows(frame)
@@ -258,7 +271,7 @@ class RegionQuery:
         output = spec.strategy.run(barrier, opened)
         region = self._acknowledge(barrier, opened, output, fetched_ms=fetched_ms)
         self._coordinator.await_committed(batch)
-        self._open = ()
+        self._open, self._ranges = (), ""
         self._operator_states = region.operator_states
         if spec.drops is not None:
             spec.drops.committed(tasks.region)
@@ -294,9 +307,14 @@ class RegionQuery:
                 ),
                 state_is_due=self._spec.stateful and wants_another(self._query, batch.frame),
                 counts=added(
-                    {function.name: counts[function.operator_id]}
-                    for function in self._spec.functions
-                    if function.operator_id in counts
+                    [
+                        *(
+                            {function.name: counts[function.operator_id]}
+                            for function in self._spec.functions
+                            if function.operator_id in counts
+                        ),
+                        self._late(),
+                    ]
                 ),
                 dropped=dropped,
                 decide_by_s=earliest(result.decide_by_s for result in output.results),
@@ -353,6 +371,25 @@ class RegionQuery:
         where = {"region": barrier.region, "checkpoint_id": barrier.checkpoint_id}
         require_within_limits(functions, counts, examples, where, failed_rows=failed_rows)
         return counts
+
+    def _late(self) -> Mapping[str, RecordCounts]:
+        """The rows that a stateful transform dropped as late; the first ones are a warning."""
+        rows, watermark_ms = late_rows(self._query) if self._spec.stateful else (0, 0)
+        if not rows:
+            return {}
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "Spark dropped rows that are later than the watermark; raise its delay, or filter "
+                "timestamps from the future before withWatermark: region=%s operator=%s rows=%d "
+                "watermark=%s ahead_of_clock_s=%d",
+                self.name,
+                self._spec.frame_name,
+                rows,
+                dt.datetime.fromtimestamp(watermark_ms / 1000, dt.UTC).isoformat(),
+                max(0, watermark_ms - self._wall_ms()) // 1000,
+            )
+        return {self._spec.frame_name: RecordCounts(late=rows)}
 
     def _dropped(self, results: Sequence[TaskResult], barrier: Barrier) -> tuple[SplitRange, ...]:
         """The ranges that second attempts dropped; DropLimitError if they are too many."""

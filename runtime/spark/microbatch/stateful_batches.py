@@ -17,6 +17,7 @@ from sluice.runtime.process.side_thread import SideThread
 
 __all__ = [
     "ReplayProgress",
+    "late_rows",
     "repeats_its_result",
     "tasks_done",
     "wants_another",
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 _NO_ROW = "spark_partition_id() < 0"  # the optimizer cannot evaluate it before the plan runs
 _REPORT_S = 5.0
 _GROUP = "spark.jobGroup.id"
+_LATE = "numRowsDroppedByWatermark"  # Spark's metric of each stateful operator
 
 
 def wants_another(query: StreamingQuery | None, frame: DataFrame) -> bool:
@@ -61,6 +63,30 @@ def wants_another(query: StreamingQuery | None, frame: DataFrame) -> bool:
     except Py4JError as err:  # an unneeded batch has no output, and costs little
         log.warning("Spark did not report whether it needs a batch without records: error=%s", err)
         return True
+
+
+def late_rows(query: StreamingQuery | None) -> tuple[int, int]:
+    """The rows that the stateful operators of the batch have dropped as later than the watermark,
+    and the watermark in ms since 1970.
+
+    Call it in the batch's callback, after its rows have run: Spark reports the same number only
+    after the callback (`StreamingQueryProgress.stateOperators`).
+    """
+    if query is None:
+        return 0, 0
+    try:
+        execution = query._jsq.streamingQuery()  # noqa: SLF001 - PySpark has no public way
+        rows = _late_in(execution.lastExecution().executedPlan())
+        return rows, int(execution.watermarkTracker().currentWatermark()) if rows else 0
+    except Py4JError as err:
+        log.warning("Spark did not report its late rows: error=%s", err)
+        return 0, 0
+
+
+def _late_in(plan: Any) -> int:  # noqa: ANN401 - py4j's view of a physical plan
+    found, children = plan.metrics().get(_LATE), plan.children()
+    own = int(found.get().value()) if found.isDefined() else 0
+    return own + sum(_late_in(children.apply(at)) for at in range(children.size()))
 
 
 def repeats_its_result(output_mode: str, splits: Iterable[SplitRange]) -> bool:

@@ -4,8 +4,8 @@ import sys
 import time
 from typing import TextIO
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.functions.at_most_once import offsets_in
 
 __all__ = ["ConsoleProgress"]
@@ -31,6 +31,7 @@ class ConsoleProgress:
         self._aborted = 0
         self._failed = 0
         self._dropped = 0
+        self._late = 0
 
     def on_progress(self, progress: Progress) -> None:
         """Count the records committed on record, and redraw at most a few times a second."""
@@ -39,6 +40,7 @@ class ConsoleProgress:
             self._epochs += 1
             self._failed += sum(counts.failed for counts in progress.counts.values())
             self._dropped += offsets_in(progress.dropped)
+            self._late += sum(counts.late for counts in progress.counts.values())
         elif progress.state is State.ABORTED:
             self._aborted += 1
         now_s = time.monotonic()
@@ -57,6 +59,7 @@ class ConsoleProgress:
         aborted = f", {self._aborted} aborted" if self._aborted else ""
         failed = f", {self._failed:,} skipped or dead letters" if self._failed else ""
         failed += f", {self._dropped:,} dropped" if self._dropped else ""
+        failed += f", {self._late:,} late" if self._late else ""
         self._out.write(
             f"\r\x1b[K{self._job_name}: checkpoint {progress.checkpoint_id} "
             f"{progress.state.value}{aborted}; {self._records:,} records committed{failed}, "

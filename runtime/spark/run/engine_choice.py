@@ -1,7 +1,7 @@
 """Chooses the engine of each region: micro-batch runs every region, continuous only some."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sluice.runtime.contracts import ContinuousSource, ContinuousWriterFactory
 from sluice.runtime.errors import ConfigError
@@ -60,10 +60,7 @@ def choose_engine(
     regions: Sequence[Region],
     *,
     slots: int,
-    interval_s: float,
-    is_approximate: bool,
-    refused: Mapping[str, str] = _NOTHING,
-    session: str | None = None,
+    hindrance: Callable[[Region], str | None],
 ) -> frozenset[str]:
     """Names of the regions that run continuously; all other regions run in micro-batches.
 
@@ -72,8 +69,7 @@ def choose_engine(
 
     Args:
         slots: tasks that the session can run at once.
-        interval_s: between two barriers.
-        refused, session: see `hindrance_of`.
+        hindrance: see `hindrance_of`.
     Raises:
         ConfigError: the user chose the continuous engine, but it cannot run a region, or there are
             too few cores.
@@ -81,18 +77,7 @@ def choose_engine(
     if engine is Engine.MICRO_BATCH:
         return frozenset()
     hindrances = {
-        region.name: found
-        for region in regions
-        if (
-            found := hindrance_of(
-                region,
-                interval_s=interval_s,
-                is_approximate=is_approximate,
-                refused=refused,
-                session=session,
-            )
-        )
-        is not None
+        region.name: found for region in regions if (found := hindrance(region)) is not None
     }
     continuous = frozenset(region.name for region in regions) - hindrances.keys()
     needed = len(continuous) + bool(hindrances)

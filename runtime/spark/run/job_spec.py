@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
-from sluice.runtime.coordinator.shell.progress import ProgressListener
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 
 if TYPE_CHECKING:

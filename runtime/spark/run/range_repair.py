@@ -132,7 +132,10 @@ class ChainRepairer:
                 written += again
                 _require_same(sink, entry, again, scope)
         except BaseException:
-            discard(self.sinks, written, timeout_s=timeout_s)
+            discard(
+                lambda e: self.sinks[e.operator_id].committer.abort([e], timeout_s=timeout_s),
+                written,
+            )
             raise
         lost_payloads = (entry.payload for entry in lost.committables)
         return dict(zip(lost_payloads, written, strict=True))

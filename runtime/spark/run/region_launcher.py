@@ -254,6 +254,7 @@ class RegionLauncher:
                 operator_states=restored.operator_states,
                 event_times=times,
                 functions=region.functions or (),
+                frame_name=region.pipeline.steps[-1].name if region.stateful else "",
                 drops=self._drops,
                 outage_timeout_s=self._job.settings.settle_timeout_s,
             ),

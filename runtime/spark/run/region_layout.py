@@ -4,8 +4,9 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from sluice.runtime.continuous.continuous_sink import LostTimeout, require_short_epochs
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.contracts import RereadingSource, Sink, TunedSink, TunedSource
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.job_graph import Region, regions_of
@@ -14,7 +15,7 @@ from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.task_memory import TaskMemory
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, analyse_plan, require_modules
-from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts
+from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts, hindrance_of
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.spark_session import idle_worker_timeout, task_slots
 
@@ -98,15 +99,15 @@ def _chosen(
     graph, regions = regions_of(job.pipelines, stateful, parts=job.regions or 1)
     if job.engine is Engine.MICRO_BATCH:
         return Layout(graph=graph, regions=regions, continuous=frozenset())
-    continuous = choose_engine(
-        job.engine,
-        regions,
-        slots=task_slots(job.spark, wanted=len(regions)),
+    hindrance = partial(
+        hindrance_of,
         interval_s=between_barriers_s(job),
         is_approximate=job.recovery is Recovery.APPROXIMATE,
         refused=refused or {},
         session=idle_worker_timeout(job.spark),
     )
+    slots = task_slots(job.spark, wanted=len(regions))
+    continuous = choose_engine(job.engine, regions, slots=slots, hindrance=hindrance)
     return Layout(graph=graph, regions=regions, continuous=continuous)
 
 
@@ -172,9 +173,11 @@ def refusals(
             stack.callback(close_logged, coordinator.close, f"sink {sink.name}")
             facts = coordinator.check(timeout_s=_CHECK_TIMEOUT_S)
         try:
-            require_short_epochs(
-                facts, LostTimeout(lost_timeout_s), between_barriers_s=between_barriers_s
-            )
+            TasksFirst(
+                NativeCommits(),
+                LostTimeout(lost_timeout_s),
+                between_barriers_s=between_barriers_s,
+            ).require_short(facts)
         except ConfigError as error:
             refused[operator_id] = f"the sink {sink.name}: {error}"
     return refused

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,13 +13,19 @@ from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.continuous.barrier_service import BarrierService
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits
-from sluice.runtime.contracts import RegionAttempt, Sink, SinkCoordinator, Source, SplitEnumerator
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
+from sluice.runtime.contracts import (
+    AgeingSource,
+    RegionAttempt,
+    Sink,
+    SinkCoordinator,
+    Source,
+    SplitEnumerator,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
-from sluice.runtime.coordinator.shell.progress import ProgressListener
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
@@ -48,6 +54,7 @@ __all__ = ["JobResult", "run_job"]
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 30.0
+_AGE_TIMEOUT_S = 3.0
 _WATCH_S = 0.1
 _RESTART_POLL_S = 0.02  # a restart of a region needs three calls of `watch`
 
@@ -88,13 +95,8 @@ def run_job(job: JobSpec) -> JobResult:
         if sys.stderr.isatty():
             listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
         commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
-        by_tasks = partial(
-            ContinuousSink,
-            commits=commits,
-            lost_timeout=lost_timeout,
-            between_barriers_s=between_barriers_s(job),
-        )
-        coordinator, sources = _coordinator(job, layout, store, listeners, by_tasks)
+        tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_barriers_s(job))
+        coordinator, sources = _coordinator(job, layout, store, listeners, tasks_first)
         stack.callback(coordinator.stop)
         started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
         names = {region.name for region in regions}
@@ -119,12 +121,12 @@ def _coordinator(
     layout: Layout,
     store: CheckpointStore,
     listeners: Sequence[ProgressListener],
-    by_tasks: Callable[[SinkCoordinator], SinkCoordinator],
+    tasks_first: TasksFirst,
 ) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
     """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
 
     Args:
-        by_tasks: wraps the sinks that continuous tasks write to: the tasks commit first.
+        tasks_first: for the sinks that continuous tasks write to.
     """
     regions = layout.regions
     with contextlib.ExitStack() as opened:
@@ -135,9 +137,8 @@ def _coordinator(
         sinks: dict[str, SinkCoordinator] = {}
         theirs = {i for r in regions if r.name in layout.continuous for i in r.sinks}
         for i, sink in _sinks(regions).items():
-            own = sink.coordinator()
-            opened.callback(close_logged, own.close, f"sink {sink.name}")
-            sinks[i] = by_tasks(own) if i in theirs else own
+            sinks[i] = sink.coordinator()
+            opened.callback(close_logged, sinks[i].close, f"sink {sink.name}")
         coordinator = BarrierCoordinator(
             job_plan(
                 job.name,
@@ -158,6 +159,7 @@ def _coordinator(
                 sinks=sinks,
                 job_name=job.name,
             ),
+            tasks_first=dict.fromkeys(theirs, tasks_first),
             require_known=installed_kinds().require_known,
             require_restorable=partial(require_rewindable, store.fs, regions),
         )
@@ -234,6 +236,7 @@ def _run_regions(
             coordinator, launcher.handles(), outage_limit_s=job.settings.settle_timeout_s
         )
         stack.callback(attempts.stop)
+        _warn_of_outlived(regions, started)
         try:
             with interrupts.held():
                 _begin(attempts, started, regions, interrupts)
@@ -280,6 +283,27 @@ def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:
             "the regions share Spark's cores first come, first served: set "
             "spark.scheduler.mode=FAIR, so that one with a backlog does not delay other regions"
         )
+
+
+def _warn_of_outlived(regions: Sequence[Region], started: StartedJob) -> None:
+    """Copies keep their records' timestamps, and an output may delete them at once."""
+    for source_id in dict.fromkeys(region.source_id for region in regions):
+        mine = [region for region in regions if region.source_id == source_id]
+        source = mine[0].pipeline.source
+        if not isinstance(source, AgeingSource):
+            continue
+        positions = [split for region in mine for split in started.regions[region.name].splits]
+        for sink in mine[0].sinks.values():
+            found = source.outlived(sink, positions, timeout_s=_AGE_TIMEOUT_S)
+            if found is not None:
+                log.warning(
+                    "the output deletes copies of old records as soon as they are written: "
+                    "source=%s sink=%s %s. Drop the column timestamp, raise the topic's "
+                    "retention.ms, or set its message.timestamp.type=LogAppendTime.",
+                    source.name,
+                    sink.name,
+                    found,
+                )
 
 
 def _drop_budget(job: JobSpec, started: StartedJob) -> DropBudget | None:

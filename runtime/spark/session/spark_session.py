@@ -71,6 +71,7 @@ _LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
 _ATTEMPTS = "spark.task.maxFailures"
 _WORKERS = "SLUICE_WORKERS"
 _PYTHON_PATH = "PYTHONPATH"
+_PLAN_ONCE = "SLUICE_PLAN_ONCE"  # as in `sluice.runtime.spark.fast_start.python_daemon`
 _QUICK_PYTHON = Path(__file__).parents[1] / "fast_start" / "quick_python"
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -199,7 +200,7 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     )
 
 
-def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float = _EXECUTORS_S) -> int:
+def task_slots(spark: SparkSession, *, wanted: int) -> int:
     """Tasks that the session can run at once: its cores, by ``spark.task.cpus``.
 
     The executors of a cluster start one by one, so this waits until there are ``wanted`` slots or
@@ -207,7 +208,7 @@ def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float = _EXECUTOR
     """
     context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - not in Python
     profile = context.resourceProfileManager().defaultResourceProfile()
-    deadline_s = time.monotonic() + (0.0 if context.isLocal() else timeout_s)
+    deadline_s = time.monotonic() + (0.0 if context.isLocal() else _EXECUTORS_S)
     while True:
         slots = int(context.maxNumConcurrentTasks(profile))
         if slots >= wanted or time.monotonic() >= deadline_s:
@@ -354,12 +355,19 @@ def is_fair(spark: SparkSession) -> bool:
 
 
 @contextlib.contextmanager
-def quick_python(spark: SparkSession) -> Iterator[None]:
+def quick_python(spark: SparkSession, *, plans_once: bool = False) -> Iterator[None]:
     """Make Spark's Python processes for a source that is created inside start faster; see
-    `sluice.runtime.spark.fast_start.python_daemon`. Each attempt of a region has new ones."""
+    `sluice.runtime.spark.fast_start.python_daemon`.
+
+    Args:
+        spark: the session.
+        plans_once: end the processes that plan the source after their answer. Each attempt of a
+            region plans again.
+    """
     before = spark.sparkContext.environment.get(_PYTHON_PATH)
     path = os.pathsep.join(filter(None, (str(_QUICK_PYTHON), before)))
-    with _environment(spark, {_PYTHON_PATH: path}):
+    once = {_PLAN_ONCE: "1"} if plans_once else {}
+    with _environment(spark, {_PYTHON_PATH: path, **once}):
         yield
 
 

@@ -25,7 +25,7 @@ from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.splits import BatchKey, SplitRange
-from sluice.runtime.process.gc_freeze import freeze_once
+from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 __all__ = [
@@ -203,7 +203,7 @@ def write_task(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writing = _write_and_pre_commit(tasks, checkpoint_id, (), batches, output=output)
         yield from output.deliver(writing)
-        freeze_once()
+        tidy_after_task()
 
     return run
 

@@ -20,8 +20,6 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.model.splits import SplitRange
 
-__all__ = ["committable", "full_record", "record", "records", "state_entries"]
-
 JOB_UID = "6f9619ff-8b86-4011-b42d-00c04fc964ff"
 
 

@@ -12,8 +12,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RestartedRegion,
     StartedJob,
 )
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.coordinator.shell.progress import ProgressListener
 from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource
@@ -26,7 +26,7 @@ QUICK = CheckpointSettings(
 
 
 def restart(coordinator: BarrierCoordinator, region: str) -> RestartedRegion:
-    """Ask for a region's next life and wait for it."""
+    """Ask for a region's next attempt and wait for it."""
     asked = coordinator.request_restart(region)
     return wait_for(asked.poll, what=f"{region} may begin again", poll_s=0.005)
 

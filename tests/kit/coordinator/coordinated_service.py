@@ -17,8 +17,6 @@ from sluice.runtime.service.service_client import CoordinatorClient
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource
 
-__all__ = ["BATCH", "broker", "client", "coordinator", "service", "source", "started_service"]
-
 BATCH = BatchKey(region="main", attempt_id=0, batch_id=1)
 """The first batch of the job's one region."""
 

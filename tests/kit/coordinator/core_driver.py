@@ -43,8 +43,6 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.fakes import ManualClock
 
-__all__ = ["FAST", "TWO", "CoreDriver", "committable", "split"]
-
 T = TypeVar("T")
 
 FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0, retry_s=0.1, max_retry_s=0.4)
@@ -179,12 +177,7 @@ class CoreDriver:
     # --- a region -------------------------------------------------------------------------------
 
     def poll(
-        self,
-        end: int = 0,
-        *,
-        region: str = "main",
-        attempt_id: int = 0,
-        finished: bool = False,
+        self, end: int = 0, *, region: str = "main", attempt_id: int = 0, finished: bool = False
     ) -> Barrier | None:
         """The region polls; its source has records up to ``end`` in each partition."""
         for action in self.tell(BarrierPolled(region=region, attempt_id=attempt_id)):
@@ -214,16 +207,16 @@ class CoreDriver:
         again_in_s: float | None = None,
         state_is_due: bool = False,
         keeps: bool = False,
+        states: tuple[StateEntry, ...] = (),
     ) -> BatchKey:
         """The region acknowledges its next batch; a sink may keep a state, and ask for another, as
-        may Spark's."""
+        may Spark's. ``states``: further states of operators."""
         number = self._batch_ids.get((region, attempt_id), 0) + 1
         batch = BatchKey(region=region, attempt_id=attempt_id, batch_id=number)
         ack = replace(self.acknowledgement(batch, barrier), again_in_s=again_in_s)
         ack = replace(ack, state_is_due=state_is_due)
-        if keeps:
-            kept = (committable("kept"),)
-            ack = replace(ack, region=replace(ack.region, operator_states=kept))
+        states += (committable("kept"),) if keeps else ()
+        ack = replace(ack, region=replace(ack.region, operator_states=states))
         self.tell(Acknowledged(ack=ack))
         self._batch_ids[region, attempt_id] = number
         return batch

@@ -10,8 +10,6 @@ from sluice.runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateEntry, Verdict
 
-__all__ = ["FakeStore"]
-
 
 @dataclass(slots=True)
 class FakeStore:

@@ -12,8 +12,6 @@ from sluice.connectors.kafka.client.confluent import LOG_TRUNCATION
 from sluice.connectors.kafka.source.positions import PartitionKey
 from tests.kit.source.fake_source_cluster import FakeLog
 
-__all__ = ["Kept", "LedConsumer", "LedLog"]
-
 _END: int = getattr(KafkaError, "_PARTITION_EOF")  # noqa: B009 - public, underscored
 _ABSENT = KafkaError.UNKNOWN_TOPIC_OR_PART
 _OUT_OF_RANGE: int = getattr(KafkaError, "_AUTO_OFFSET_RESET")  # noqa: B009 - public, underscored
@@ -215,7 +213,7 @@ class LedConsumer:
         self._places.clear()
 
     def seek(self, place: TopicPartition) -> None:
-        """Behind it the leader is asked first."""
+        """After it the leader is asked first."""
         key, epoch = (place.topic, place.partition), place.leader_epoch
         self._places[key] = _Place(place.offset, epoch, seen_epoch=_NONE)
 

@@ -1,5 +1,5 @@
 """A Kafka source between brokers whose logs change: the real enumerator, readers and task loop, in
-virtual time, with the decisions made by hand."""
+virtual time, with the decisions made manually."""
 
 import itertools
 import logging
@@ -33,8 +33,6 @@ from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.coordinator.led_logs import LedConsumer, LedLog
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import Bench
-
-__all__ = ["LedWorld"]
 
 log = logging.getLogger("sluice.connectors.kafka")
 
@@ -83,7 +81,7 @@ class _Writer:
 
 @dataclass
 class _Courier:
-    """A courier whose barriers are given, and whose ended epochs are taken, by hand."""
+    """A courier whose barriers are given, and whose ended epochs are taken, manually."""
 
     barrier: Barrier | None = None
     ended: list[EndedEpoch] = field(default_factory=list)
@@ -105,7 +103,7 @@ class LedWorld:
     Attributes:
         random: decides.
         fails: ``failOnDataLoss``.
-        bounded: the source ends where it ended when it began, or began anew.
+        bounded: the source ends where it ended when it began, or began again.
         delivered: names of the records that are decided.
         may_change: also while somebody reads.
         truncated: partitions whose log an unclean election has truncated.
@@ -214,7 +212,7 @@ class LedWorld:
     # --- what the source does ----------------------------------------------------------------
 
     def restart(self) -> None:
-        """The driver begins anew, with what is decided."""
+        """The driver begins again, with what is decided."""
         clock = self.bench.clock
         self.bench = Bench(self.cluster, bounded=self.bounded, clock=clock, **self._options)
         self.bench.enumerator.restore(tuple(self.decided.values()), timeout_s=1.0)
@@ -340,7 +338,7 @@ class LedWorld:
         self._loop.step()
 
     def end_an_epoch(self) -> None:
-        """A cut, the barrier, and the decision; or the life's end."""
+        """A cut, the barrier, and the decision; or the attempt's end."""
         self._checkpoint_client.barrier = Barrier(
             checkpoint_id=1, region="main", attempt_id=1, splits=self.cut()
         )
@@ -362,7 +360,7 @@ class LedWorld:
         return TaskWriters({"sink": made}, dead_letter_sink=None)
 
     def judge(self) -> None:
-        """Whoever has come so far has read all that is there, or told what not."""
+        """Whoever has come so far has read all that is there, or reported what not."""
         ends = self.bench.enumerator.fixed_ends()
         is_finished = self.bench.enumerator.is_finished(tuple(self.decided.values()))
         assert ends is None or is_finished or "ends before the requested end" in self.told.text
@@ -372,7 +370,7 @@ class LedWorld:
                 continue  # it came later
             place, begins = self.decided[key], self.begins[key]
             assert place.topic_id == self.cluster.topics[_TOPIC][0]
-            assert place.end_offset >= at.latest or self.bounded, "it stands still"
+            assert place.end_offset >= at.latest or self.bounded, "it hangs"
             lost = [(start, end) for p, start, end in self.told.ranges if p == partition]
             for kept in at.kept:
                 is_asked = kept.name is not None and begins <= kept.offset < place.end_offset

@@ -21,8 +21,6 @@ from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import PLAN, Job, record
 from tests.kit.fakes import TransactionState, entry_of, identity_of
 
-__all__ = ["Coordinators", "Rewriter", "accept", "away", "half_lost", "two_regions"]
-
 
 class Rewriter:
     """Writes a lost committable again under a new id."""

@@ -6,8 +6,6 @@ from random import Random
 from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
 
-__all__ = ["RandomMoves"]
-
 
 class RandomMoves:
     """A balancer that moves a split now and then, for no reason.

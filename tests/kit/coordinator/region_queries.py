@@ -1,4 +1,4 @@
-"""Regions whose lives are threads without Spark, behind the handles that a job has of them."""
+"""Regions whose attempts are threads without Spark, after the handles that a job has of them."""
 
 import threading
 from collections.abc import Callable
@@ -12,16 +12,14 @@ from tests.kit.fakes import FakeBroker
 from tests.kit.threads.region_threads import RegionThread
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["ThreadQuery", "ThreadRegions"]
-
 
 class ThreadQuery:
     """A `sluice.runtime.service.hosted_region.RunningAttempt` around a region's thread.
 
     Attributes:
-        may_stop: `stop` waits for it, as Spark's does for a callback that goes on.
+        may_stop: `stop` waits for it, as Spark's does for a callback that continues.
         is_stopped: `stop` has returned.
-        hindrance: what keeps a next life from writing.
+        hindrance: what keeps a next attempt from writing.
     """
 
     def __init__(self, thread: RegionThread) -> None:
@@ -55,13 +53,13 @@ class ThreadQuery:
 
 
 class ThreadRegions:
-    """Handles of regions whose lives are threads.
+    """Handles of regions whose attempts are threads.
 
     Attributes:
         queries: by region, all lives in order.
         attempt_ids: of these lives.
         before_ack: what a region's lives do with each barrier; may raise or wait.
-        error: raised once by the next life that is to begin.
+        error: raised once by the next attempt that is to begin.
     """
 
     def __init__(self, coordinator: BarrierCoordinator, broker: FakeBroker) -> None:

@@ -38,8 +38,6 @@ from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough
 from sluice.runtime.spark.tasks.region_tasks import RegionTasks, TaskResult
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
-__all__ = ["ADDRESS", "Answers", "CountingWriter", "RegionWorld", "barrier", "split", "written"]
-
 LOCATION = "spark/main/3"
 ADDRESS = CoordinatorAddress(address="http://x", token="t", leader_session_id="s", job_uid="j")
 
@@ -296,6 +294,7 @@ class RegionWorld:
             operator_states=restored,
             functions=functions,
             event_times=event_times,
+            frame_name="windows",
             drops=drops,
         )
         fs = FakeFileSystem(self.disk, uri="file:///checkpoints")

@@ -4,6 +4,7 @@ from typing import Any
 
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
@@ -11,8 +12,6 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from tests.kit.fakes import FakeSource, ManualClock
-
-__all__ = ["hands_of"]
 
 
 def hands_of(
@@ -25,10 +24,11 @@ def hands_of(
     **parts: Any,
 ) -> IoExecutor:
     """Of a run of one region; ``parts`` are what `IoExecutor` is given besides."""
+    sinks = {name: SerialSink(sink) for name, sink in parts.pop("sinks", {}).items()}
     return IoExecutor(
         **{
             "store": store,
-            "sinks": {},
+            "sinks": sinks,
             "sources": {"source": FakeSource("source", {0: 100})},
             "identity": RunIdentity(
                 plan=plan or JobPlan(name="job", regions=(RegionPlan(name="main"),)),

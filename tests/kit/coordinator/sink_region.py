@@ -1,4 +1,4 @@
-"""A region with a Kafka sink, driven by hand: what the writers' tests on a real broker share."""
+"""A region with a Kafka sink, driven manually: what the writers' tests on a real broker share."""
 
 import contextlib
 import time
@@ -23,19 +23,6 @@ from sluice.runtime.errors import DeliveryError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.kafka.kafka_records import unique
-
-__all__ = [
-    "HEADERS",
-    "Region",
-    "commit",
-    "describe",
-    "handles",
-    "no_pools_left",
-    "refused",
-    "region_of",
-    "rows",
-    "sink_to",
-]
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -114,7 +101,6 @@ def describe(kafka: EmbeddedKafka, transactional_id: str) -> tuple[TransactionSt
         found = wire.describe([transactional_id], timeout_s=120)[transactional_id]
     finally:
         wire.close()
-    assert found is not None
     return found.state, found.producer_id, found.producer_epoch
 
 

@@ -7,13 +7,13 @@ from typing import Any
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
 from sluice.runtime.coordinator.committing.repairs import Repairer
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
     RegionPlan,
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
@@ -37,8 +37,6 @@ from tests.kit.fakes import (
     transactional_id,
 )
 
-__all__ = ["GRAPH", "JOB_UID", "NEVER_WRITTEN", "PLAN", "Job", "aborted", "record"]
-
 JOB_UID = "7d9f"
 GRAPH = (
     OperatorNode(operator_id="source", name="orders", kind="source", upstream=()),
@@ -56,7 +54,7 @@ NEVER_WRITTEN = StateSnapshot(
     state_partitions=0,
     location="spark/main/state-0/state",
 )
-"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has told."""
+"""Of a frame that counted as stateful, and is none; and of one whose operators nobody has reported."""
 
 
 def record(
@@ -130,7 +128,7 @@ class Job:
             plan=plan,
             settings=self.settings,
             store=self.store,
-            sinks={"sink": self.sink},
+            sinks={"sink": SerialSink(self.sink)},
             sources={"source": self.source, **self.other_sources},
             session=session,
             clock=self.clock,

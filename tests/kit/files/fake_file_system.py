@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from sluice.runtime.errors import StorageError
 from sluice.runtime.storage.file_system import Entry
 
-__all__ = ["Disk", "FakeFileSystem", "Fault", "SimulatedCrashError"]
-
 
 class SimulatedCrashError(BaseException):
     """The process died here; nothing of it runs any more, not even a ``finally`` of the store."""
@@ -20,7 +18,9 @@ class Fault(enum.Enum):
 
     NONE = "none"
     CRASH_BEFORE = "crash before"
-    CRASH_DURING = "crash during"  # a temporary file is cut off; an atomic step is as CRASH_BEFORE
+    CRASH_DURING = (
+        "crash during"  # a temporary file is truncated; an atomic step is as CRASH_BEFORE
+    )
     CRASH_AFTER = "crash after"
     REFUSED = "refused"  # an error, and it did not happen
     ANSWER_LOST = "answer lost"  # an error, and it did happen

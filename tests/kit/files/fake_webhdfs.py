@@ -10,8 +10,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tests.kit.waiting import join
 
-__all__ = ["FakeWebHdfs"]
-
 
 class FakeWebHdfs:
     """Started as a context manager; the faults may be changed while it runs.
@@ -115,7 +113,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(http.client.CREATED, None)
 
     def _chunks(self) -> tuple[bytes, bool]:
-        """What came; a connection that ends before the last chunk ends the file, too."""
         content = bytearray()
         with suppress(ConnectionError):  # a client that gives up may reset it
             while line := self.rfile.readline():

@@ -8,8 +8,6 @@ import pyarrow as pa
 from sluice.connectors.hdfs.formats.choice import file_format
 from sluice.connectors.hdfs.formats.file_format import FileFormat
 
-__all__ = ["RFC_4180", "TEXT_COLUMNS", "rows", "task_format"]
-
 _AT = datetime.datetime(2020, 7, 1, 12, 0, 0, 123456, datetime.UTC)
 _ADA = {"name": "Ada", "seen": [_AT, None]}
 _LONG_AGO = datetime.datetime(1890, 1, 1, 0, 0, 0, 999999, datetime.UTC)  # local mean times
@@ -42,10 +40,7 @@ def rows(
     instant = pa.timestamp("us", tz="UTC")
     local = pa.timestamp("us")
     person = pa.struct(
-        [
-            pa.field("name", pa.string()),
-            pa.field("seen", pa.list_(pa.field("element", instant))),
-        ]
+        [pa.field("name", pa.string()), pa.field("seen", pa.list_(pa.field("element", instant)))]
     )
     columns: dict[str, tuple[pa.DataType, list[object]]] = {
         "id": (pa.int64(), [1, 2, 3, 4, -(2**63)]),
@@ -59,13 +54,7 @@ def rows(
         "blob": (pa.binary(), [b"\x00\xff", None, b"", b"abc", "è".encode()]),
         "day": (
             pa.date32(),
-            [
-                _AT.date(),
-                None,
-                first_day,
-                datetime.date(9999, 12, 31),
-                _LONG_AGO.date(),
-            ],
+            [_AT.date(), None, first_day, datetime.date(9999, 12, 31), _LONG_AGO.date()],
         ),
         "instant": (instant, [_AT, None, long_ago, _SUMMER_NIGHT, _AT.replace(microsecond=0)]),
         "local": (

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from sluice.runtime.embedded.embedded_server import CONSOLE_LOGGING
 from sluice.runtime.embedded.hdfs.embedded_hdfs import QUICK_START, hdfs_class_path
-from sluice.runtime.embedded.hdfs.hdfs_site import LOGGING, render
+from sluice.runtime.embedded.hdfs.hdfs_site import render
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.embedded.process import ServerProcess, ServerSpec
 from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S
-
-__all__ = ["HaHdfs"]
 
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
@@ -117,7 +116,7 @@ class HaHdfs:
         conf.mkdir()
         for file in ("core-site.xml", "hdfs-site.xml"):
             (conf / file).write_text(render({**self._site, **settings}), encoding="utf-8")
-        (conf / "log4j2.properties").write_text(LOGGING, encoding="ascii")
+        (conf / "log4j2.properties").write_text(CONSOLE_LOGGING, encoding="ascii")
         return conf
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-__all__ = ["safe_mode", "space_quota"]
-
 _LONGEST = 2**63 - 1  # of the other quota, on names: leave it as it is
 
 

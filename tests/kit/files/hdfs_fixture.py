@@ -9,8 +9,6 @@ import pytest
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 
-__all__ = ["hadoop_client", "hasty_hadoop_client", "hdfs"]
-
 _PATIENT = """<configuration>
   <property><name>ipc.client.rpc-timeout.ms</name><value>120000</value></property>
   <property><name>dfs.client.socket-timeout</name><value>120000</value></property>

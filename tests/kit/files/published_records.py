@@ -7,8 +7,6 @@ from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["TIMEOUT_S", "publish", "store"]
-
 TIMEOUT_S = 120.0
 
 

@@ -4,11 +4,9 @@ import getpass
 
 import urllib3
 
-__all__ = ["read_file", "write_file"]
-
 
 def write_file(web_uri: str, path: str, data: bytes) -> None:
-    """Create a file; ``path`` is absolute. The NameNode tells which DataNode takes the bytes."""
+    """Create a file; ``path`` is absolute. The NameNode reports which DataNode takes the bytes."""
     url = f"{web_uri}/webhdfs/v1{path}?op=CREATE&user.name={getpass.getuser()}"
     with urllib3.PoolManager(timeout=120.0) as pool:
         sent_on = pool.request("PUT", url, redirect=False)

@@ -20,8 +20,6 @@ from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kit.kafka.kafka_records import admin
 from tests.kit.waiting import wait_for
 
-__all__ = ["BrokerCluster"]
-
 _BROKERS = (1, 2, 3)
 _STATE_TOPIC = "__transaction_state"
 _COMMON = {

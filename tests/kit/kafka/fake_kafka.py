@@ -24,8 +24,6 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import (
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.errors import UnreachableError
 
-__all__ = ["FakeBroker", "FakeWire", "Fault", "Fenced", "Written"]
-
 _S = TransactionState
 _OPEN = frozenset({_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 
@@ -85,7 +83,7 @@ class FakeBroker:
         requests: every EndTxn that arrived: (transaction, commit, version).
         logs: (value, its transaction) by partition, as `append` wrote them.
         late: requests that lie in a queue; `land_late_request` lets one arrive.
-        on_end: told of each transaction whose end is certain now, and of each whose markers are
+        on_end: reported each transaction whose end is certain now, and of each whose markers are
             written; `Written.state` says which.
     """
 
@@ -105,7 +103,7 @@ class FakeBroker:
     # --- what a producer does -------------------------------------------------------------
 
     def initialise(self, transactional_id: str, *, timeout_s: float = 60.0) -> TransactionIdentity:
-        """`init_transactions`: the request, and once more behind the abort of what was open under
+        """`init_transactions`: the request, and once more after the abort of what was open under
         the id, whoever made it (`ids-never-reused`)."""
         known = self.ids.get(transactional_id)
         if known is not None and known.state is _S.ONGOING and not known.wedged:
@@ -141,7 +139,7 @@ class FakeBroker:
     def append(self, transaction: TransactionIdentity, partition: int, value: object) -> None:
         """One record; a partition is added to the transaction before its first one.
 
-        A producer adds a partition once: where its transaction was ended behind its back, and it
+        A producer adds a partition once: where its transaction was ended after its back, and it
         was not fenced, the partition's leader finds that no transaction is open there.
         """
         known = self._own(transaction)
@@ -173,7 +171,9 @@ class FakeBroker:
         known = self._own(transaction)
         if known.state is not _S.ONGOING:
             raise Fenced("INVALID_TXN_STATE")
-        self._added.pop(transaction, None)  # the client's next transaction adds its partitions anew
+        self._added.pop(
+            transaction, None
+        )  # the client's next transaction adds its partitions again
         self._prepare(transaction.transactional_id, commit=commit)
 
     # --- what time and the broker do ------------------------------------------------------
@@ -285,7 +285,7 @@ class FakeBroker:
         return ""
 
     def _abort_nothing(self, known: _Id) -> str:
-        """Version 5 begins an abort of nothing behind an end that has left the epoch as it was, by
+        """Version 5 begins an abort of nothing after an end that has left the epoch as it was, by
         which a client that does not know where it stands gets another epoch."""
         if known.state in _OPEN:
             return "InvalidTxnStateError"

@@ -1,4 +1,4 @@
-"""A fake of confluent-kafka's producer and of the cluster behind it, in memory, single-threaded.
+"""A fake of confluent-kafka's producer and of the cluster after it, in memory, single-threaded.
 
 It follows the real ones where the sink depends on it: reports of delivery come from `poll` and
 `flush`, for errors alone; `init_transactions` raises the epoch and aborts what is open under the
@@ -14,8 +14,6 @@ from typing import Any
 
 from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException
 from sluice.connectors.kafka.sink.producers.producer_client import TopicMetadata
-
-__all__ = ["FakeClient", "FakeCluster", "FakeMessage", "FakeTransaction", "kafka_error"]
 
 
 def kafka_error(
@@ -75,7 +73,7 @@ class FakeCluster:
         never_confirmed: `flush` returns so many records.
         abort_is_acknowledged: whether `abort_transaction` gets its answer.
         commit_error: what `commit_transaction` raises.
-        init_error: what a client meets while `init_transactions` runs: its error callback is told.
+        init_error: what a client meets while `init_transactions` runs: its error callback is reported.
         init_answers: what `init_transactions` itself raises, one for each call; with an
             ``init_error`` it times out.
         lost_connections: how often the client asks for the id again by itself.
@@ -85,7 +83,7 @@ class FakeCluster:
         answers_at_flush: records are answered while flushing, not while writing.
         queue_room: how many records a client's queue takes before `BufferError`.
         queue_bytes: of keys and values that it takes.
-        empties_when_full: all it holds is acknowledged right behind such an error.
+        empties_when_full: all it holds is acknowledged right after such an error.
         partitions: of every topic; a client knows only those there were when it last looked.
     """
 

@@ -13,28 +13,10 @@ from typing import Any, Protocol
 import pytest
 
 from sluice.connectors.kafka.native.library import built_file
-from sluice.connectors.kafka.tools.broker.embedded_kafka import (
-    BrokerSecurity,
-    EmbeddedKafka,
-    SecurityProtocol,
-)
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kit.kafka.kafka_records import create_topic
 from tests.kit.kafka.older_kafka import older_kafka_jars
-
-__all__ = [
-    "BrokerByLevel",
-    "SecureKafka",
-    "TopicFactory",
-    "hot_path",
-    "kafka",
-    "kafka_by_level",
-    "leveled_kafka",
-    "older_kafka",
-    "require_native",
-    "secure_kafka",
-    "topic",
-]
-
+from tests.kit.kafka.secure_broker import BrokerSecurity, SecureBroker
 
 _PROPERTIES = {
     # Some tests wait for the abort of timed-out transactions (10 s), some for compaction (15 s).
@@ -164,8 +146,8 @@ class SecureKafka:
 def secure_kafka() -> Iterator[SecureKafka]:
     """A broker that offers PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER over TLS."""
     username, password = "alice", "wonder-land-7741"
-    security = BrokerSecurity(protocol=SecurityProtocol.SASL_SSL, users={username: password})
-    with EmbeddedKafka(security=security, properties=_PROPERTIES) as broker:
+    security = BrokerSecurity(users={username: password})
+    with SecureBroker(security, properties=_PROPERTIES) as broker:
         yield SecureKafka(
             broker=broker,
             bootstrap=broker.secure_bootstrap,

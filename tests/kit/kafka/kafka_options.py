@@ -2,8 +2,6 @@
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 
-__all__ = ["CANARY", "SCRAM", "SERVERS", "connection_with"]
-
 SERVERS = {"kafka.bootstrap.servers": "a:9092,b:9092"}
 CANARY = "canary-6f1e"
 """A password; where it is shown it is found."""

@@ -18,17 +18,6 @@ from dataclasses import dataclass, field
 from sluice.runtime.embedded.ports import HOST
 from tests.kit.waiting import wait_for
 
-__all__ = [
-    "ADD_PARTITIONS_TO_TXN",
-    "END_TXN",
-    "Caught",
-    "Echoes",
-    "KafkaProxy",
-    "Request",
-    "error_codes",
-    "parse_request",
-]
-
 ADD_PARTITIONS_TO_TXN = 24
 END_TXN = 26
 
@@ -107,7 +96,7 @@ class Caught:
         wait_for(lambda: time.monotonic() - self._arrived_s >= age_s, what="the request's age")
 
     def release(self) -> None:
-        """Let it, and what its connection brought behind it, go on to the broker."""
+        """Let it, and what its connection brought after it, continue to the broker."""
         self._released.set()
 
     def errors(self) -> tuple[int, ...]:
@@ -127,7 +116,7 @@ class Caught:
         self._request, self._arrived_s = request, time.monotonic()
 
     def await_release(self) -> None:
-        """Return when it may go on."""
+        """Return when it may continue."""
         self._released.wait()
 
     def answer(self, errors: tuple[int, ...]) -> None:

@@ -18,31 +18,9 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # has no __all__
-    AdminClient,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-)
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # has no __all__
 
 from tests.kit.waiting import wait_for
-
-__all__ = [
-    "Record",
-    "abandon_transaction",
-    "add_partitions",
-    "admin",
-    "await_stable",
-    "create_topic",
-    "delete_topic",
-    "end_offsets",
-    "partition_count",
-    "produce",
-    "produce_transaction",
-    "read",
-    "unique",
-    "values",
-]
 
 _CLUSTER_DEFAULT = -1  # Kafka's own sign for it
 _ANSWER_S = 120.0
@@ -137,11 +115,7 @@ def partition_count(bootstrap: str, topic: str) -> int:
 
 
 def produce(
-    bootstrap: str,
-    topic: str,
-    records: Iterable[Record | bytes],
-    *,
-    options: Options | None = None,
+    bootstrap: str, topic: str, records: Iterable[Record | bytes], *, options: Options | None = None
 ) -> None:
     """Write records outside any transaction and wait until every one is acknowledged.
 
@@ -220,11 +194,7 @@ def _send(producer: Producer, topic: str, records: Iterable[Record | bytes]) -> 
 
 
 def end_offsets(
-    bootstrap: str,
-    topic: str,
-    *,
-    committed: bool = True,
-    options: Options | None = None,
+    bootstrap: str, topic: str, *, committed: bool = True, options: Options | None = None
 ) -> dict[int, int]:
     """Per partition the last stable offset, or with ``committed=False`` the high watermark.
 

@@ -1,4 +1,4 @@
-"""librdkafka's own mock cluster, which lives within the library and does as it is told."""
+"""librdkafka's own mock cluster, which lives within the library and does as it is reported."""
 
 import ctypes
 from collections.abc import Iterator
@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from typing import Self
 
 from sluice.connectors.kafka.client.confluent import librdkafka_path
-
-__all__ = ["MockCluster"]
 
 
 class MockCluster:
@@ -30,7 +28,7 @@ class MockCluster:
     @classmethod
     @contextmanager
     def running(cls, brokers: int = 1) -> Iterator[Self]:
-        """A cluster of so many brokers, gone behind the block."""
+        """A cluster of so many brokers, gone after the block."""
         path = librdkafka_path()
         assert path is not None, "the wheel of confluent-kafka ships its library"
         library = ctypes.CDLL(str(path))

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from sluice.runtime.embedded.ivy import Artifact, Bundle, fetch, parse_checksums
 
-__all__ = ["OLDER_VERSION", "older_kafka_jars"]
-
 OLDER_VERSION = "3.9.1"
 _CHECKSUMS = Path(__file__).parents[2] / "data" / f"kafka-{OLDER_VERSION}.sha256"
 

@@ -14,8 +14,6 @@ from sluice.connectors.kafka.sink.committer import kafka_wire as transaction_wir
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 
-__all__ = ["ANSWERS", "CONNECTION", "OURS", "Made", "PlayedClient", "said", "wire_over"]
-
 CONNECTION = KafkaConnection(bootstrap_servers="fake:9092")
 OURS = TransactionIdentity(transactional_id="p/j/r.1/o/0", producer_id=7, producer_epoch=3)
 
@@ -61,7 +59,7 @@ class PlayedClient:
         failing: requests of these kinds fail so, each time.
         refusing: the first request of such a kind needs a log-in, which fails so; from then on the
             client refuses all, as kafka-python's do.
-        pauses: tries for which a call has time behind its first one.
+        pauses: tries for which a call has time after its first one.
     """
 
     failing: Mapping[str, Exception] = field(default_factory=dict)

@@ -14,8 +14,6 @@ from sluice.runtime.model.splits import BatchKey
 from tests.kit.kafka.fake_producer import FakeCluster
 from tests.kit.waiting import join
 
-__all__ = ["Preparations", "Threads", "pool_of", "scope"]
-
 
 def scope(
     *,
@@ -105,7 +103,7 @@ class Preparations:
         return lease.producer.transactional_id
 
     def fail(self, error: type[StreamError]) -> None:
-        """A task asks, and is told of it before its time is up."""
+        """A task asks, and is reported it before its time is up."""
         with pytest.raises(error) as told:
             self.pool.take(scope(), timeout_s=10)
         assert not isinstance(told.value, NotReadyError)

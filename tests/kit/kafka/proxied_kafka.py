@@ -1,7 +1,7 @@
 """Brokers that clients reach in two ways: straight, and by way of a proxy each.
 
 A broker tells a client the addresses of the listener that it came by, so who begins at `proxied`
-stays behind the proxies, and who begins at `bootstrap` never meets one. Brokers among themselves
+stays after the proxies, and who begins at `bootstrap` never meets one. Brokers among themselves
 never do.
 """
 
@@ -19,8 +19,6 @@ from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kit.kafka.kafka_proxy import KafkaProxy
 from tests.kit.kafka.kafka_records import admin
 from tests.kit.waiting import wait_for
-
-__all__ = ["ProxiedKafka"]
 
 _COMMON = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",

@@ -1,4 +1,4 @@
-"""Single requests of a producer by hand: no client of ours sends one for another's transaction."""
+"""Single requests of a producer manually: no client of ours sends one for another's transaction."""
 
 import socket
 import struct
@@ -6,10 +6,8 @@ import struct
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from tests.kit.kafka.kafka_proxy import ADD_PARTITIONS_TO_TXN, error_codes, parse_request
 
-__all__ = ["add_partitions", "init_producer_id"]
-
 _INIT_PRODUCER_ID = 22
-# Of AddPartitionsToTxn librdkafka's, those behind 3 are for brokers; of InitProducerId the newest
+# Of AddPartitionsToTxn librdkafka's, those after 3 are for brokers; of InitProducerId the newest
 # that has no tagged fields: an id's first request says nothing more in later ones.
 _VERSIONS = {ADD_PARTITIONS_TO_TXN: 2, _INIT_PRODUCER_ID: 1}
 _TIMEOUT_MS = 600_000
@@ -44,7 +42,7 @@ def init_producer_id(bootstrap: str, transactional_id: str) -> TransactionIdenti
     """As an id's new producer sends it first; what the cluster of one broker gives it, or the name
     of the error."""
     frame = _frame(_INIT_PRODUCER_ID, _text(transactional_id) + struct.pack(">i", _TIMEOUT_MS))
-    # Behind size and correlation id: the throttle time.
+    # After size and correlation id: the throttle time.
     _, code, producer_id, epoch = struct.unpack_from(">ihqh", _answer(bootstrap, frame), 8)
     if code:
         return _ERRORS[code]

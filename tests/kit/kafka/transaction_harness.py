@@ -1,4 +1,4 @@
-"""Transactions made and left behind, on the fake broker or a real one, by one interface.
+"""Transactions made and left, on the fake broker or a real one, by one interface.
 
 Contract suites are written once against `Harness` and run against both.
 """
@@ -29,20 +29,6 @@ from tests.kit.kafka.fake_kafka import FakeBroker, FakeWire, Fenced
 from tests.kit.kafka.kafka_records import await_stable, create_topic, read, unique
 from tests.kit.kafka.raw_requests import add_partitions, init_producer_id
 from tests.kit.waiting import wait_for
-
-__all__ = [
-    "Attempt",
-    "FakeHarness",
-    "Harness",
-    "RealHarness",
-    "begun",
-    "committable",
-    "done_state",
-    "end_by_hand",
-    "ended_by_hand",
-    "ended_natively",
-    "handle_of",
-]
 
 
 class Reachable(Protocol):
@@ -112,7 +98,7 @@ class Harness(Protocol):
 
 
 # What nobody polls for piles up, and librdkafka walks past all of it to add the next: at 10 ms some
-# producers left behind took both cores of a machine within a minute.
+# producers left took both cores of a machine within a minute.
 _STATISTICS_MS = 100
 
 JOB_UID = "5b2f9b1e-0000-4000-8000-000000000001"
@@ -230,7 +216,6 @@ class FakeHarness:
             self.broker.advance(1000.0)
         self.broker.write_markers()
         described = self.broker.describe(transaction.transactional_id)
-        assert described is not None
         assert described.state is state
 
     def visible(self) -> int:
@@ -259,7 +244,7 @@ class FakeHarness:
 
 @dataclass
 class RealAttempt:
-    """An attempt on a real broker: a librdkafka producer that may be left behind."""
+    """An attempt on a real broker: a librdkafka producer that may be left."""
 
     bootstrap: str
     topic: str
@@ -305,7 +290,7 @@ class RealAttempt:
     def produce(self, records: int) -> None:
         """See `Attempt.produce`."""
         self.begin(records)
-        # In short steps: behind a fatal error, which it raises at its end, a longer flush calls
+        # In short steps: after a fatal error, which it raises at its end, a longer flush calls
         # back with statistics, and Python makes a SystemError of that.
         wait_for(lambda: self._producer.flush(0.1) == 0, what="all records acknowledged")
 
@@ -326,7 +311,7 @@ class RealAttempt:
         """End the client as its process's end would: what is open stays open at the broker.
 
         It holds its callback and so this attempt, which holds it: by itself it ended whenever the
-        collector came by, and went on making statistics until then.
+        collector came by, and continued making statistics until then.
         """
         self.__dict__.pop("_producer", None)
 

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Actor", "EndedError", "Stage", "take"]
-
 _BOUND_S = 600.0
 
 
@@ -25,7 +23,7 @@ class Stage(Protocol):
     failed: BaseException | None
 
     def leave(self, actor: Any) -> None:
-        """It has ended; another one goes on."""
+        """It has ended; another one continues."""
         ...
 
 
@@ -63,7 +61,7 @@ class Actor:
                 self._body()
         except EndedError:
             pass
-        except BaseException as err:  # noqa: BLE001 - told where the run ends
+        except BaseException as err:  # noqa: BLE001 - reported where the run ends
             self._stage.failed = self._stage.failed or err
         finally:
             self._is_alive = False

@@ -2,8 +2,6 @@
 
 from sluice.runtime.process.side_thread import SideThread
 
-__all__ = ["JoinedThread"]
-
 
 class JoinedThread(SideThread):
     """One that does not end in time is a failure, and so is what has ended it early."""

@@ -13,14 +13,12 @@ from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.fakes import FakeBroker, attempt_of, entry_of, transactional_id
 from tests.kit.waiting import join
 
-__all__ = ["RegionThread"]
-
 _POLL_S = 0.05
 _JOIN_S = 600.0
 
 
 class RegionThread:
-    """Runs one life of a region until it is stopped or fails.
+    """Runs one attempt of a region until it is stopped or fails.
 
     Each record's value is (partition, offset), written to the output partition of the same number.
 

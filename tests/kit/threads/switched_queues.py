@@ -1,4 +1,4 @@
-"""Queues and futures of threads that change when they are told; see `tests.kit.threads.switched_threads`."""
+"""Queues and futures of threads that change when they are reported; see `tests.kit.threads.switched_threads`."""
 
 import queue
 from collections import deque
@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.kit.threads.switched_threads import Switched
-
-__all__ = ["SwitchedFuture", "SwitchedQueue"]
 
 
 class SwitchedQueue:

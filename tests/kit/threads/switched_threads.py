@@ -2,7 +2,7 @@
 and at each line where a test wants that.
 
 Whose turn it is next, a plan says: the same plan gives the same run. Time is virtual, and passes
-where nobody can go on, or the plan lets it. A process may be stopped, or killed, between any two
+where nobody can continue, or the plan lets it. A process may be stopped, or killed, between any two
 points.
 """
 
@@ -18,8 +18,6 @@ from unittest.mock import patch
 
 from tests.kit.threads.baton import Actor, EndedError, take
 from tests.kit.threads.switched_queues import SwitchedFuture, SwitchedQueue
-
-__all__ = ["Process", "Switched", "Thread"]
 
 _STEP_S = 0.001
 
@@ -253,7 +251,7 @@ class Switched:
         self.running = None
 
     def leave(self, thread: Thread) -> None:
-        """It has ended; another one goes on."""
+        """It has ended; another one continues."""
         self.living.remove(thread)
         if self.is_over:
             self._done.release()
@@ -261,10 +259,9 @@ class Switched:
             self._pass_on(None)
 
     def _pass_on(self, me: Thread | None) -> None:
-        """To whoever is next; returns once it is this thread's turn again, if it has any."""
         try:
             chosen = self._next()
-        except BaseException as err:  # noqa: BLE001 - told where the run ends
+        except BaseException as err:  # noqa: BLE001 - reported where the run ends
             self.failed, chosen = self.failed or err, None
         if chosen is not None:
             self.running = chosen
@@ -292,11 +289,7 @@ class Switched:
         moments = [
             moment
             for thread in self.living
-            for moment in (
-                thread.until_s,
-                thread.stopped_until_s,
-                thread.process.stopped_until_s,
-            )
+            for moment in (thread.until_s, thread.stopped_until_s, thread.process.stopped_until_s)
             if moment is not None and moment > self.now_s
         ]
         if not moments:
@@ -341,7 +334,7 @@ class Switched:
     @contextmanager
     def at_each_line(self, *modules: str, pauses_s: Callable[[], float]) -> Iterator[None]:
         """Threads that begin meanwhile change also before each line of these modules, and are kept
-        from going on for so long: what a lock is for comes up without it. Slow."""
+        from continuing for so long: what a lock is for comes up without it. Slow."""
         files = {import_module(module).__file__ for module in modules}
 
         def trace_line(frame: FrameType, event: str, _: Any) -> Any:

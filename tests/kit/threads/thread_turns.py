@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tests.kit.waiting import join
 
-__all__ = ["CallQueue"]
-
 _BOUND_S = 600.0
 
 
@@ -15,7 +13,7 @@ class CallQueue:
 
     Args:
         order: whose turn it is next, as a number taken modulo the living actors; when it ends,
-            the first living one goes on.
+            the first living one continues.
         between: called after each step, while no actor runs.
     """
 

@@ -9,8 +9,6 @@ from tests.kit.threads.threaded_tasks import Life, PlayedLink
 if TYPE_CHECKING:
     from tests.kit.threads.threaded_runs import Run
 
-__all__ = ["Link", "RunningAttempt"]
-
 _CANCELLED_S = 60.0
 
 
@@ -31,7 +29,7 @@ class RunningAttempt:
         return self._attempt.book.registration()
 
     def prepare_stop(self) -> None:
-        """Its task is told."""
+        """Its task is reported."""
         self._attempt.book.stop()
 
     def stop(self) -> None:
@@ -49,7 +47,7 @@ class RunningAttempt:
         # Else Spark has lost its executor, which lives.
 
     def require_writable(self) -> None:
-        """A life writes no files."""
+        """An attempt writes no files."""
 
     def failure(self) -> BaseException | None:
         """Why it ended."""

@@ -10,8 +10,6 @@ from tests.kit.threads.switched_threads import Thread
 from tests.kit.threads.threaded_runs import START_S, Run, Runs
 from tests.kit.threads.threaded_tasks import LOST_S, Faults
 
-__all__ = ["EVENTS", "FAULTS", "Plan", "pass_by"]
-
 EVENTS = (
     "another run",
     "cut off",
@@ -67,7 +65,7 @@ class Plan:
         sinks: how many.
         moves: splits go from region to region.
         rescales: each run has other regions.
-        suspends: a region that fails often stands still until somebody asks for it.
+        suspends: a region that fails often hangs until somebody asks for it.
         counts: functions count their records, and say so in each decision; then no split moves.
         leader_is_seen: tasks can read who leads.
         ending: what becomes of the last driver.
@@ -293,7 +291,6 @@ class _World:
             self.runs.switched.sleep(1.0)
 
     def _elders_end(self) -> None:
-        """Of runs that have a successor nothing is left: tasks that see who leads end at once."""
         runs = self.runs
         self.later_runs = _LATER_RUNS  # one that begins now would be the newest
         began_s = runs.switched.now_s
@@ -329,7 +326,7 @@ class _World:
     # --- the end ----------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """However it comes: no thread of a task goes on but those that keep idle producers."""
+        """However it comes: no thread of a task continues but those that keep idle producers."""
         runs = self.runs
         for partition in runs.logs:
             runs.logs[partition] += 5

@@ -1,7 +1,7 @@
 """What drivers and tasks share, and how one driver reaches it: directory, brokers, lease.
 
 Each call lies between two points at which others have their turn, or the driver dies. A driver may
-be cut off from each of them.
+be truncated from each of them.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,8 +22,6 @@ from tests.kit.kafka.fake_kafka import FakeBroker, FakeWire, Fault
 from tests.kit.threads.switched_threads import Switched
 from tests.kit.threads.threaded_tasks import Faults
 
-__all__ = ["Directory", "Reach", "ReachedOwner", "ReachedStore", "ReachedWire"]
-
 _AWAY_S = 3.0
 _FAULTS_BY_HAND = (Fault.LOSE_REQUEST, Fault.LOSE_ANSWER, Fault.CONCURRENT, Fault.LATE)
 
@@ -37,8 +35,8 @@ class Directory(FakeStore):
         aborted: transactions that are.
         leader: who has announced itself last.
         late: records on their way, which nobody waits for any more.
-        head: the decision that the job goes on from.
-        begins: of a partition, where its records go on behind the last start that went back.
+        head: the decision that the job continues from.
+        begins: of a partition, where its records continue after the last start that went back.
         counts: decisions say how many records functions were given.
         before: of a partition, what readers see before that.
     """
@@ -55,7 +53,7 @@ class Directory(FakeStore):
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
         """See `MetadataStore.publish`. The sessions of places that count follow one another: what
-        an older run writes behind a seal is no record of the job's."""
+        an older run writes after a seal is no record of the job's."""
         ids = self.slots()
         is_last = not ids or record.checkpoint_id > ids[-1]
         is_new = record.checkpoint_id not in self.records
@@ -80,14 +78,12 @@ class Directory(FakeStore):
             self._go_on_from(self.records[record.restored_from])
 
     def _require_counts(self, record: CheckpointRecord) -> None:
-        """Of every record once, whichever regions and runs have read them."""
         states = [entry for region in record.regions for entry in region.operator_states]
         read = sum(decode_totals(e).read for e in states if e.kind == COUNTS_KIND)
         ends = sum(_positions(record).values())
         self.require(not self.counts or read == ends, f"counted: {read}, of {ends}: {record}")
 
     def _go_on_from(self, resumed: CheckpointRecord) -> None:
-        """What was decided is committed, and then it is read again from there."""
         if self.head is None or resumed.checkpoint_id == self.head.checkpoint_id:
             return
         ends, at = _positions(self.head), _positions(resumed)

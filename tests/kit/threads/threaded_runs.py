@@ -19,12 +19,12 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaSinkCoordinator
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import TransactionalId
+from sluice.connectors.kafka.sink.producers.id_owners import NewOwner
 from sluice.connectors.kafka.sink.producers.producer_pool import ProducerPool
 from sluice.connectors.kafka.sink.writer.producer_wait import ProducerWait
 from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.continuous.barrier_service import BarrierService
-from sluice.runtime.continuous.continuous_sink import ContinuousSink, LostTimeout
-from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
+from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits, TasksFirst
 from sluice.runtime.contracts import (
     MetadataStore,
     RegionAttempt,
@@ -65,8 +65,6 @@ from tests.kit.threads.threaded_tasks import (
     made_ready,
 )
 
-__all__ = ["START_S", "Run", "Runs"]
-
 START_S = 30.0
 """What a start is given."""
 _PARTITIONS = 4
@@ -81,13 +79,9 @@ _SWITCHED = (
     "sluice.runtime.coordinator.shell.run_threads",
     "sluice.runtime.coordinator.shell.core_loop",
     "sluice.runtime.ownership.lease_watch",
-    "sluice.runtime.coordinator.shell.progress",
-    "sluice.runtime.coordinator.shell.region_watch",
     "sluice.runtime.coordinator.shell.action_dispatcher",
-    "sluice.runtime.coordinator.shell.run_threads",
-    "sluice.runtime.coordinator.shell.serial_calls",
-    "sluice.runtime.coordinator.shell.serial_calls",
-    "sluice.runtime.coordinator.shell.restart_waits",
+    "sluice.runtime.coordinator.shell.region_watch",
+    "sluice.runtime.coordinator.committing.sink_committer",
     "sluice.runtime.continuous.checkpoint_client",
     "sluice.runtime.continuous.barrier_service",
     "sluice.runtime.continuous.native_commits",
@@ -224,12 +218,12 @@ class Run:
     """One driver; see `tests.kit.threads.threaded_tasks.World`.
 
     Attributes:
-        restore_from: it is told to go back to.
+        restore_from: it is reported to go back to.
         began_s: when.
         started_s: when its start had ended.
         has_ended: its process has, by itself.
         error: by what.
-        is_stopping: somebody has told it to end.
+        is_stopping: somebody has reported it to end.
         is_cut_off: from its tasks.
         has_store, has_brokers: see `tests.kit.threads.threaded_remotes.Reach`.
         is_disturbed: something of that happened to it.
@@ -272,7 +266,7 @@ class Run:
             self._run()
         except StreamError as err:
             self.error = err
-        # A remote step, or a life's stop, may hang for longer than it is waited for.
+        # A remote step, or an attempt's stop, may hang for longer than it is waited for.
         names = [thread.name.partition("/")[2] for thread in self.driver.alive]
         left = [n for n in names if n.startswith("sluice-") and "-st" not in n]
         is_calm = self.faults.are_off and not self.is_disturbed
@@ -284,7 +278,8 @@ class Run:
         coordinator = self._coordinator = BarrierCoordinator(
             self._plan(),
             cast(MetadataStore, self._store),
-            sinks={name: self._sink(name, commits) for name in self.sinks},
+            sinks={name: self._sink() for name in self.sinks},
+            tasks_first=self._tasks_first(commits),
             sources={"source": cast(SplitEnumerator, FakeSource("source", self.logs))},
             settings=self._settings(),
             clock=self.switched.clock,
@@ -308,6 +303,7 @@ class Run:
                 leader_session_id=started.session,
                 address=self.driver.name,
                 attempt_id=started.attempt_id,
+                job_uid=started.job_uid,
             )
         )
         handles: Mapping[str, RegionHandle] = {
@@ -387,9 +383,13 @@ class Run:
             sweep_interval_s=5.0,
         )
 
-    def _sink(self, name: str, commits: NativeCommits) -> SinkCoordinator:
+    def _tasks_first(self, commits: NativeCommits) -> Mapping[str, TasksFirst]:
+        tasks = TasksFirst(commits, LostTimeout(None), clock=self.switched.clock)
+        return dict.fromkeys(self.sinks, tasks)
+
+    def _sink(self) -> SinkCoordinator:
         clock, sleep = self.switched.clock, self.switched.sleep
-        own = KafkaSinkCoordinator(
+        return KafkaSinkCoordinator(
             KafkaConnection(bootstrap_servers="played:9092", options={}),
             transactional_id_prefix=PREFIX,
             transaction_timeout_s=None,
@@ -399,9 +399,6 @@ class Run:
             clock=clock,
             sleep=sleep,
         )
-        sink = ContinuousSink(own, commits, LostTimeout(None))
-        sink.committer = TasksFirst(lambda: own.committer, commits, clock=clock)
-        return sink
 
     # --- as its tasks see it ----------------------------------------------------------------------
 
@@ -444,5 +441,5 @@ class Run:
             background=lambda body: cast(None, self.switched.spawn_here(body, "pool")),
             clock=self.switched.clock,
             ages=self.switched.clock,
-            draw_owner=lambda: owner,
+            owner=NewOwner(owner),
         )

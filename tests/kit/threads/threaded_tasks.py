@@ -34,32 +34,14 @@ from tests.kit.kafka.fake_kafka import FakeBroker, Fenced
 from tests.kit.kafka.fake_producer import FakeClient, FakeCluster, kafka_error
 from tests.kit.threads.switched_threads import Process, Switched
 
-__all__ = [
-    "JOB",
-    "LOST_S",
-    "OTHER",
-    "PREFIX",
-    "SILENCE_S",
-    "Faults",
-    "Life",
-    "PlayedLink",
-    "Worker",
-    "World",
-    "made_ready",
-]
-
 PREFIX, JOB = "p", "job"
 OTHER = 100  # partitions of the second sink
 LOST_S = 60.0
-"""For how long a task goes on without hearing of its driver."""
+"""For how long a task continues without hearing of its driver."""
 SILENCE_S = 20.0
 """For how long a driver waits for a task's next question, and for a checkpoint."""
 
-_OVER = (
-    TransactionState.EMPTY,
-    TransactionState.COMPLETE_COMMIT,
-    TransactionState.COMPLETE_ABORT,
-)
+_OVER = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 _ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 _ANSWER_S = 11.0
 _REFUSED_S = 5.0
@@ -186,7 +168,6 @@ class PlayedClient(FakeClient):
         return self._send(self._world.faults.choose(20))
 
     def _send(self, most: int | None = None) -> int:
-        """What is queued reaches the broker, or the first of it."""
         count = len(self._queue) if most is None else min(most, len(self._queue))
         for callback, message in [self._queue.pop(0) for _ in range(count)]:
             assert self.identity is not None
@@ -296,7 +277,7 @@ class Faults:
 
 
 class PlayedLink:
-    """From a task to its driver: a request is carried out in a thread of the driver's."""
+    """From a task to its driver: a request is done in a thread of the driver's."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -370,7 +351,7 @@ class Worker(Process):
 
 
 class Life:
-    """A life of a region: its task in a worker, and who waits for it in the driver."""
+    """An attempt of a region: its task in a worker, and who waits for it in the driver."""
 
     def __init__(self, world: World, record: RegionRecord, attempt_id: int, worker: Worker) -> None:
         self.region, self.attempt_id, self.worker = record.region, attempt_id, worker
@@ -424,15 +405,9 @@ class Life:
         world = self.world
         link = world.link()
         self.checkpoint_client = CheckpointClient(
-            link,
-            self.region,
-            self.attempt_id,
-            lost_timeout_s=LOST_S,
-            clock=world.switched.clock,
+            link, self.region, self.attempt_id, lost_timeout_s=LOST_S, clock=world.switched.clock
         )
-        registry = TaskRegistry(
-            link, self.checkpoint_client, lost_timeout_s=LOST_S, clock=world.switched.clock
-        )
+        registry = TaskRegistry(link, self.checkpoint_client)
         return TaskLoop(
             self.region,
             self.attempt_id,

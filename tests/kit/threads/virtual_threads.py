@@ -1,6 +1,6 @@
 """Threads of several processes in virtual time, one at a time: every run of a plan is the same.
 
-A process may be stopped or killed, or its host sleep, at any moment; its threads stand still then,
+A process may be stopped or killed, or its host sleep, at any moment; its threads hang then,
 and what they have sent lands all the same.
 """
 
@@ -14,8 +14,6 @@ from unittest.mock import patch
 
 from tests.kit.threads.baton import Actor, EndedError, take
 
-__all__ = ["Process", "Timeline"]
-
 
 class Process:
     """One driver on a host of its own."""
@@ -27,7 +25,7 @@ class Process:
         self.is_killed = False
 
     def monotonic(self) -> float:
-        """Seconds; they stand still while the host sleeps."""
+        """Seconds; they hang while the host sleeps."""
         return self._timeline.now_s - self._slept_s
 
     def slept(self) -> float:
@@ -47,7 +45,7 @@ class Process:
             self._slept_s += added_s if is_asleep else 0.0
 
     def sleep(self, seconds: float) -> None:
-        """By the clock that stands still with the host."""
+        """By the clock that hangs with the host."""
         until_s = self.monotonic() + seconds
         while (left_s := until_s - self.monotonic()) > 0:
             self._timeline.wait(left_s)
@@ -182,7 +180,7 @@ class Timeline:
         self._push(thread, self.now_s)
 
     def leave(self, thread: _Thread) -> None:
-        """It has ended; the next one goes on."""
+        """It has ended; the next one continues."""
         self._living.remove(thread)
         if self.is_over:
             self._done.release()

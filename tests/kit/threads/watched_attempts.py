@@ -18,8 +18,6 @@ from tests.kit.coordinator.region_queries import ThreadRegions
 from tests.kit.fakes import ManualClock
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["SETTINGS", "Watched", "watched"]
-
 SETTINGS = replace(QUICK, handler=RegionalCheckpointHandler(max_failed_ratio=0.7))
 
 
@@ -60,7 +58,7 @@ class Watched:
             )
 
     def fail_once(self, name: str) -> None:
-        """Its next batch fails, the ones behind it do not."""
+        """Its next batch fails, the ones after it do not."""
 
         def fail(barrier: Barrier) -> None:
             del self.regions.before_ack[name]
@@ -69,7 +67,7 @@ class Watched:
         self.regions.before_ack[name] = fail
 
     def keep_open(self, name: str) -> threading.Event:
-        """Its batches go on only once ``hold`` is set; the event: one is waiting."""
+        """Its batches continue only once ``hold`` is set; the event: one is waiting."""
         reached = threading.Event()
 
         def wait(barrier: Barrier) -> None:
@@ -80,7 +78,7 @@ class Watched:
         return reached
 
     def lives_of(self, name: str) -> int:
-        """Lives so far, behind one more look at all."""
+        """Lives so far, after one more look at all."""
         self.attempts.watch()
         return len(self.regions.queries[name])
 
@@ -95,7 +93,7 @@ class Watched:
 
 @pytest.fixture
 def watched(job: Job) -> Iterator[Watched]:
-    """Stopped behind the test."""
+    """Stopped after the test."""
     made = Watched(job)
     yield made
     made.stop()

@@ -17,8 +17,6 @@ from tests.mutants.catalog import (
 )
 from tests.mutants.model import Mutant
 
-__all__ = ["ALL_MUTANTS"]
-
 ALL_MUTANTS: tuple[Mutant, ...] = (
     *kafka_writing.MUTANTS,
     *kafka_producers.MUTANTS,

@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="retired-is-not-committed",
@@ -120,7 +118,7 @@ MUTANTS = (
         name="lost-answer-means-published",
         rules=("publish-whole",),
         wrong="A publish whose answer was lost counts as done, and the slot is not read.",
-        catchers=("tests/unit/runtime/checkpoint/test_publish_answers.py",),
+        catchers=("tests/unit/runtime/checkpoint/test_interrupted_starts.py",),
         edits=(
             Edit(
                 function="sluice.runtime.checkpoint.slot_publishing:SlotPublication.run",
@@ -137,7 +135,7 @@ MUTANTS = (
         name="second-repair-not-on-record",
         rules=("two-phase-repair",),
         wrong="The second repair of a decision by one session is taken for the first one, so it is never on record.",
-        catchers=("tests/unit/runtime/checkpoint/test_publish_answers.py",),
+        catchers=("tests/unit/runtime/checkpoint/test_interrupted_starts.py",),
         edits=(
             Edit(
                 function="sluice.runtime.checkpoint.checkpoint_store:CheckpointStore._publish_repair",
@@ -151,7 +149,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="An existing repair record counts as ours before it is durable, so a crash can leave the loss without its committed replacement.",
         catchers=(
-            "tests/unit/runtime/checkpoint/test_publish_answers.py::test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable",
         ),
         edits=(
             Edit(

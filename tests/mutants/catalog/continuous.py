@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="answer-of-another-sink-trusted",
@@ -43,7 +41,7 @@ MUTANTS = (
         rules=("continuous-order",),
         wrong="Continuous regions start although there is not a core for each of them.",
         catchers=(
-            "tests/unit/runtime/spark/run/test_engines.py::test_continuous_order_no_region_waits_for_a_core_for_ever",
+            "tests/unit/runtime/spark/run/test_layout.py::test_continuous_order_no_region_waits_for_a_core_for_ever",
         ),
         edits=(
             Edit(
@@ -56,11 +54,11 @@ MUTANTS = (
     Mutant(
         name="continuous-records-not-renewed",
         rules=("lease-guards-outputs",),
-        wrong="The continuous engine does not renew the leases of its sinks, so another job takes the name of a running one.",
-        catchers=("tests/unit/runtime/continuous/test_continuous_sink.py",),
+        wrong="The coordinator does not renew the leases of its sinks, so another job takes the name of a running one.",
+        catchers=("tests/unit/runtime/continuous/test_native_commits.py",),
         edits=(
             Edit(
-                function="sluice.runtime.continuous.continuous_sink:ContinuousSink.renew",
+                function="sluice.runtime.coordinator.committing.sink_committer:SerialSink.renew",
                 old="self._sink.renew()",
                 new="return",
             ),

@@ -2,14 +2,12 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="settled-by-an-older-attempt",
         rules=("ids-never-reused",),
         wrong="Decisions of an older attempt of a region settle batches of the present attempt, so the sweep takes staged work of the present one.",
-        catchers=("tests/unit/runtime/checkpoint/test_kept_states.py",),
+        catchers=("tests/unit/runtime/checkpoint/test_retention.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.core:CoordinatorCore.sweep_view",
@@ -38,7 +36,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="The decision leaves out one of the committables that a region acknowledged.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_coordinator_core.py::test_a_checkpoint_takes_its_steps_in_order",
+            "tests/unit/runtime/coordinator/core/test_decided_commits.py::test_a_checkpoint_takes_its_steps_in_order",
         ),
         edits=(
             Edit(
@@ -71,7 +69,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="A coordinator publishes slot n+1 before slot n holds a record of its own.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_a_place_is_published_only_behind_a_place_of_our_own",
+            "tests/unit/runtime/coordinator/core/test_lost_transactions.py::test_a_place_is_published_only_after_a_place_of_our_own",
         ),
         edits=(
             Edit(
@@ -86,7 +84,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="A coordinator that finds its slot taken still commits the transactions of its own decision.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_a_taken_place_stops_everything",
+            "tests/unit/runtime/coordinator/core/test_lost_transactions.py::test_a_taken_place_stops_everything",
         ),
         edits=(
             Edit(
@@ -121,7 +119,7 @@ MUTANTS = (
         rules=("fence-first",),
         wrong="The transactions of a checkpoint are committed before its decision is published.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_coordinator_core.py::test_no_step_begins_before_the_one_before_is_answered",
+            "tests/unit/runtime/coordinator/core/test_decided_commits.py::test_no_step_begins_before_the_one_before_is_answered",
         ),
         edits=(
             Edit(
@@ -148,7 +146,7 @@ MUTANTS = (
         rules=("publish-whole",),
         wrong="A publish without an answer counts as published.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_decision_slots.py::test_an_unanswered_publish_is_repeated_and_never_aborted",
+            "tests/unit/runtime/coordinator/core/test_lost_transactions.py::test_an_unanswered_publish_is_repeated_and_never_aborted",
         ),
         edits=(
             Edit(
@@ -167,7 +165,7 @@ MUTANTS = (
         rules=("batch-identity",),
         wrong="A source may go back to any offset, not only over transaction markers.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_set_back.py::test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused",
+            "tests/unit/runtime/coordinator/core/test_lost_transactions.py::test_batch_identity_a_range_that_a_decided_checkpoint_contains_is_refused",
         ),
         edits=(
             Edit(
@@ -216,7 +214,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.core.lost_transactions:_has_open_rest",
+                function="sluice.runtime.coordinator.core.failed_steps:_has_open_rest",
                 old="return any(report.outcome is CommitOutcome.PENDING for report in event.reports)",
                 new="return False",
             ),
@@ -257,11 +255,11 @@ MUTANTS = (
         rules=("continuous-order",),
         wrong="A continuous task continues after a repair, so the repaired records come after its own.",
         catchers=(
-            "tests/unit/runtime/coordinator/core/test_following_regions.py::test_two_phase_repair_a_repair_ends_the_life_that_has_written_on",
+            "tests/unit/runtime/coordinator/core/test_following_regions.py::test_two_phase_repair_a_repair_ends_the_attempt_that_has_written_on",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.core.lost_transactions:_abort_later",
+                function="sluice.runtime.coordinator.core.failed_steps:_abort_later",
                 old="if state.regions[name].plan.follows:",
                 new="if state.is_over:",
             ),
@@ -301,7 +299,7 @@ MUTANTS = (
         name="pending-batch-without-deadline",
         rules=("transaction-timeout",),
         wrong="A batch that waits for the next checkpoint sets no deadline for the decision of that checkpoint.",
-        catchers=("tests/unit/runtime/coordinator/core/test_decision_slots.py",),
+        catchers=("tests/unit/runtime/coordinator/core/test_lost_transactions.py",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.coordinator_state:CoordinatorState.begin",

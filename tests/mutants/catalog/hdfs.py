@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="open-files-swept",
@@ -23,7 +21,7 @@ MUTANTS = (
         rules=("files-with-decision",),
         wrong="Files get their final names as soon as they are staged, before a decision names them.",
         catchers=(
-            "tests/unit/connectors/hdfs/writing/test_frame_writer.py::test_files_with_decision_no_reader_sees_a_file_before_the_decision",
+            "tests/unit/connectors/hdfs/writing/test_task_writer.py::test_files_with_decision_no_reader_sees_a_file_before_the_decision",
         ),
         edits=(
             Edit(

@@ -2,15 +2,13 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="any-ongoing-is-ours",
         rules=("handle-from-producer",),
         wrong="Any open transaction of the id counts as ours, even one of a later attempt.",
         catchers=(
-            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
+            "tests/unit/connectors/kafka/sink/committer/test_transaction_answers.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -115,7 +113,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="An id that was initialised again counts as aborted, so committed records are written again.",
         catchers=(
-            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
+            "tests/unit/connectors/kafka/sink/committer/test_transaction_answers.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(
@@ -130,7 +128,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="An id that the transaction coordinator no longer knows counts as aborted.",
         catchers=(
-            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_an_unknown_id_is_unknown",
+            "tests/unit/connectors/kafka/sink/committer/test_transaction_answers.py::test_outcome_from_broker_an_unknown_id_is_unknown",
         ),
         edits=(
             Edit(
@@ -145,7 +143,7 @@ MUTANTS = (
         rules=("outcome-from-broker",),
         wrong="CompleteCommit counts only under the epoch that EndTxn version 5 leaves, so a native commit looks lost.",
         catchers=(
-            "tests/unit/connectors/kafka/sink/committer/test_verdicts.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
+            "tests/unit/connectors/kafka/sink/committer/test_transaction_answers.py::test_outcome_from_broker_every_state_and_epoch_has_one_verdict",
         ),
         edits=(
             Edit(

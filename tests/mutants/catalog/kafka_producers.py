@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="ids-reused-before-the-mark",
@@ -45,8 +43,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.kafka.sink.producers.producer_pool:ProducerPool.__init__",
-                old="self._owner = draw_owner()",
-                new='self._owner = "owner"',
+                old="self._owner = owner or NewOwner()",
+                new='self._owner = NewOwner("owner")',
             ),
         ),
     ),
@@ -108,6 +106,49 @@ MUTANTS = (
                 function="sluice.connectors.kafka.sink.producers.producer_pool:ProducerPool._is_open",
                 old="return kept is not None and kept.producer is lease.producer",
                 new="return kept is not None",
+            ),
+        ),
+    ),
+    Mutant(
+        name="open-ids-of-ended-processes-used",
+        rules=("ids-never-reused",),
+        wrong="A worker initialises an id that its ended predecessor was about to initialise or had open.",
+        catchers=(
+            "tests/unit/connectors/kafka/sink/producers/test_id_owners.py::test_ids_never_reused_ids_of_a_process_pass_on_when_the_kernel_has_ended_it",
+        ),
+        edits=(
+            Edit(
+                function="sluice.connectors.kafka.sink.producers.id_owners:_read",
+                old="state = _AFTER.get(code, SlotState.RETIRED)",
+                new="state = _AFTER.get(code, SlotState.FREE)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="owners-of-living-processes-used",
+        rules=("ids-never-reused",),
+        wrong="A worker takes the owner of a process that still runs, or is only stopped.",
+        catchers=(
+            "tests/unit/connectors/kafka/sink/producers/test_id_owners.py::test_ids_never_reused_ids_of_a_process_pass_on_when_the_kernel_has_ended_it",
+        ),
+        edits=(
+            Edit(
+                function="sluice.connectors.kafka.sink.producers.id_owners:_locked",
+                old="fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="states-of-ids-kept-late",
+        rules=("ids-never-reused",),
+        wrong="The state of an id is kept for a later process only when a writer has it.",
+        catchers=("tests/property/test_producer_pool.py",),
+        edits=(
+            Edit(
+                function="sluice.connectors.kafka.sink.producers.producer_slots:SlotTable._advance",
+                old="self._keep(number, kept)",
+                new="None if slot.state is SlotState.PREPARING else self._keep(number, kept)",
             ),
         ),
     ),

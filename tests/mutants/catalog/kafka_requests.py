@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="version-5-everywhere",
@@ -25,7 +23,7 @@ MUTANTS = (
         rules=("ids-never-reused",),
         wrong="A request for an id counts as answered, although the client has lost it and sent it again.",
         catchers=(
-            "tests/contract/test_repeated_by_clients.py::test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_told",
+            "tests/contract/test_repeated_by_clients.py::test_ids_never_reused_a_request_that_was_lost_and_sent_again_is_reported",
         ),
         edits=(
             Edit(

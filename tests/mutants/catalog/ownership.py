@@ -2,15 +2,13 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="pauses-count-as-waiting",
         rules=("lease-guards-outputs",),
         wrong="After a pause of its process, a decision no longer waits for the check of the lease, which was about to find another job.",
         catchers=(
-            "tests/unit/runtime/ownership/test_lease_pauses.py::test_lease_guards_outputs_a_decision_waits_from_the_beginning_behind_a_pause",
+            "tests/unit/runtime/ownership/test_lease.py::test_lease_guards_outputs_a_decision_waits_from_the_beginning_after_a_pause",
         ),
         edits=(
             Edit(

@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="spark-log-not-compared",
@@ -43,7 +41,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The remaining part of a batch that Spark runs again is also read instead of the batches after it.",
         catchers=(
-            "tests/unit/runtime/spark/microbatch/test_job_source.py::test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it",
+            "tests/unit/runtime/spark/microbatch/test_query_logs.py::test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it",
         ),
         edits=(
             Edit(
@@ -63,7 +61,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="An undecided batch stays in Spark's log, and the next attempt replays it.",
         catchers=(
-            "tests/unit/runtime/spark/microbatch/test_region_start.py::test_restore_by_attempt_a_stateful_regions_logs_are_rewound_to_the_decision",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_a_stateful_regions_logs_are_rewound_to_the_decision",
         ),
         edits=(
             Edit(
@@ -78,7 +76,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The present attempt of a region writes a batch that an earlier attempt planned.",
         catchers=(
-            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_an_undecided_batch_of_an_earlier_attempt_is_never_written",
         ),
         edits=(
             Edit(
@@ -93,7 +91,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="The tasks of a batch are read from its start as well as from its end.",
         catchers=(
-            "tests/unit/runtime/spark/microbatch/test_job_source.py::test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone",
+            "tests/unit/runtime/spark/microbatch/test_query_logs.py::test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone",
         ),
         edits=(
             Edit(
@@ -108,7 +106,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A run that was taken over deletes the logs of the newer run's attempts.",
         catchers=(
-            "tests/unit/runtime/spark/microbatch/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_deletes_older_lives_alone",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_a_run_that_was_taken_over_deletes_older_lives_alone",
         ),
         edits=(
             Edit(
@@ -123,7 +121,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A run that was taken over rewinds the newer run's state.",
         catchers=(
-            "tests/unit/runtime/spark/microbatch/test_region_start.py::test_restore_by_attempt_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone",
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_restore_by_attempt_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone",
         ),
         edits=(
             Edit(
@@ -153,7 +151,7 @@ MUTANTS = (
         rules=("abort-before-skip",),
         wrong="An ended attempt does not report its open transactions, so readers wait for them until a sweep.",
         catchers=(
-            "tests/unit/runtime/coordinator/shell/test_ended_attempts.py::test_abort_before_skip_a_life_that_is_over_says_what_it_left_open",
+            "tests/unit/runtime/coordinator/shell/test_attempts.py::test_abort_before_skip_an_attempt_that_is_over_says_what_it_left_open",
         ),
         edits=(
             Edit(

@@ -2,8 +2,6 @@
 
 from tests.mutants.model import Edit, Mutant
 
-__all__ = ["MUTANTS"]
-
 MUTANTS = (
     Mutant(
         name="newest-decision-not-settled",
@@ -76,7 +74,7 @@ MUTANTS = (
         rules=("restore-by-attempt",),
         wrong="A source resumes at the positions of other sources, too, so a partition that only another source reads is never discovered.",
         catchers=(
-            "tests/unit/runtime/coordinator/start/test_restore.py::test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone",
+            "tests/unit/runtime/coordinator/start/test_restore.py::test_restore_by_attempt_a_source_continues_at_its_own_positions_alone",
         ),
         edits=(
             Edit(
@@ -104,7 +102,7 @@ MUTANTS = (
         rules=("two-phase-repair",),
         wrong="After an accepted loss, a start also continues without the records that were lost later.",
         catchers=(
-            "tests/unit/runtime/coordinator/policy/test_accepted_losses.py::test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again",
+            "tests/unit/runtime/coordinator/policy/test_accepted_losses.py::test_two_phase_repair_what_is_lost_after_an_acceptance_stops_the_job_again",
         ),
         edits=(
             Edit(
@@ -125,7 +123,7 @@ MUTANTS = (
         rules=("lease-guards-outputs",),
         wrong="A start does not check whether another start has written a fencing record after its own.",
         catchers=(
-            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone",
+            "tests/unit/runtime/checkpoint/test_interrupted_starts.py::test_lease_guards_outputs_a_start_that_slept_after_its_seal_leaves_the_lease_alone",
         ),
         edits=(
             Edit(
@@ -138,6 +136,21 @@ MUTANTS = (
                     pass
                 self._claim(history.newest.job_uid, attempt_id)
                 """,
+            ),
+        ),
+    ),
+    Mutant(
+        name="topics-of-other-sources-given-up",
+        rules=("restore-by-attempt",),
+        wrong="A start gives up a topic's positions of every source, not only of the one that names the topic.",
+        catchers=(
+            "tests/unit/runtime/coordinator/start/test_rescaling.py::test_a_topic_that_its_source_gives_up_leaves_the_record_and_the_others_continue",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.policy.assignment:without_topics",
+                old="return key[:2] not in forgotten",
+                new="return key[1] not in {topic for _, topic in forgotten}",
             ),
         ),
     ),

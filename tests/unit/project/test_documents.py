@@ -123,7 +123,6 @@ Table = Mapping[str, str]
 
 
 def tables() -> Iterator[Table]:
-    """All tables under docs/."""
     for page in DOCS:
         for body in _TABLE.findall(_FENCE.sub("", page.read_text("utf-8"))):
             rows = [
@@ -166,7 +165,6 @@ def test_every_option_of_the_source_is_described() -> None:
 
 
 def test_a_table_lists_the_metrics_and_no_others() -> None:
-    """By the names that Prometheus shows."""
     registry = CollectorRegistry()
     CheckpointMetrics(registry)
     regions = RegionMetrics(cast(Any, SimpleNamespace(started=None))).collect()
@@ -215,7 +213,6 @@ def test_an_example_imports_names_and_gives_arguments_that_exist(page: Path) -> 
 
 @pytest.mark.parametrize("page", PAGES, ids=of)
 def test_an_example_imports_the_public_interface_only(page: Path) -> None:
-    """`sluice`, or a module directly below it."""
     for tree in examples(page):
         modules = re.findall(r"^ *(?:from|import) ([\w.]+)", ast.unparse(tree), re.MULTILINE)
         assert [each for each in modules if _OURS.match(each) and not _PUBLIC.match(each)] == []

@@ -16,7 +16,9 @@ from sluice.runtime.job.job import Job
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
 JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
-NEEDED = ("--bootstrap", "--input", "--output", "--path", "--checkpoint")
+NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
+    ("--input", "--output", "--path", "--checkpoint"), "here"
+)
 
 
 class AnyBuilder:
@@ -34,7 +36,6 @@ def name(path: Path) -> str:
 
 
 def helped(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What ``--help`` prints."""
     monkeypatch.setattr(sys, "argv", [path.name, "--help"])
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as ended:
@@ -47,7 +48,6 @@ def helped(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 def test_every_argument_of_an_example_says_what_it_is(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``--help`` is all that a newcomer reads."""
     text = helped(path, monkeypatch, capsys)
     options = re.sub(r"\n {10,}", "  ", text.partition("options:")[2])  # long names have two lines
     assert "--bootstrap BOOTSTRAP  host:port" in options
@@ -66,7 +66,7 @@ def test_a_job_that_cannot_start_is_one_line_that_says_what_to_do(
     monkeypatch.setattr(Job, "run", run)
     monkeypatch.setattr(SparkSession, "builder", AnyBuilder())
     takes = helped(path, monkeypatch, capsys)
-    arguments = [text for each in NEEDED if each in takes for text in (each, "here")]
+    arguments = [text for each in NEEDED if each in takes for text in (each, NEEDED[each])]
     monkeypatch.setattr(sys, "argv", [path.name, *arguments])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")

@@ -41,14 +41,12 @@ def test_the_header_of_a_request_is_read() -> None:
 
 @pytest.mark.parametrize(("version", "tags"), [(1, b""), (3, b"\0"), (5, b"\0")])
 def test_the_error_of_an_endtxn_is_read(version: int, tags: bytes) -> None:
-    """From version 3 on tagged fields stand between the header and the body."""
     request = parse_request(_request(END_TXN, version=version))
     answer = _answer(7, tags + struct.pack(">ihqh", 0, 90, 1, 2))
     assert error_codes(request, answer) == (90,)
 
 
 def test_the_errors_of_an_addpartitions_are_read() -> None:
-    """One for each partition of each topic."""
     request = parse_request(_request(ADD_PARTITIONS_TO_TXN, version=0))
     body = struct.pack(">ii", 0, 2)
     body += struct.pack(">h1si", 1, b"a", 2) + struct.pack(">ihih", 0, 0, 1, 47)
@@ -68,7 +66,6 @@ def broker() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def proxy(broker: socket.socket) -> Iterator[KafkaProxy]:
-    """Before that listener."""
     with KafkaProxy() as made:
         made.forward_to(broker.getsockname()[1])
         yield made
@@ -85,7 +82,6 @@ def _accepted(broker: socket.socket) -> socket.socket:
 
 
 def test_what_is_not_chosen_passes_unchanged(broker: socket.socket, proxy: KafkaProxy) -> None:
-    """Bytes of requests and of answers."""
     with _client(proxy) as client:
         client.sendall(_request(18))
         with _accepted(broker) as end:
@@ -97,7 +93,6 @@ def test_what_is_not_chosen_passes_unchanged(broker: socket.socket, proxy: Kafka
 def test_a_held_request_arrives_though_its_client_has_gone(
     broker: socket.socket, proxy: KafkaProxy
 ) -> None:
-    """And nothing of its connection passes it; the broker's answer is known."""
     held = proxy.hold(END_TXN)
     with _client(proxy) as client:
         client.sendall(_request(18, correlation_id=1) + _request(END_TXN) + _request(18))
@@ -130,7 +125,6 @@ def test_a_lost_answer_breaks_the_connection(broker: socket.socket, proxy: Kafka
 def test_a_repeated_request_comes_by_a_connection_of_its_own(
     broker: socket.socket, proxy: KafkaProxy
 ) -> None:
-    """By hand, and as an echo after a while."""
     with proxy.echo(END_TXN, after_s=0.01) as echoes, _client(proxy) as client:
         noted = proxy.note(END_TXN)
         client.sendall(_request(END_TXN))

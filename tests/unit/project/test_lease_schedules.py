@@ -13,19 +13,16 @@ COPY = "file:/b"
 UNTIL_S = 200.0
 
 
-def test_lease_guards_outputs_who_is_paused_while_it_waits_for_a_look_waits_for_one_behind_that() -> (
+def test_lease_guards_outputs_who_is_paused_while_it_waits_for_a_look_waits_for_one_after_that() -> (
     None
 ):
     """Its patience had passed in the pause, and it decided by what it had known before."""
-    older, newer = _run(
-        RunPlan(calls={3: Call(during_s=60.0)}),
-        RunPlan(uri=COPY, begins_s=16.0),
-    )
+    older, newer = _run(RunPlan(calls={3: Call(during_s=60.0)}), RunPlan(uri=COPY, begins_s=16.0))
     _assert_taken_over(older, newer)
 
 
 def test_lease_guards_outputs_a_host_that_sleeps_is_paused_too() -> None:
-    """Its clock stands still: what it had waited before counts for nothing behind it."""
+    """Its clock hangs: what it had waited before counts for nothing after it."""
     older, newer = _run(
         RunPlan(
             calls={8: Call(before_s=16.0, landing_s=3.0), 9: Call(landing_s=1.5)},
@@ -36,16 +33,15 @@ def test_lease_guards_outputs_a_host_that_sleeps_is_paused_too() -> None:
     _assert_taken_over(older, newer)
 
 
-def test_lease_guards_outputs_behind_a_pause_two_late_renewals_are_waited_for() -> None:
+def test_lease_guards_outputs_after_a_pause_two_late_renewals_are_waited_for() -> None:
     """One was under way, and has crossed the record of who took over; the next one looks twice."""
     older, newer = _run(
-        RunPlan(calls={12: Call(before_s=30.0, during_s=30.0)}),
-        RunPlan(uri=COPY, begins_s=69.0),
+        RunPlan(calls={12: Call(before_s=30.0, during_s=30.0)}), RunPlan(uri=COPY, begins_s=69.0)
     )
     _assert_taken_over(older, newer)
 
 
-def test_lease_guards_outputs_a_start_that_is_paused_behind_its_claim_looks_before_it_sweeps() -> (
+def test_lease_guards_outputs_a_start_that_is_paused_after_its_claim_looks_before_it_sweeps() -> (
     None
 ):
     """Looks that had begun before the claim was made have found nothing, however young they are."""
@@ -62,7 +58,7 @@ def test_lease_guards_outputs_a_start_that_is_paused_behind_its_claim_looks_befo
 
 
 def test_lease_guards_outputs_the_second_write_of_a_late_renewal_may_be_late_too() -> None:
-    """It was made behind a look, and behind another pause it crossed the record of who had taken
+    """It was made after a look, and after another pause it crossed the record of who had taken
     over; the next renewal was in time, and believed in what it found."""
     older, newer = _run(
         RunPlan(calls={8: Call(during_s=20.0), 9: Call(during_s=30.0)}),
@@ -72,7 +68,6 @@ def test_lease_guards_outputs_the_second_write_of_a_late_renewal_may_be_late_too
 
 
 def test_lease_guards_outputs_the_second_write_of_a_late_start_may_be_late_too() -> None:
-    """It waited for whoever had begun meanwhile, and was paused behind its second look."""
     older, newer = _run(
         RunPlan(calls={1: Call(during_s=18.0), 2: Call(during_s=30.0)}),
         RunPlan(uri=COPY, begins_s=11.0),
@@ -86,8 +81,7 @@ def test_lease_guards_outputs_a_start_that_is_paused_before_its_write_waits_for_
 ) -> None:
     """It writes over the record of a run that lives, which finds that with its next renewal."""
     paused, other = _run(
-        RunPlan(calls={0: Call(during_s=pause_s)}),
-        RunPlan(uri=COPY, begins_s=5.0),
+        RunPlan(calls={0: Call(during_s=pause_s)}), RunPlan(uri=COPY, begins_s=5.0)
     )
     assert other.ended_by == "fenced"
     assert paused.ended_by is None
@@ -95,7 +89,7 @@ def test_lease_guards_outputs_a_start_that_is_paused_before_its_write_waits_for_
 
 
 @pytest.mark.parametrize("uri", [COPY, "file:/a"])
-def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_who_came_behind_the_one_that_took_over(
+def test_lease_guards_outputs_a_renewal_that_slept_does_not_end_who_came_after_the_one_that_took_over(
     uri: str,
 ) -> None:
     """That one was started again meanwhile: the run that sleeps is none that its successor saw."""
@@ -116,10 +110,7 @@ def test_lease_guards_outputs_a_start_that_slept_does_not_end_the_next_one_of_it
     number: int,
 ) -> None:
     """It is sealed, and writes over the record of a run that has not seen it."""
-    older, newer = _run(
-        RunPlan(calls={number: Call(before_s=30.0)}),
-        RunPlan(begins_s=5.0),
-    )
+    older, newer = _run(RunPlan(calls={number: Call(before_s=30.0)}), RunPlan(begins_s=5.0))
     assert newer.took_s is not None
     assert newer.ended_by is None
     assert older.decided_s == []
@@ -132,7 +123,7 @@ def _run(*plans: RunPlan) -> list[Run]:
 
 
 def _assert_taken_over(older: Run, newer: Run) -> None:
-    """The younger run goes on, and the older one decides nothing behind its start."""
+    """The younger run continues, and the older one decides nothing after its start."""
     assert newer.took_s is not None
     assert newer.ended_by is None
     assert older.ended_by == "fenced"

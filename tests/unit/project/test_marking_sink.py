@@ -1,4 +1,4 @@
-"""A file sink with partition commit: marks come behind publications, and hold up none."""
+"""A file sink with partition commit: marks come after publications, and hold up none."""
 
 import os
 import pickle
@@ -58,7 +58,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk() -> Disk:
-    """What outlives a run."""
     return Disk()
 
 
@@ -79,7 +78,6 @@ SinkOf = Callable[..., MarkingSink]
 
 
 def test_a_mark_is_there_when_its_checkpoint_may_be_marked(sink_of: SinkOf, disk: Disk) -> None:
-    """Usually: then a start after a kill is told again of what was not marked."""
     sink = sink_of(PartitionCommit())
     sink.decide(sink.write("dt=1", "dt=2"))
     assert sink.marked == ["dt=1", "dt=2"]
@@ -212,7 +210,6 @@ def _file(final: str) -> StagedFile:
 def test_a_policy_that_hangs_holds_up_no_checkpoint(
     sink_of: SinkOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first waits for it a moment, the others not at all; and it is marked in the end."""
     monkeypatch.setattr(marks, "_WAIT_S", 1.0)
     free = threading.Event()
     asked: list[str] = []
@@ -233,7 +230,7 @@ def test_a_policy_that_hangs_holds_up_no_checkpoint(
 
 
 def test_the_end_of_a_run_marks_what_is_due(sink_of: SinkOf) -> None:
-    """A policy that failed is not tried again there; the next start is told and does."""
+    """A policy that failed is not tried again there; the next start is reported and does."""
     fails = [True]
 
     def fickle(mark: PartitionMark) -> None:
@@ -300,7 +297,7 @@ def test_a_sink_of_two_pipelines_marks_when_both_have_been_heard(
 
 
 def test_a_sink_object_of_two_jobs_that_run_is_refused(sink_of: SinkOf, disk: Disk) -> None:
-    """They would mark each other's partitions. The next run of a job, behind its end, may have it,
+    """They would mark each other's partitions. The next run of a job, after its end, may have it,
     and so may another job."""
     sink = sink_of(PartitionCommit())
     other = FileSinkCoordinator(
@@ -324,7 +321,7 @@ def test_a_sink_object_of_two_jobs_that_run_is_refused(sink_of: SinkOf, disk: Di
     other.close()
 
 
-def test_a_run_behind_which_another_one_has_sealed_marks_nothing(sink_of: SinkOf) -> None:
+def test_a_run_after_which_another_one_has_sealed_marks_nothing(sink_of: SinkOf) -> None:
     """It was stopped for long, say, and its marker wakes up first."""
     first = sink_of(PartitionCommit())
     staged = first.write("dt=1")

@@ -55,7 +55,6 @@ def test_every_critical_rule_has_a_mutant_and_no_name_is_misspelt() -> None:
 
 
 def test_the_page_lists_every_mutant_and_the_test_that_caught_it() -> None:
-    """`make mutants` writes the page."""
     rows = re.findall(r"^\| `([^`]+)` \|.* (`tests/.*) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert [name for name, _ in rows] == [mutant.name for mutant in ALL_MUTANTS]
     assert [name for name, end in rows if end.endswith(("| crash", "| timeout"))] == []
@@ -183,7 +182,6 @@ def test_a_test_that_fails_anyway_catches_nothing(
 
 
 def test_mutants_are_chosen_by_name_or_as_a_part_of_all() -> None:
-    """No name means all mutants; a misspelt one is an error."""
     first, second = ALL_MUTANTS[:2]
     assert chosen([second.name, first.name], ALL_MUTANTS) == [second, first]
     assert chosen([], ALL_MUTANTS) == list(ALL_MUTANTS)
@@ -206,7 +204,6 @@ def test_a_failure_is_an_assertion_a_typed_error_a_timeout_or_a_crash() -> None:
 
 
 def test_a_test_that_counts_by_unpacking_checks_something() -> None:
-    """In the product the same error is a crash."""
     with pytest.raises(ValueError, match="unpack") as here:
         (_,) = [1, 2]
     assert kind_of(here.value) == "assertion"

@@ -30,5 +30,4 @@ def test_order_is_kept_within_a_file_and_over_checkpoints() -> None:
     ids=["within a file", "twice", "over checkpoints", "two files of one checkpoint"],
 )
 def test_rows_out_of_order_are_found(files: dict[str, Rows], fault: str) -> None:
-    """With both offsets and where they lie."""
     assert out_of_order(files) == [fault]

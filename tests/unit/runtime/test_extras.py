@@ -54,7 +54,6 @@ def test_the_command_without_its_packages_exits_with_1_and_names_the_extra(
 def test_a_command_that_needs_another_extra_says_so_when_it_is_called(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The other commands stay."""
     entry = EntryPoint(name="local", value="psutil:Process", group=cli.ENTRY_POINT_GROUP)
     monkeypatch.setitem(sys.modules, "psutil", None)
     monkeypatch.setattr(cli, "entry_points", lambda **_: [entry])

@@ -1,4 +1,4 @@
-"""Positions behind an open transaction: what readers may not see yet is not gone.
+"""Positions after an open transaction: what readers may not see yet is not gone.
 
 Offsets of Spark's own checkpoints and of consumer groups may lie there.
 """
@@ -20,10 +20,9 @@ def bench_of(log: FakeLog, **options: str) -> Bench:
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_start_behind_an_open_transaction_waits_for_its_end(
+def test_a_start_after_an_open_transaction_waits_for_its_end(
     fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And reads nothing that lies before the start, however long that takes."""
     bench = bench_of(FakeLog(latest=500, end=1000), failOnDataLoss=fails)
     position = bench.start()
     for _ in range(4):
@@ -36,7 +35,7 @@ def test_a_start_behind_an_open_transaction_waits_for_its_end(
     assert not caplog.records
 
 
-def test_a_bounded_run_behind_an_open_transaction_has_nothing_to_read() -> None:
+def test_a_bounded_run_after_an_open_transaction_has_nothing_to_read() -> None:
     cluster = FakeSourceCluster()
     cluster.create("orders", FakeLog(latest=500, end=1000))
     bench = Bench(cluster, bounded=True, startingOffsets=_STARTS)
@@ -60,7 +59,7 @@ def test_a_log_that_ends_before_the_position_is_judged_as_before(fails: str) -> 
 
 
 def test_the_lowest_end_of_a_short_log_is_where_its_loss_begins() -> None:
-    """Records that come while the log is found to be shorter are in the place of lost ones."""
+    """Records that come while the log is found to be shorter are instead of lost ones."""
     bench = bench_of(FakeLog(latest=700))
     position = bench.cut(bench.start())
     bench.clock.pass_time(20)

@@ -20,9 +20,7 @@ def test_new_partition_is_read_from_its_first_record_whatever_the_start() -> Non
     assert bench.discover() == ()
 
 
-def test_a_topic_that_is_refused_is_told_by_its_own_cut_alone() -> None:
-    """Who looks for new partitions, and who is cut, reads another one, and goes on; what is new in
-    that is found."""
+def test_a_topic_that_is_refused_is_reported_by_its_own_cut_alone() -> None:
     cluster = FakeSourceCluster()
     cluster.create("orders", FakeLog(latest=10))
     cluster.create("payments", FakeLog(latest=20))
@@ -43,7 +41,6 @@ def test_a_topic_that_is_refused_is_told_by_its_own_cut_alone() -> None:
 
 
 def test_a_topic_that_nobody_reads_yet_and_is_refused_stops_who_looks() -> None:
-    """Nobody's cut would tell of it."""
     bench = Bench(subscribePattern="orders|refunds")
     bench.start()
     bench.cluster.create("refunds", FakeLog(latest=5))
@@ -53,7 +50,6 @@ def test_a_topic_that_nobody_reads_yet_and_is_refused_stops_who_looks() -> None:
 
 
 def test_a_bounded_source_does_not_go_without_what_is_refused() -> None:
-    """It has an end for that, and nobody reads it yet."""
     bench, _, logs = _hidden()
     logs[2] = FakeLog(latest=5)
     bench.cluster.refused = {"orders"}
@@ -73,7 +69,7 @@ def _hidden() -> tuple[Bench, FakeLog, dict[int, FakeLog]]:
 
 
 def test_a_bounded_source_looks_again_for_what_a_broker_does_not_show_yet() -> None:
-    """Its metadata lags behind: without the partition the run would end too early."""
+    """Its metadata lags after: without the partition the run would end too early."""
     bench, hidden, logs = _hidden()
     bench.on_pause = lambda: logs.setdefault(2, hidden)
     assert bounds(bench.discover()) == {"orders-2": (0, 0)}
@@ -138,7 +134,6 @@ def test_a_topic_that_a_pattern_takes_in_later_is_read_from_what_it_holds(*, bou
 
 
 def test_a_topic_of_a_pattern_that_came_between_two_runs_is_read_from_what_it_holds() -> None:
-    """Nobody can tell it from one that could not be seen before."""
     bench = Bench(subscribePattern="orders.*")
     read = bench.cut(bench.start())
     bench.cluster.create("orders-new", FakeLog(latest=4))
@@ -163,7 +158,6 @@ def test_what_a_topic_lost_that_appeared_in_this_run_is_lost_records() -> None:
 
 @pytest.mark.parametrize("wider", [{"subscribe": "orders,old"}, {"subscribePattern": "o.*"}])
 def test_a_partition_without_a_leader_is_as_old_as_its_topic(wider: dict[str, str]) -> None:
-    """It is read later than the others of the topic, and was there with them."""
     bench = Bench()
     read = bench.cut(bench.start())
     bench.cluster.create("old", *(FakeLog(earliest=500, latest=510) for _ in range(2)))

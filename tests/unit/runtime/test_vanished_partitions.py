@@ -37,7 +37,6 @@ def test_what_has_vanished_is_refused_each_time() -> None:
 
 
 def test_a_bounded_run_is_never_finished_without_what_has_vanished() -> None:
-    """Whoever asks again hears of it again: of what is read, and of what nobody reads yet."""
     bench = Bench(bounded=True)
     start = bench.start()
     read, _ = bench.cut(start)
@@ -82,7 +81,6 @@ def test_a_deleted_topic_is_gone_on_without_where_loss_is_allowed(bounded: bool)
 def test_what_is_gone_on_without_is_not_waited_for_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nobody can do anything about it, or has to."""
     bench = Bench(failOnDataLoss="false")
     position = bench.cut(bench.start())
     del bench.cluster.topics["orders"][1][1]
@@ -94,7 +92,7 @@ def test_what_is_gone_on_without_is_not_waited_for_in_the_log(
 
 
 def test_nothing_more_is_cut_of_a_topic_that_was_deleted_with_a_backlog() -> None:
-    """A task would ask for its records, and end the job that is to go on without them."""
+    """A task would ask for its records, and end the job that is to continue without them."""
     cluster = FakeSourceCluster()
     cluster.create("orders", FakeLog(latest=4))
     cluster.create("payments", FakeLog(latest=40))
@@ -124,8 +122,8 @@ def test_ranges_of_a_deleted_topic_are_left_out_where_loss_is_allowed() -> None:
     assert bench.enumerator.readable(logged, timeout_s=TIMEOUT_S) == logged[:1]
 
 
-def test_whoever_has_read_a_range_is_told_what_it_is_of_now() -> None:
-    """Not what a cut of another region saw a moment ago: it was read behind that."""
+def test_whoever_has_read_a_range_is_reported_what_it_is_of_now() -> None:
+    """Not what a cut of another region saw a moment ago: it was read after that."""
     bench = Bench()
     read = bench.cut(bench.start())
     bench.cut(read[:1])
@@ -142,7 +140,6 @@ def test_vanished_partition_is_left_out_where_loss_is_allowed() -> None:
 
 
 def test_of_what_has_vanished_nothing_is_left_to_be_read() -> None:
-    """A lag that nobody can ever make up for would raise alarms for ever."""
     bench = Bench(failOnDataLoss="false", maxOffsetsPerTrigger="3")
     position = bench.cut(bench.start())
     assert bench.enumerator.lag_records(position[1:]) == 18
@@ -163,11 +160,9 @@ def test_a_vanished_partition_is_judged_once_beside_cuts_of_other_regions() -> N
     assert bench.clock() == began_s, "it is not waited for again"
 
 
-def test_a_partition_that_no_leader_tells_of_is_named_while_that_lasts(
+def test_a_partition_that_no_leader_reports_of_is_named_while_that_lasts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Where none has one librdkafka answers without an error, and nothing is cut: a source of one
-    partition would stand still for ever without a word."""
     bench = Bench()
     position = bench.start()
     bench.cluster.leaderless.add(("orders", 1))
@@ -183,7 +178,7 @@ def test_a_partition_that_no_leader_tells_of_is_named_while_that_lasts(
     assert caplog.text.count("are all brokers up?") == 2, "it had one meanwhile"
 
 
-def test_a_new_partition_that_no_leader_tells_of_is_named_while_that_lasts(
+def test_a_new_partition_that_no_leader_reports_of_is_named_while_that_lasts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench()

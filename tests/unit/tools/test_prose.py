@@ -108,7 +108,6 @@ def test_docstrings_messages_and_comments_of_a_module_are_read() -> None:
     ],
 )
 def test_docs_and_code_are_held_to_the_limits(name: str, found: int, is_kept: bool) -> None:
-    """Tests and benchmarks are only counted."""
     assert prose.report({name: Counter({"words": 3000, "private word": found})}) is is_kept
 
 

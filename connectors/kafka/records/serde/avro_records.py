@@ -16,14 +16,15 @@ from sluice.runtime.errors import ConfigError
 
 __all__ = ["AvroDeserializer", "Framing"]
 
-_CONFLUENT_BYTES = 5
+_ID_BYTES = {0: 5, 1: 17}
+"""Bytes of a schema id by its first one: a number of four bytes, or a GUID."""
 
 
 class Framing(enum.Enum):
-    """The header before the Avro value."""
+    """The place of the schema id in a record. Sluice does not look the id up."""
 
     NONE = "none"
-    CONFLUENT = "confluent"  # a zero byte, and four of the schema's id, which is not looked up
+    CONFLUENT = "confluent"  # in its header `__value_schema_id` (`__key_…`), else before the value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class AvroDeserializer:
 
     Attributes:
         schema: of the writer, as JSON text or its value.
-        framing: the header of each record.
+        framing: the place of the schema id in each record.
     Raises:
         ConfigError: the schema is invalid, or has types without a column.
     """
@@ -66,22 +67,40 @@ class AvroDeserializer:
         """Of the values."""
         return arrow_type(self._given)
 
-    def deserialize(self, column: pa.Array) -> pa.Array:
-        """See `sluice.connectors.kafka.records.serde.deserializing.Deserializer`."""
-        values = [None if record is None else self._value(record) for record in column.to_pylist()]
+    @property
+    def needs_headers(self) -> bool:
+        """See `sluice.connectors.kafka.records.serde.deserializing.HeaderDeserializer`."""
+        return self.framing is Framing.CONFLUENT
+
+    def deserialize(self, column: pa.Array, schema_ids: pa.Array | None = None) -> pa.Array:
+        """See `sluice.connectors.kafka.records.serde.deserializing.HeaderDeserializer`."""
+        ids = [None] * len(column) if schema_ids is None else schema_ids.to_pylist()
+        values = [
+            None if record is None else self._value(record, schema_id)
+            for record, schema_id in zip(column.to_pylist(), ids, strict=True)
+        ]
         found = pa.array(values, self.type)
         found.validate(full=True)  # fastavro accepts any number as a time of day
         return found
 
-    def _value(self, record: bytes) -> object:
+    def _value(self, record: bytes, schema_id: bytes | None) -> object:
         start = 0
-        if self.framing is Framing.CONFLUENT:
-            if len(record) < _CONFLUENT_BYTES or record[0] != 0:
-                raise ValueError("a record does not begin with a zero byte and a schema id")
-            start = _CONFLUENT_BYTES
+        if schema_id is not None:
+            if _id_bytes(schema_id) != len(schema_id):
+                raise ValueError("the header of a schema id has bytes after it")
+        elif self.framing is Framing.CONFLUENT:
+            start = _id_bytes(record)
         data = io.BytesIO(record)
         data.seek(start)
         value = fastavro.schemaless_reader(data, self._parsed, None)
         if data.tell() != len(record):
             raise ValueError("a record has bytes after its Avro value")
         return value
+
+
+def _id_bytes(framed: bytes) -> int:
+    """Bytes of the schema id at the start."""
+    found = _ID_BYTES.get(framed[0]) if framed else None
+    if found is None or len(framed) < found:
+        raise ValueError("a record has neither a header with a schema id nor begins with one")
+    return found

@@ -28,7 +28,6 @@ _LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
 }
-_READ_AS_NUMBERS = ("time-millis", "time-micros")
 _MOST_DIGITS = 38
 
 Schema = str | Mapping[str, Any] | Sequence[Any]
@@ -37,13 +36,13 @@ Schema = str | Mapping[str, Any] | Sequence[Any]
 def plain_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON
     """Return a schema for fastavro, without logical types that should stay plain values.
 
-    Those are the types without an Arrow type here, and times of day. Arrow takes these as numbers;
-    fastavro makes a time of the previous day of a negative one.
+    Those are the types without an Arrow type here, and dates and times. Arrow takes these as
+    numbers; Python has years 1 to 9999 only, and fastavro makes a time of the previous day of a
+    negative one.
     """
     if isinstance(schema, Mapping):
         made = {name: plain_schema(value) for name, value in schema.items()}
-        logical = schema.get("logicalType")
-        if logical is not None and (logical in _READ_AS_NUMBERS or _logical(schema) is None):
+        if "logicalType" in made and not pa.types.is_decimal(_logical(schema) or pa.null()):
             del made["logicalType"]
         return made
     if isinstance(schema, Sequence) and not isinstance(schema, str):

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["DeserializedColumn", "Deserializer", "require_deserializable"]
+__all__ = ["DeserializedColumn", "Deserializer", "HeaderDeserializer", "require_deserializable"]
+
+_HEADERS = "headers"
 
 
 class Deserializer(Protocol):
@@ -31,6 +34,25 @@ class Deserializer(Protocol):
         ...
 
 
+@runtime_checkable
+class HeaderDeserializer(Deserializer, Protocol):
+    """A deserializer of records whose schema id may be in a header, as Confluent's writers put it:
+    ``__key_schema_id``, ``__value_schema_id``."""
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether the source must read the headers."""
+        ...
+
+    def deserialize(self, column: pa.Array, schema_ids: pa.Array | None = None) -> pa.Array:
+        """See `Deserializer.deserialize`.
+
+        Args:
+            schema_ids: the header of each record, null where it has none.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeserializedColumn:
     """A function of `map_batches` that replaces one column by its values.
@@ -46,22 +68,43 @@ class DeserializedColumn:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with values instead of the bytes."""
         at = batch.schema.get_field_index(self.column)
-        values = self.deserializer.deserialize(batch.column(at))
+        made, column = self.deserializer, batch.column(at)
+        if isinstance(made, HeaderDeserializer) and made.needs_headers:
+            name = f"__{self.column}_schema_id"
+            values = made.deserialize(column, _last_headers(batch.column(_HEADERS), name))
+        else:
+            values = made.deserialize(column)
         return batch.set_column(at, pa.field(self.column, self.deserializer.type), values)
+
+
+def _last_headers(headers: pa.Array, name: str) -> pa.Array | None:
+    """The last header of this name of each record, null where it has none; None: no record has."""
+    names = headers.flatten().field(0)
+    if not pc.any(pc.equal(names, name)).as_py():
+        return None
+    found = [
+        next((header["value"] for header in reversed(each or ()) if header["key"] == name), None)
+        for each in headers.to_pylist()
+    ]
+    return pa.array(found, pa.binary())
 
 
 def require_deserializable(
     deserializers: Mapping[str, Deserializer | None], columns: tuple[str, ...]
 ) -> None:
-    """Check that deserialized columns are read.
+    """Check that deserialized columns are read, and the headers that deserializers need.
 
     Raises:
-        ConfigError: a column has a deserializer and is left out.
+        ConfigError: one is left out.
     """
-    missing = [name for name, each in deserializers.items() if each and name not in columns]
+    needed = [name for name, each in deserializers.items() if each]
+    made = [each for each in deserializers.values() if isinstance(each, HeaderDeserializer)]
+    if any(each.needs_headers for each in made):
+        needed.append(_HEADERS)
+    missing = [name for name in needed if name not in columns]
     if missing:
         raise ConfigError(
-            "a source deserializes a column that it does not read",
+            "a deserializer needs a column that its source does not read",
             {"missing": ",".join(missing), "columns": ",".join(columns)},
-            "Read the column, too, or leave its deserializer out.",
+            "Read the column, too (headers: include_headers=True), or leave the deserializer out.",
         )

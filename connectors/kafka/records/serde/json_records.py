@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,10 +33,11 @@ _IS_SUPPORTED: tuple[Callable[[pa.DataType], bool], ...] = (
 class JsonDeserializer:
     """Reads one JSON value from each record. Picklable.
 
-    A missing field is null, or an error if the schema's field is not nullable. Text is not read as
-    a number, nor a fraction as an integer; a number beyond its type is an error. An empty record,
-    or one with more than one value, is an error. A record without a value (a tombstone) is null,
-    and so is the value ``null``.
+    A missing field is null, or an error if the schema's field is not nullable and its struct is not
+    null. A string field takes text, and any other value as its JSON, character for character. Text
+    is not read as a number, nor a fraction as an integer. A number beyond its type is an error, and
+    so is a field of the schema that an object has twice. An empty record, or one with more than one
+    value, is an error. A record without a value (a tombstone) is null, and so is ``null``.
 
     A timestamp is text of ISO 8601. If its type has a time zone, the offset counts, and text
     without an offset is UTC. If its type has none, text with an offset (or ``Z``) is an error, as
@@ -84,11 +85,17 @@ class JsonDeserializer:
     def _values(self, records: Sequence[bytes]) -> pa.Array:
         if not records:
             return pa.array([], self.type)
+        try:
+            return self._read_records(records)
+        except ValueError:  # perhaps only because Arrow takes nothing but text for a string
+            return self._read_records([_with_texts(record, self._wanted) for record in records])
+
+    def _read_records(self, records: Sequence[bytes]) -> pa.Array:
         # A list around each record: no record can take a part of its neighbour, and the length is
         # the number of values in the record.
         text = b"\n".join([b'{"v":[' + record + b"]}" for record in records])
         text.decode()  # Arrow takes over any bytes between quotation marks
-        values = self._read(text, with_leaf_types(self._wanted, _as_read))
+        values = self._read(text, with_leaf_types(self.type, _as_read))
         if self.unknown_fields == "ignore":
             # A record that closes the list and opens another one would pass as its first value.
             for record in filter(_CLOSES.search, records):
@@ -98,19 +105,23 @@ class JsonDeserializer:
         found = values.flatten()
         if infinite_count(found):
             self._require_in_range(found, text)
+        _require_present(found, self._wanted, "")
         return found.cast(self.type)
 
     def _read(self, text: bytes, wanted: pa.DataType) -> pa.Array:
         """Read a list of values from each line."""
-        read = pj.read_json(
-            pa.BufferReader(text),
-            # One block: a record may be longer than Arrow's default block.
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=pa.schema([pa.field("v", pa.list_(wanted))]),
-                unexpected_field_behavior=self.unknown_fields,
-            ),
-        )
+        try:
+            read = pj.read_json(
+                pa.BufferReader(text),
+                # One block: a record may be longer than Arrow's default block.
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=pa.schema([pa.field("v", pa.list_(wanted))]),
+                    unexpected_field_behavior=self.unknown_fields,
+                ),
+            )
+        except pa.ArrowInvalid as err:
+            raise pa.ArrowInvalid(str(err).replace("/v/[]", "")) from None
         return read.column("v").combine_chunks()
 
     def _require_in_range(self, found: pa.Array, text: bytes) -> None:
@@ -121,7 +132,7 @@ class JsonDeserializer:
         twice.
         """
         text = _STRING_OR_NUMBER.sub(_small, text)
-        wide = self._read(text, with_leaf_types(self._wanted, _as_double)).flatten()
+        wide = self._read(text, with_leaf_types(self.type, _as_double)).flatten()
         for narrow, wanted in zip(leaves(found), leaves(wide), strict=True):
             if pa.types.is_floating(narrow.type) and infinite_count(narrow) != infinite_count(
                 wanted
@@ -147,12 +158,95 @@ def _as_double(kind: pa.DataType) -> pa.DataType:
 
 
 def _nullable(found: pa.DataType) -> pa.DataType:
-    """As Arrow gives it back, which asks for the fields that must be there and forgets it."""
+    """Without the fields that must be there: Arrow would ask for them inside a null, too."""
     if pa.types.is_struct(found):
         return pa.struct([pa.field(each.name, _nullable(each.type)) for each in found])
     if pa.types.is_list(found):
-        return pa.list_(found.value_field.with_type(_nullable(found.value_type)))
+        items = found.value_field.with_nullable(True)
+        return pa.list_(items.with_type(_nullable(found.value_type)))
     return found
+
+
+def _require_present(values: pa.Array, wanted: pa.DataType, path: str) -> None:
+    """Refuse a null in a field that must be there, unless the struct around it is null."""
+    if pa.types.is_struct(wanted):
+        parts = [(f, f"{path}.{f.name}") for f in wanted]
+        children = values.drop_null().flatten()
+    elif pa.types.is_list(wanted):
+        parts, children = [(wanted.value_field, f"{path}[]")], [values.flatten()]
+    else:
+        return
+    for (field, place), child in zip(parts, children, strict=True):
+        if child.null_count and not field.nullable:
+            raise ValueError(f"the field {place.lstrip('.')} is null or missing")
+        _require_present(child, field.type, place)
+
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def _with_texts(record: bytes, wanted: pa.DataType) -> bytes:
+    """The record with text in each string field. If it is not one JSON value, it stays as it is:
+    Arrow refuses it."""
+    try:
+        walk = _Walk(record.decode())
+        found, end = walk.value(walk.skip(0), wanted)
+    except (ValueError, RecursionError):
+        return record
+    return f"{found}{walk.text[end:]}".encode()
+
+
+class _Walk:
+    """Copies one JSON text, guided by a type: each method takes a position and returns the copy and
+    the position after the original."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def skip(self, at: int) -> int:
+        """The position after white space."""
+        found = _SPACE.match(self.text, at)
+        return at if found is None else found.end()
+
+    def value(self, at: int, wanted: pa.DataType) -> tuple[str, int]:
+        """One value, as text if a string is wanted."""
+        first = self.text[at : at + 1]
+        if first == "{" and pa.types.is_struct(wanted):
+            kinds = {field.name: field.type for field in wanted}
+            return self._items(at, "}", lambda start: self._member(start, kinds))
+        if first == "[" and pa.types.is_list(wanted):
+            return self._items(at, "]", lambda start: self.value(start, wanted.value_type))
+        _, end = _DECODER.raw_decode(self.text, at)
+        found = self.text[at:end]
+        is_read = first == '"' or found == "null" or not pa.types.is_string(wanted)
+        return found if is_read else json.dumps(found), end
+
+    def _member(self, at: int, kinds: Mapping[str, pa.DataType]) -> tuple[str, int]:
+        name, end = _DECODER.raw_decode(self.text, at)
+        after = self.skip(end) + 1
+        if not isinstance(name, str) or self.text[after - 1 : after] != ":":
+            raise ValueError("an object has no name and value here")
+        start = self.skip(after)
+        found, end = self.value(start, kinds.get(name, pa.null()))
+        return f"{self.text[at:start]}{found}", end
+
+    def _items(
+        self, at: int, closing: str, item: Callable[[int], tuple[str, int]]
+    ) -> tuple[str, int]:
+        """A list or an object, item by item."""
+        found: list[str] = []
+        start = self.skip(at + 1)
+        while found or self.text[start : start + 1] != closing:
+            copied, end = item(start)
+            found.append(copied)
+            start = self.skip(end)
+            if self.text[start : start + 1] == closing:
+                break
+            if self.text[start : start + 1] != ",":
+                raise ValueError("a list or an object lacks a comma or its end")
+            start = self.skip(start + 1)
+        return f"{self.text[at]}{','.join(found)}{closing}", start + 1
 
 
 def _require_supported(found: pa.DataType, path: str) -> None:

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 RESTART_BUDGET_S = 15.0
 """A decided transaction must outlive the restart that commits it."""
 
+_OLDEST_KAFKA = "3.0"  # with DescribeTransactions, ListTransactions and FindCoordinator v4
 _OWNER_CALL_S = 10.0
 _USUAL_MAXIMUM_S = 900.0  # Kafka's default, which producers use if the brokers' own cannot be read
 _FIRST_SWEEP_S = 5.0
@@ -115,6 +116,15 @@ class KafkaSinkCoordinator:
         """See `SinkCoordinator.check`. Facts: cluster_id, transaction_version, timeout."""
         self._connection.refuse_owned(exactly_once=True)
         cluster = self._wire.cluster(timeout_s=timeout_s)
+        if cluster.missing_requests:
+            raise ConfigError(
+                "the brokers lack requests that an exactly-once sink sends",
+                {
+                    "missing": ", ".join(cluster.missing_requests),
+                    "servers": self._connection.bootstrap_servers,
+                },
+                f"Use Kafka {_OLDEST_KAFKA} or later, or the guarantee at-least-once.",
+            )
         missing = self._wire.missing_topics(self._topics, timeout_s=timeout_s)
         if missing:
             raise SourceChangedError(

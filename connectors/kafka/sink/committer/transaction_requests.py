@@ -118,11 +118,13 @@ class Cluster:
             (`endtxn-version`).
         max_transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers
             (`transaction-timeout`), None if it cannot be read.
+        missing_requests: that a broker lacks, of those that a commit and a sweep send.
     """
 
     cluster_id: str
     transaction_version: int
     max_transaction_timeout_s: float | None
+    missing_requests: tuple[str, ...] = ()
 
 
 class Wire(Protocol):

@@ -1,5 +1,12 @@
-"""Result of the records of one epoch: the first error that matters, and its record."""
+"""Result of the records of one epoch: the first error that matters, and its record.
 
+A broker refuses a whole batch. Since Kafka 2.4 it names the records that caused it, and librdkafka
+reports ``_INVALID_DIFFERENT_RECORD`` for all others of the batch. Without such names every record
+of the batch gets one code. Then an error has the ranges of the task, because any offset could be
+that of an innocent record.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +32,7 @@ from sluice.runtime.errors import (
     TransactionAbortedError,
     UnreachableError,
 )
-from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.splits import SplitRange, ranges_text
 
 __all__ = ["DeliveryLog", "OnDelivery", "is_consequence", "source_position"]
 
@@ -33,8 +40,35 @@ OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 (_TOO_LARGE,) = error_codes("MSG_SIZE_TOO_LARGE")
+(_INVALID,) = error_codes("INVALID_RECORD")
+(_INNOCENT,) = error_codes("_INVALID_DIFFERENT_RECORD")
 # Records discarded because of an error that another report, or the client itself, names.
-_CONSEQUENCES = error_codes("_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL")
+_CONSEQUENCES = error_codes("_PURGE_QUEUE", "_PURGE_INFLIGHT", "_STATE", "_FATAL") | {_INNOCENT}
+# Every record with one of these is a cause; of those that are too large, the largest.
+_OF_ITS_RECORD = {UNKNOWN_PARTITION, _TOO_LARGE}
+_CLAMP = (
+    "Clamp or drop the column timestamp: the topic's message.timestamp.after.max.ms and "
+    "message.timestamp.before.max.ms limit it."
+)
+_GIVE_A_KEY = "Give each record a key: a compacted topic takes none without one."
+_REMEDIES = {
+    UNKNOWN_PARTITION: (
+        "Give the topic more partitions, or correct the column (null: by key). A function "
+        "that keeps it sends records to the partition that they were read from: drop it."
+    ),
+    _TOO_LARGE: (
+        "Drop or split the record, or raise the topic's max.message.bytes; if only their "
+        "batch is too large, set kafka.batch.size below it."
+    ),
+    KafkaError.INVALID_TIMESTAMP: _CLAMP,
+    _INVALID: f"{_GIVE_A_KEY} {_CLAMP}",
+    KafkaError.INVALID_MSG: (  # also for a missing key, before Kafka 2.4
+        "Give each record a key if the topic is compacted; else start again: a batch was damaged."
+    ),
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE: (
+        "Set kafka.compression.type to one that the brokers support (zstd: Kafka 2.1)."
+    ),
+}
 
 
 def is_consequence(error: KafkaError) -> bool:
@@ -75,6 +109,7 @@ class DeliveryLog:
     def __init__(self, scope: TaskScope) -> None:
         self.scope = scope
         self._failure: _Failure | None = None
+        self._reported: Counter[tuple[str | None, int | None, int]] = Counter()
         self._client_error: KafkaError | None = None
         self._abort_reason: Callable[[], KafkaError | None] = lambda: None
         self.failed_records = 0
@@ -151,12 +186,22 @@ class DeliveryLog:
             if fatal is not None and fatal.fatal():
                 raise self.error(fatal, _ranges_text(self.scope.source_ranges))
             return
-        if is_consequence(failure.error):
-            failure.error = fatal or self._abort_reason() or failure.error
-        rows, row = failure.rows, failure.row
+        error = failure.error
+        if is_consequence(error):
+            error = fatal or self._abort_reason() or error
+        elif error.code() == _INVALID:  # of each of several; the client has the broker's own code
+            reason = self._abort_reason()
+            error = error if reason is None else KafkaError(reason.code())
+        rows, row = failure.rows if self._is_certain(failure) else None, failure.row
         if rows is not None and row is None:
-            row = _row_of(rows, failure.key, failure.value)
-        raise self.error(failure.error, {**self._target(failure), **self._source(rows, row)})
+            row = _row_of(rows, failure)
+        raise self.error(error, {**self._target(failure), **self._source(rows, row)})
+
+    def _is_certain(self, failure: _Failure) -> bool:
+        """Whether the error is that of its record, and not of its batch."""
+        place, code = (failure.topic, failure.partition), failure.error.code()
+        is_named = code not in _CONSEQUENCES and self._reported[*place, _INNOCENT] > 0
+        return is_named or code in _OF_ITS_RECORD or self._reported[*place, code] == 1
 
     def error(self, error: KafkaError, where: dict[str, object]) -> StreamError:
         """The error of Sluice for librdkafka's, from a sink's point of view."""
@@ -173,16 +218,8 @@ class DeliveryLog:
                 "run has fenced this one, let this one end."
             )
             return FencedError(str(what), place, remedy)
-        if error.code() == UNKNOWN_PARTITION:
-            remedy = (
-                "Give the topic more partitions, or correct the column (null: by key). A function "
-                "that keeps it sends records to the partition that they were read from: drop it."
-            )
-        elif error.code() == _TOO_LARGE:
-            remedy = (
-                "Drop or split the record, or raise the topic's max.message.bytes; if only their "
-                "batch is too large, set kafka.batch.size below it."
-            )
+        if error.code() in _REMEDIES:
+            remedy = _REMEDIES[error.code()]
         elif not isinstance(found, SourceChangedError):
             remedy = f"{remedy} Nothing of this epoch is visible."
         # Brokers that did not answer in time may answer later: another try may succeed.
@@ -192,6 +229,7 @@ class DeliveryLog:
 
     def _note(self, failure: _Failure, count: int = 1) -> None:
         self.failed_records += count
+        self._reported[failure.topic, failure.partition, failure.error.code()] += count
         if self._failure is None or failure.rank > self._failure.rank:
             self._failure = failure
 
@@ -245,13 +283,15 @@ def _cell(rows: pa.RecordBatch, name: str, row: int | None) -> object:
     return None if row is None or index < 0 else rows.column(index)[row].as_py()
 
 
-def _row_of(rows: pa.RecordBatch, key: bytes | None, value: bytes | None) -> int | None:
-    """The first row that made this record; equal records are refused alike."""
-    mask = _equals(rows, "value", value)
+def _row_of(rows: pa.RecordBatch, failure: _Failure) -> int | None:
+    """The row that made this record; None if several have its key and value. If the record is too
+    large, all of them are, and the first one is the answer."""
+    mask = _equals(rows, "value", failure.value)
     if mask is not None and rows.schema.get_field_index("key") >= 0:
-        mask = pc.and_(mask, _equals(rows, "key", key))
-    row = -1 if mask is None else pc.index(mask, True).as_py()
-    return None if row < 0 else int(row)
+        mask = pc.and_(mask, _equals(rows, "key", failure.key))
+    count = 0 if mask is None else pc.sum(mask).as_py() or 0
+    is_one = count == 1 or (count > 1 and failure.error.code() == _TOO_LARGE)
+    return int(pc.index(mask, True).as_py()) if is_one else None
 
 
 def _equals(rows: pa.RecordBatch, name: str, wanted: bytes | None) -> pa.Array | None:
@@ -271,9 +311,7 @@ def _equals(rows: pa.RecordBatch, name: str, wanted: bytes | None) -> pa.Array |
 
 
 def _ranges_text(ranges: Sequence[SplitRange]) -> dict[str, object]:
-    if not ranges:
-        return {}
-    return {"source_ranges": ",".join(f"{r.name}[{r.start_offset},{r.end_offset})" for r in ranges)}
+    return {"source_ranges": ranges_text(ranges)} if ranges else {}
 
 
 def _as_bytes(content: bytes | str | None) -> bytes | None:

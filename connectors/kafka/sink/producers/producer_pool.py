@@ -7,7 +7,6 @@ this one is written, and another thread closes the last one.
 
 import logging
 import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from sluice.connectors.kafka.sink.handles import TransactionalId
+from sluice.connectors.kafka.sink.producers.id_owners import NewOwner, Owner
 from sluice.connectors.kafka.sink.producers.producer_errors import (
     LateRequestError,
     NotReadyError,
@@ -41,10 +41,6 @@ Prepare = Callable[[str], TransactionalProducer]
 _KEEP_ALIVE_S = 1.0
 _MOST_LATE = 5  # in a row: then the connection is the cause, and the log reports it
 _MAX_IDLE_S = 300.0  # the longest age of metadata in Java's producer
-
-
-def _draw_owner() -> str:
-    return secrets.token_hex(8)
 
 
 def in_daemon_thread(function: Callable[[], None]) -> None:
@@ -83,7 +79,7 @@ class ProducerPool:
         clock: monotonic seconds.
         ages: the same, including the time the host was suspended: connections are dropped
             meanwhile.
-        draw_owner: a random text, unique among the pools of all processes.
+        owner: of its ids; None: a new one.
     """
 
     def __init__(
@@ -96,20 +92,20 @@ class ProducerPool:
         keep_alive_s: float | None = _KEEP_ALIVE_S,
         clock: Clock = time.monotonic,
         ages: Clock = age_clock,
-        draw_owner: Callable[[], str] = _draw_owner,
+        owner: Owner | None = None,
     ) -> None:
         self.attempt_id = scope.batch.attempt_id
         self._prefix = prefix
         self._job_uid = scope.job_uid
         self._region = scope.batch.region
-        self._owner = draw_owner()
+        self._owner = owner or NewOwner()
         self._prepare = prepare
         self._background = background
         self._keep_alive_s = keep_alive_s
         self._clock = clock
         self._ages = ages
         self._changed = threading.Condition()
-        self._slot_table = SlotTable()
+        self._slot_table = SlotTable(self._owner.kept, keep=self._owner.keep)
         self._ready: dict[int, _Kept] = {}
         self._open: dict[int, _Kept] = {}
         self._held: dict[TransactionalProducer, _Kept] = {}
@@ -150,7 +146,12 @@ class ProducerPool:
                 self._start(at_least=1)
                 self._slot_table.require_hope()
                 if not self._changed.wait_for(
-                    lambda: self._ready or self._closed or self._failures != failures,
+                    lambda: (
+                        self._ready
+                        or self._closed
+                        or self._failures != failures
+                        or not self._slot_table.has_hope  # another writer took it, or it grew old
+                    ),
                     max(0.0, deadline - self._clock()),
                 ):
                     raise self._too_late(timeout_s)
@@ -197,6 +198,8 @@ class ProducerPool:
     def close(self) -> None:
         """Release everything; open transactions stay open for the coordinator."""
         with self._changed:
+            if not self._closed:
+                self._owner.release()
             self._closed = True
             ready = list(self._ready.values())
             self._ready.clear()
@@ -249,6 +252,7 @@ class ProducerPool:
                 return
             del self._ready[slot]
             self._slot_table.record(slot, SlotEvent.DISCARD)
+            self._changed.notify_all()
             self._let_go(ready)
 
     def _let_go(self, kept: _Kept) -> None:
@@ -336,7 +340,7 @@ class ProducerPool:
                 job_uid=self._job_uid,
                 region=self._region,
                 attempt_id=self.attempt_id,
-                owner=self._owner,
+                owner=self._owner.name,
                 slot=slot,
             )
         )

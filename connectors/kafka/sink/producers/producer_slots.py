@@ -1,18 +1,26 @@
 """Which transactional ids of one worker process may be initialised, are ready, or are in use. Pure.
 
-An id belongs to one process for ever (`ids-never-reused`), and `init_transactions` aborts whatever
-is open under it. So a slot that had a transaction is used again only when that transaction is
+An id belongs to one living process (`ids-never-reused`), and `init_transactions` aborts whatever is
+open under it. So a slot that had a transaction is used again only when that transaction is
 certainly over: its checkpoint is committed on record, or the broker acknowledged its abort.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 
-__all__ = ["IDS_PER_TASK", "NoIdLeftError", "SlotEvent", "SlotState", "SlotTable", "advance"]
+__all__ = [
+    "IDS_PER_TASK",
+    "KeptSlot",
+    "NoIdLeftError",
+    "SlotEvent",
+    "SlotState",
+    "SlotTable",
+    "advance",
+]
 
 IDS_PER_TASK = 3
 """Undecided, being written, prepared: a task never needs more ids (`ids-never-reused`).
@@ -90,18 +98,47 @@ def advance(state: SlotState, event: SlotEvent, *, slot: int) -> SlotState:
     return target
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSlot:
+    """An id as a later process finds it; batch and checkpoint are those of its last transaction."""
+
+    state: SlotState
+    batch_id: int
+    checkpoint_id: int
+
+
 @dataclass(slots=True)
 class _Slot:
     state: SlotState = SlotState.FREE
     batch_id: int = -1
     checkpoint_id: int = -1
+    is_inherited: bool = False  # it has the last transaction of an ended process
 
 
 class SlotTable:
-    """The slots of one pool. Executor; the pool's lock guards it; no I/O."""
+    """The slots of one pool. Executor; the pool's lock guards it; no I/O but ``keep``.
 
-    def __init__(self) -> None:
-        self._slots: list[_Slot] = []
+    Args:
+        kept: of the ended process that has used these ids before.
+        keep: notes a slot's state for the next process, before the change has an effect.
+    """
+
+    def __init__(
+        self,
+        kept: Sequence[KeptSlot] = (),
+        *,
+        keep: Callable[[int, KeptSlot], None] = lambda _number, _slot: None,
+    ) -> None:
+        self._slots = [
+            _Slot(
+                each.state,
+                each.batch_id,
+                each.checkpoint_id,
+                is_inherited=each.state is SlotState.SPENT,
+            )
+            for each in kept
+        ]
+        self._keep = keep
         self._batch_id = -1
         self._tasks: set[str] = set()
         self._tasks_before = 1
@@ -149,9 +186,9 @@ class SlotTable:
         """A ready slot for a writer, or None."""
         for number, slot in enumerate(self._slots):
             if slot.state is SlotState.READY:
-                self._advance(number, SlotEvent.TAKE)
                 slot.batch_id = scope.batch.batch_id
                 slot.checkpoint_id = scope.checkpoint_id
+                self._advance(number, SlotEvent.TAKE)
                 return number
         return None
 
@@ -163,9 +200,14 @@ class SlotTable:
         """State of a slot."""
         return self._slots[slot].state
 
+    @property
+    def has_hope(self) -> bool:
+        """Whether an id is ready, or about to be."""
+        return bool(self._count(SlotState.READY) + self._count(SlotState.PREPARING))
+
     def require_hope(self) -> None:
         """Raise if a task waits for an id that can never come."""
-        if self._count(SlotState.READY) + self._count(SlotState.PREPARING):
+        if self.has_hope:
             return
         raise NoIdLeftError(
             "the outcome of every transaction of this task is unknown",
@@ -180,10 +222,11 @@ class SlotTable:
         for number, slot in enumerate(self._slots):
             if slot.state is SlotState.FREE:
                 return number
-        usable = len(self._slots) - self._count(SlotState.RETIRED)
+        inherited = sum(slot.is_inherited for slot in self._slots)
+        usable = len(self._slots) - self._count(SlotState.RETIRED) - inherited
         if usable >= IDS_PER_TASK * self._most_tasks:
             return None
-        self._slots.append(_Slot())
+        self._slots.append(_Slot())  # kept with its first event, before its first request
         return len(self._slots) - 1
 
     def _count(self, state: SlotState) -> int:
@@ -192,6 +235,9 @@ class SlotTable:
     def _advance(self, number: int, event: SlotEvent) -> None:
         slot = self._slots[number]
         slot.state = advance(slot.state, event, slot=number)
+        slot.is_inherited = slot.is_inherited and event is not SlotEvent.COMMITTED
+        kept = KeptSlot(state=slot.state, batch_id=slot.batch_id, checkpoint_id=slot.checkpoint_id)
+        self._keep(number, kept)
 
 
 def _is_over(slot: _Slot, scope: TaskScope) -> bool:

@@ -23,6 +23,7 @@ from sluice.connectors.kafka.sink.producers.cluster_limits import (
     fetch_limits,
 )
 from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
+from sluice.connectors.kafka.sink.producers.id_owners import take_owner
 from sluice.connectors.kafka.sink.producers.plain_producers import process_plain_producers
 from sluice.connectors.kafka.sink.producers.preparation import (
     Preparation,
@@ -410,7 +411,18 @@ class KafkaWriterFactory:
             self.transactional_id_prefix,
             scope,
             lambda: ProducerPool(
-                prefix=self.transactional_id_prefix, scope=scope, prepare=self._preparation()
+                prefix=self.transactional_id_prefix,
+                scope=scope,
+                prepare=self._preparation(),
+                owner=take_owner(
+                    (
+                        self.transactional_id_prefix,
+                        scope.job_uid,
+                        scope.batch.region,
+                        scope.operator_id,
+                    ),
+                    scope.batch.attempt_id,
+                ),
             ),
         )
         return TransactionalWriter(

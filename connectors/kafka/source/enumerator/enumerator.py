@@ -33,12 +33,13 @@ from sluice.connectors.kafka.source.splits import (
     next_range,
     out_of_reach,
     partitions_gone,
+    read_to,
     require_forward,
     smallest_limit,
     stops_short,
     vanished,
 )
-from sluice.connectors.kafka.source.subscription import require_named
+from sluice.connectors.kafka.source.subscription import Pattern, require_named
 from sluice.runtime.contracts import Backlog, Clock
 from sluice.runtime.model.splits import SplitKey, SplitRange
 
@@ -88,6 +89,7 @@ class KafkaSplitEnumerator:
         self._latest: dict[PartitionKey, int] = {}
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
+        self._reported: frozenset[str] | None = None  # names that a pattern leaves out
 
     def check(self, *, timeout_s: float) -> int:
         """Count the subscribed partitions; SourceChangedError if a topic does not exist."""
@@ -133,9 +135,11 @@ class KafkaSplitEnumerator:
             view = self._losses.without_former_leaders(
                 positions, self._fetch_view(positions, timeout_s)
             )
-            require_named(self._options.subscription, {*map(key_of, positions)} - self._gone)
+            lasting = [split for split in positions if key_of(split) not in self._gone]
+            require_named(self._options.subscription, lasting)
             self._losses.skip_deleted(positions, view)
         self._known = {key_of(split) for split in positions}
+        self._publication.note(positions)
         self._restored = frozenset(split.topic for split in positions)
         self._discovered_at_s = None
         if self._bounded:
@@ -168,7 +172,9 @@ class KafkaSplitEnumerator:
             UnreachableError: a leader does not answer.
         """
         there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
-        require_named(self._options.subscription, map(key_of, there))
+        # What was decided must be whole, also in a topic that is given up from there on.
+        kept = [split for split in there if split.topic not in self._options.forgotten]
+        require_named(self._options.subscription, kept)
         return self._losses.require_replayable(
             there,
             lambda: self._fetch_view(there, timeout_s),
@@ -292,6 +298,8 @@ class KafkaSplitEnumerator:
         self._short_logs.report(view.latest, self._ends or {}, requested=starts, gone=self._gone)
         if not at_once and self._ends is None and self._min_offsets.is_too_early(starts, ends):
             ends = starts
+        if self._options.commit_group_offsets:
+            self._publication.renew(without=self._gone)
         limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
         return tuple(self._next(split, starts, ends, view.latest) for split in positions), view
@@ -328,7 +336,7 @@ class KafkaSplitEnumerator:
     def committed(self, positions: Sequence[SplitRange]) -> None:
         """Publish group offsets for lag tools. Never raises."""
         if self._options.commit_group_offsets:
-            self._publication.publish(positions)
+            self._publication.publish([s for s in positions if key_of(s) not in self._gone])
 
     def latest(self) -> Mapping[PartitionKey, int]:
         """Return the visible ends at the last cut."""
@@ -353,6 +361,8 @@ class KafkaSplitEnumerator:
         if subscription.needs_names:
             existing = self._cluster.topic_names(timeout_s=timeout_s)
         wanted = subscription.choose(existing)
+        if isinstance(subscription, Pattern):
+            self._report_unread(subscription, existing, wanted)
 
         def find() -> tuple[Mapping[str, TopicFacts], frozenset[str]]:
             # A topic that a region reads is checked at that region's barrier, not here.
@@ -372,6 +382,22 @@ class KafkaSplitEnumerator:
         if self._first_shown is None:
             self._first_shown = frozenset(new_partitions((), topics))
         return topics
+
+    def _report_unread(
+        self, pattern: Pattern, existing: frozenset[str], wanted: frozenset[str]
+    ) -> None:
+        """Log once that no topic matches, and each name of which only a part matches."""
+        if not wanted and self._reported is None:
+            log.warning("no topic matches the pattern: pattern=%s", pattern)
+        unread = pattern.partly_matched(existing)
+        if new := unread - (self._reported or frozenset()):
+            log.warning(
+                "topics are not read, because only a part of the name matches: pattern=%s "
+                "topics=%s; write the pattern for the whole name",
+                pattern,
+                ",".join(sorted(new)),
+            )
+        self._reported = (self._reported or frozenset()) | unread
 
     def _is_certainly_new(self, key: PartitionKey) -> bool:
         """Whether a discovered partition was created while this source ran, or before its restart.
@@ -401,7 +427,7 @@ class KafkaSplitEnumerator:
             return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
 
         found, absent = self._retry.until_complete(find)
-        self._drop_deleted(absent)
+        self._drop_deleted(absent, ())
         return found
 
     def _fetch_view(self, positions: Sequence[SplitRange], timeout_s: float) -> ClusterView:
@@ -417,14 +443,14 @@ class KafkaSplitEnumerator:
             return view, tuple(split for split in absent if key_of(split) not in self._gone)
 
         view, gone = self._retry.until_complete(find)
-        self._drop_deleted({key_of(split) for split in gone})
+        self._drop_deleted({key_of(split) for split in gone}, positions)
         return view
 
-    def _drop_deleted(self, keys: KeySet) -> None:
+    def _drop_deleted(self, keys: KeySet, positions: Sequence[SplitRange]) -> None:
         if not keys:
             return
         if self._options.fail_on_data_loss:
-            raise partitions_gone(keys, self._where)
+            raise partitions_gone(keys, {**self._where, "read_to": read_to(positions)})
         names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
         self._gone |= keys  # not before the check: a suspended region is refused at its restart
         log.warning("partitions were deleted, skipping them: partitions=%s", names)
@@ -470,8 +496,6 @@ class KafkaSplitEnumerator:
     ) -> SplitRange:
         key = key_of(split)
         fact = latest.get(key)
-        if ends[key] > starts[key]:
-            self._min_offsets.record_progress(key)
         return next_range(
             split,
             start_offset=starts[key],

@@ -64,9 +64,10 @@ def _per_partition(
     option: str,
     timeout_s: float,
 ) -> dict[PartitionKey, int]:
-    require_all(keys, position.offsets, option=option)
-    edges = {key: what for key, what in position.offsets.items() if isinstance(what, Edge)}
-    numbers = {key: what for key, what in position.offsets.items() if isinstance(what, int)}
+    offsets = position.of(keys)
+    require_all(keys, offsets, option=option)
+    edges = {key: what for key, what in offsets.items() if isinstance(what, Edge)}
+    numbers = {key: what for key, what in offsets.items() if isinstance(what, int)}
     return {**numbers, **_fetch(cluster, edges, NoMatch.ERROR, timeout_s)}
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.connectors.kafka.client.client_options import Role
@@ -22,6 +22,7 @@ from sluice.connectors.kafka.client.login_refusals import LoginRefusals
 from sluice.connectors.kafka.client.retry import Deadline
 from sluice.connectors.kafka.native.library import library_for
 from sluice.connectors.kafka.native.native_consumer import NativeConsumer
+from sluice.connectors.kafka.source.reader.fetch_positions import FetchPositions, reporting
 from sluice.runtime.contracts import Clock
 from sluice.runtime.model.splits import SplitRange
 
@@ -67,15 +68,17 @@ class _Key:
     settings: ReadSettings
     follows: bool
     hot_path: HotPath
+    reports: bool
 
 
 @dataclass(slots=True, eq=False)
 class PooledConsumer:
-    """A consumer, and the refused log-ins that it has reported."""
+    """A consumer, and what it has reported: refused log-ins, and how far it has fetched."""
 
     consumer: Consumer | NativeConsumer
     key: _Key
     refusals: LoginRefusals = field(default_factory=LoginRefusals)
+    fetched: FetchPositions = field(default_factory=FetchPositions)
     clock: Clock = time.monotonic
     _leaders: dict[str, dict[int, int]] = field(default_factory=dict)
 
@@ -123,6 +126,23 @@ class PooledConsumer:
             return False
         self.refusals.answered()
         self._leaders[topic] = {**self._leaders.get(topic, {}), **epochs}
+        return True
+
+    def watch(self, splits: Iterable[SplitRange]) -> bool:
+        """Replace a silent client by one that reports how far it has fetched; return whether it
+        was replaced.
+
+        Idle clients do not report (`reporting`), and a client cannot begin to. It stays if the new
+        one reaches no broker: the bootstrap servers may be down while others run.
+        """
+        fresh = _connect(replace(self.key, reports=True))
+        topics = {split.topic for split in splits}
+        if not all(fresh._learn(topic, {}, timeout_s=_REACH_S) for topic in topics):  # noqa: SLF001 - this class
+            fresh.consumer.close()
+            return False
+        self.consumer.close()
+        self.consumer, self.key, self._leaders = fresh.consumer, fresh.key, fresh._leaders  # noqa: SLF001 - this class
+        self.refusals, self.fetched = fresh.refusals, fresh.fetched
         return True
 
     def wake(self) -> None:
@@ -178,6 +198,7 @@ class ConsumerPool:
             settings=settings,
             follows=follows,
             hot_path=hot_path,
+            reports=follows,
         )
         self._leave_to_parent()
         for pooled in list(self._idle):
@@ -196,7 +217,8 @@ class ConsumerPool:
 
     def give_back(self, pooled: PooledConsumer) -> None:
         """Keep a consumer for the next epoch; close the oldest idle one if there are too many."""
-        if isinstance(pooled.consumer, NativeConsumer) and not pooled.consumer.is_sound:
+        is_sound = not isinstance(pooled.consumer, NativeConsumer) or pooled.consumer.is_sound
+        if pooled.key.reports or not is_sound:
             self.discard(pooled)
             return
         pooled.consumer.unassign()
@@ -220,16 +242,19 @@ process_pool = ConsumerPool()
 
 def _connect(key: _Key) -> PooledConsumer:
     refusals = LoginRefusals({"servers": key.connection.bootstrap_servers})
+    fetched = FetchPositions()
     config = {
         **_TUNING,
         **key.settings.librdkafka(),
         **(_STREAMING if key.follows else {}),
         **key.connection.librdkafka(Role.CONSUMER),
         **_OWNED,
+        **(reporting(fetched.report) if key.reports else {}),
         "isolation.level": "read_committed" if key.read_committed else "read_uncommitted",
         "error_cb": refusals.note,
     }
-    return PooledConsumer(consumer=_make(config, key.hot_path), key=key, refusals=refusals)
+    consumer = _make(config, key.hot_path)
+    return PooledConsumer(consumer=consumer, key=key, refusals=refusals, fetched=fetched)
 
 
 def _make(config: Mapping[str, Any], hot_path: HotPath) -> Consumer | NativeConsumer:

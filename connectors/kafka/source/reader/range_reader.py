@@ -57,6 +57,7 @@ _FIRST_BATCH_RECORDS = 500  # their size is not known yet
 _DEFAULT_SETTINGS = read_settings(TaskMemory(), {})
 _IDLE_POLL_S = 0.1
 _STALL_S = 1.0
+_SILENCE_S = 10.0  # without a record, until the client is watched
 _SEEK_S = 5.0  # for all that is assigned at once
 _WATERMARKS_S = 10.0
 _LONGEST_STEP_S = 15.0  # with a watermark request, or a refused log-in
@@ -89,7 +90,8 @@ class KafkaSplitReader:
         columns: which columns to make, in order; fewer cost less.
         read_committed: isolation level.
         fail_on_data_loss: raise DataLostError for records that retention deleted, or skip them.
-        no_progress_timeout_s: nothing at all for so long is an UnreachableError.
+        no_progress_timeout_s: if the client fetches nothing for so long, aborted records included,
+            that is an UnreachableError.
         settings: of consumers and batches; they bound the memory.
         hot_path: native or plain client.
     """
@@ -187,12 +189,10 @@ class Reading:
         self._consumer = pooled.consumer
         self._progress = RangeProgress(splits)
         keys = [key_of(split) for split in splits]
-        self._fetcher = fetcher_of(
-            pooled,
-            keys,
-            ColumnBuilder(reader.columns, keys),
-            batch_bytes=reader.settings.batch_bytes,
-        )
+        self._builder = ColumnBuilder(reader.columns, keys)
+        self._keys = keys
+        self._fetcher = self._open_fetcher()
+        self._watch_after_s = self._silence_s = min(_SILENCE_S, reader.no_progress_timeout_s / 2)
         # A longer step means that the process was paused.
         self._clock_s = PauseTolerantClock(time.monotonic, longest_step_s=_LONGEST_STEP_S)
         self._open = len(splits)
@@ -212,11 +212,18 @@ class Reading:
 
     def begin(self) -> None:
         """Let the consumer fetch; once, before `next_batch`."""
-        self._pooled.learn(self._splits)
-        places = [self._resume_position(slot) for slot in range(len(self._splits))]
-        self._consumer.assign(places)
-        self._check(dict(enumerate(places)))
+        self._assign(range(len(self._splits)))
         self._moved_at_s = self._clock_s()  # no request for records before this
+
+    def _assign(self, slots: Sequence[int]) -> None:
+        self._pooled.learn([self._splits[slot] for slot in slots])
+        places = {slot: self._resume_position(slot) for slot in slots}
+        self._consumer.assign(list(places.values()))
+        self._check(places)
+
+    def _open_fetcher(self) -> Fetcher:
+        batch_bytes = self._reader.settings.batch_bytes
+        return fetcher_of(self._pooled, self._keys, self._builder, batch_bytes=batch_bytes)
 
     def next_batch(self) -> pa.RecordBatch | None:
         """Return the next records; None: no record came, or none was wanted."""
@@ -229,6 +236,13 @@ class Reading:
     def position(self, slot: int) -> int:
         """Return the next offset to read of a split: after the records of all batches so far."""
         return self._progress.position(slot)
+
+    def active(self) -> list[int]:
+        """Return the slots of which the client has fetched something since the last call, or waits
+        for a quota: perhaps aborted records, which it does not return."""
+        positions = {self._keys[n]: self.position(n) for n in self._progress.unfinished()}
+        moved = self._pooled.fetched.moved(positions)
+        return [slot for slot, key in enumerate(self._keys) if key in moved]
 
     def read(self, slot: int) -> RecordsRead | None:
         """Return how far the records of a split came; None: no record came."""
@@ -462,11 +476,18 @@ class Reading:
 
     def _require_progress(self) -> None:
         self._pooled.require_log_in(self._splits[0].topic)
+        if self._follows:
+            return
+        if self.active():
+            self._moved_at_s = self._clock_s()
         waited_s = self._clock_s() - self._moved_at_s
-        if self._follows or waited_s < self._reader.no_progress_timeout_s:
+        if waited_s < self._reader.no_progress_timeout_s:
+            if waited_s >= self._watch_after_s and not self._pooled.key.reports:
+                self._watch_after_s = waited_s + self._silence_s
+                self._watch()
             return
         raise UnreachableError(
-            "the brokers sent no record and no partition end in time",
+            "the brokers sent nothing of the partitions in time",
             {
                 "splits": _names(self._splits),
                 "servers": self._reader.connection.bootstrap_servers,
@@ -476,6 +497,15 @@ class Reading:
             "Check that the partitions have leaders and can be reached from the executors. After a "
             "truncation of a log, the next start or barrier raises DataLostError.",
         )
+
+    def _watch(self) -> None:
+        """Find out whether the client is busy with aborted records."""
+        slots = self._progress.unfinished()
+        if self._pooled.watch([self._splits[slot] for slot in slots]):
+            self._fetcher.close()
+            self._consumer = self._pooled.consumer
+            self._fetcher = self._open_fetcher()
+            self._assign(slots)
 
 
 def _names(splits: Sequence[SplitRange]) -> str:

@@ -94,6 +94,10 @@ class RangeProgress:
         self._reported |= reached
         return [int(slot) for slot in np.flatnonzero(reached)]
 
+    def unfinished(self) -> list[int]:
+        """Slots that have not reached their ends."""
+        return [int(slot) for slot in np.flatnonzero(self._positions < self._ends)]
+
     @property
     def remaining(self) -> int:
         """Offsets between positions and ends; an upper bound on the messages to come."""

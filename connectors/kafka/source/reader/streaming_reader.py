@@ -74,6 +74,11 @@ class KafkaRecordStream:
             for slot, split in enumerate(self._splits)
         }
 
+    def active(self) -> frozenset[SplitKey]:
+        """See `sluice.runtime.contracts.RecordStream`."""
+        slots = [] if self._reading is None else self._reading.active()
+        return frozenset(self._splits[slot].key for slot in slots)
+
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:

@@ -14,7 +14,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import (
 )
 from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
-from sluice.runtime.embedded.ivy import Report, report_to_stderr
+from sluice.runtime.embedded.ivy import report_to_stderr
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.shared_classes import Prepared, reading_options, writing_options
 from sluice.runtime.embedded.start_timeout import LONGEST_S
@@ -27,17 +27,19 @@ _STOP_S = 600.0  # Java writes the archive before it ends
 _CHECK_S = 300.0
 
 
-def prepare_broker(*, report: Report = report_to_stderr) -> Prepared:
+def prepare_broker() -> Prepared:
     """Make the archive if it is missing: some 10 s, 55 MB in the user's cache.
 
     Raises:
         StreamError: the jars cannot be downloaded, a broker does not start or answer here, or this
             Java writes no archive.
     """
-    java, jars = find_java().executable, kafka_jars(report=report)
+    java, jars = find_java().executable, kafka_jars()
 
     def run(archive: Path) -> None:
-        report("Archiving the broker's classes, once per user and Java, so that it starts faster")
+        report_to_stderr(
+            "Archiving the broker's classes, once per user and Java, so that it starts faster"
+        )
         _run_broker(archive, jars)
         _require_whole(archive, java, jars)
 

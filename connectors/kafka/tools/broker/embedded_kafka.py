@@ -8,9 +8,6 @@ A broker loads some 7,000 classes; from an archive this takes half the processor
 import base64
 import os
 import secrets
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -20,36 +17,27 @@ from sluice.connectors.kafka.client.confluent import make_admin
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
-    BrokerSecurity,
-    SecurityProtocol,
-    format_arguments,
     render,
     server_properties,
 )
 from sluice.connectors.kafka.tools.broker.topic_creation import await_controller
-from sluice.runtime.embedded.cache import require_directory
-from sluice.runtime.embedded.certificates import Certificate, make_certificate
+from sluice.runtime.embedded.embedded_server import CONSOLE_LOGGING, EmbeddedServer
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
-    Report,
     fetch,
     pinned_checksums,
-    report_to_stderr,
 )
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports, is_free, require_free
 from sluice.runtime.embedded.process import STOP_TIMEOUT_S, Identity, ServerProcess, ServerSpec
 from sluice.runtime.embedded.shared_classes import SharedClasses, reading_options
-from sluice.runtime.embedded.start_timeout import FORMAT_TIMEOUT_S
 from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 
 __all__ = [
     "KAFKA_VERSION",
     "QUICK_START",
-    "BrokerSecurity",
     "EmbeddedKafka",
-    "SecurityProtocol",
     "broker_classes",
     "kafka_jars",
     "new_cluster_id",
@@ -95,18 +83,8 @@ QUICK_START: Sequence[str] = ("-Xms256m", "-Xmx256m", "-XX:TieredStopAtLevel=1",
 # Setting up its log would take a third of a format.
 _NO_LOG = "-Dlog4j2.loggerContextFactory=org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
 
-_LOGGING = """\
-status = error
-appender.console.type = Console
-appender.console.name = console
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = [%d] %p %m (%c)%n
-rootLogger.level = info
-rootLogger.appenderRef.console.ref = console
-"""
 
-
-def kafka_jars(*, report: Report = report_to_stderr) -> Path:
+def kafka_jars() -> Path:
     """Directory with the broker's jars, downloaded at a user's first call."""
     bundle = Bundle(
         name=f"kafka-{KAFKA_VERSION}",
@@ -126,10 +104,10 @@ def kafka_jars(*, report: Report = report_to_stderr) -> Path:
         ),
         checksums=pinned_checksums(f"kafka-{KAFKA_VERSION}"),
     )
-    return fetch(bundle, report=report)
+    return fetch(bundle)
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(EmbeddedServer):
     """One KRaft broker and controller on 127.0.0.1; used by one thread.
 
     It dies with the process that started it, however it ends, unless ``detached``. `stop`,
@@ -141,7 +119,6 @@ class EmbeddedKafka:
         port: of the plain text listener; None: any free one, kept over restarts.
         transaction_version: feature level 0, 1 or 2 for a new data directory.
         properties: server properties that override the defaults.
-        security: adds a listener with authentication, see `secure_bootstrap`.
         jvm_options: heap and compiler settings. Unless they set class sharing, a broker uses the
             class archive of ``sluice kafka fetch``, if there is one.
         detached: the broker keeps running after this process ends.
@@ -156,7 +133,6 @@ class EmbeddedKafka:
         port: int | None = None,
         transaction_version: int = 2,
         properties: Mapping[str, str] | None = None,
-        security: BrokerSecurity | None = None,
         jvm_options: Sequence[str] = QUICK_START,
         detached: bool = False,
         cluster_id: str | None = None,
@@ -168,40 +144,21 @@ class EmbeddedKafka:
                 {"transaction_version": transaction_version},
                 "Use 0, 1 or 2.",
             )
-        self._data_dir = data_dir
+        super().__init__(_NAME, data_dir)
         self._port = port
         self._transaction_version = transaction_version
         self._properties = dict(properties or {})
-        self._security = security
         self._jvm_options = tuple(jvm_options)
         self._detached = detached
         self._cluster_id = cluster_id or new_cluster_id()
         self._jars = jars
-        self._scratch: Path | None = None
         self._ports: BrokerPorts | None = None
-        self._certificate: Certificate | None = None
         self._process: ServerProcess | None = None
 
     @property
     def bootstrap(self) -> str:
         """``host:port`` of the plain text listener."""
         return f"{HOST}:{self._known_ports().plain}"
-
-    @property
-    def secure_bootstrap(self) -> str:
-        """``host:port`` of the listener with authentication."""
-        return f"{HOST}:{self._known_ports().secure}"
-
-    @property
-    def ca_file(self) -> Path:
-        """PEM file that clients of a SASL_SSL listener must trust."""
-        if self._certificate is None:
-            raise ConfigError(
-                "this broker has no TLS listener",
-                {"security": self._security},
-                "Give it BrokerSecurity with SASL_SSL, and start it.",
-            )
-        return self._certificate.ca_file
 
     @property
     def pid(self) -> int:
@@ -240,7 +197,7 @@ class EmbeddedKafka:
                 return self
             except MissingRequirementError:
                 # Another process may have taken one between the choice and the start.
-                taken = not all(map(is_free, (ports.plain, ports.controller, ports.secure)))
+                taken = not all(map(is_free, (ports.plain, ports.controller)))
                 if not taken or attempt == _START_ATTEMPTS - 1:
                     raise
         return self
@@ -268,23 +225,6 @@ class EmbeddedKafka:
         """Resume a suspended broker."""
         self._running().resume()
 
-    def close(self) -> None:
-        """Stop, and delete the data of a temporary directory."""
-        self.stop()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-            self._scratch = None
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _running(self) -> ServerProcess:
         if self._process is None or not self._process.is_running():
             raise MissingRequirementError(
@@ -300,31 +240,26 @@ class EmbeddedKafka:
         return self._ports
 
     def _choose_ports(self) -> BrokerPorts:
-        plain, controller, secure = free_ports(3)
-        return BrokerPorts(plain=self._port or plain, controller=controller, secure=secure)
-
-    def _directory(self) -> Path:
-        if self._data_dir is not None:
-            return require_directory(self._data_dir)
-        if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="sluice-kafka-"))
-        return self._scratch
+        plain, controller = free_ports(2)
+        return BrokerPorts(plain=self._port or plain, controller=controller)
 
     def _start_on(self, ports: BrokerPorts) -> None:
         require_free(ports.plain, server=_NAME)
         java, jars, directory = find_java(), self._jars or kafka_jars(), self._directory()
         properties = self._server_properties(directory, ports)
         properties_file = _write_private(directory / "server.properties", render(properties))
+        (directory / "log4j2.properties").write_text(CONSOLE_LOGGING, encoding="ascii")
         jvm = (
             str(java.executable),
             *sharing_options(java.executable, jars, self._jvm_options),
             *self._jvm_options,
             f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
-            f"-Djava.io.tmpdir={_temporary(directory)}",
+            f"-Djava.io.tmpdir={self._temporary()}",
             *("-cp", f"{jars}/*"),
         )
         if not (directory / "data" / "meta.properties").exists():
-            self._format(jvm, properties_file)
+            arguments = self._format_arguments(properties_file)
+            self._format([*jvm, _NO_LOG, "kafka.tools.StorageTool", *arguments])
         process = ServerProcess(
             ServerSpec(
                 name=_NAME,
@@ -344,44 +279,16 @@ class EmbeddedKafka:
             raise
         self._process, self._ports = process, ports
 
-    def _server_properties(self, directory: Path, ports: BrokerPorts) -> Mapping[str, str]:
-        password = secrets.token_hex(16)
-        password_file = directory / "keystore.password"
-        if self._security and self._security.protocol is SecurityProtocol.SASL_SSL:
-            if password_file.exists():
-                password = password_file.read_text(encoding="ascii")
-            _write_private(password_file, password)
-            self._certificate = make_certificate(directory / "tls", find_java(), password=password)
-        (directory / "log4j2.properties").write_text(_LOGGING, encoding="ascii")
+    def _server_properties(self, directory: Path, ports: BrokerPorts) -> dict[str, str]:
         return server_properties(
-            ports=ports,
-            log_dir=directory / "data",
-            security=self._security,
-            keystore=self._certificate.keystore if self._certificate else None,
-            keystore_password=password,
-            overrides=self._properties,
+            ports=ports, log_dir=directory / "data", overrides=self._properties
         )
 
-    def _format(self, jvm: Sequence[str], properties_file: Path) -> None:
-        arguments = format_arguments(
-            cluster_id=self._cluster_id,
-            properties_file=properties_file,
-            transaction_version=self._transaction_version,
-            security=self._security,
-        )
-        answer = subprocess.run(
-            [*jvm, _NO_LOG, "kafka.tools.StorageTool", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=FORMAT_TIMEOUT_S,
-            check=False,
-        )
-        if answer.returncode:
-            raise MissingRequirementError(
-                f"{_NAME} could not format its data directory",
-                {"data_dir": self._directory(), "answer": answer.stdout + answer.stderr},
-                "Check that the directory is writable, and empty or a broker's own.",
-            )
+    def _format_arguments(self, properties_file: Path) -> list[str]:
+        """Arguments of ``kafka-storage format``: only they set feature levels."""
+        # One argument with "=": one id in 64 starts with a dash.
+        arguments = ["format", f"--cluster-id={self._cluster_id}", "--config", str(properties_file)]
+        return [*arguments, "--feature", f"transaction.version={self._transaction_version}"]
 
 
 def _await_controller(servers: str) -> None:
@@ -399,14 +306,6 @@ def _await_controller(servers: str) -> None:
 def new_cluster_id() -> str:
     """A cluster id in Kafka's form: 16 random bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-
-
-def _temporary(directory: Path) -> Path:
-    """Directory for native libraries that the broker unpacks: those of a killed broker are deleted
-    with its data."""
-    made = directory / "tmp"
-    made.mkdir(exist_ok=True)
-    return made
 
 
 def _write_private(path: Path, text: str) -> Path:

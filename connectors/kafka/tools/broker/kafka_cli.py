@@ -23,10 +23,9 @@ from sluice.connectors.kafka.tools.connection_options import (
 )
 from sluice.runtime.embedded.background import RunningServer, recall, start_once
 from sluice.runtime.embedded.cache import state_dir
-from sluice.runtime.embedded.foreground import serve
 from sluice.runtime.embedded.ivy import report_to_stderr
 from sluice.runtime.embedded.ports import LAST_PORT
-from sluice.runtime.embedded.server_commands import print_status, stop_server
+from sluice.runtime.embedded.server_commands import add_server_commands, serve
 from sluice.runtime.errors import MissingRequirementError, StreamError
 
 __all__ = ["app"]
@@ -67,16 +66,7 @@ def start(
         serve(broker, name=_NAME, title=f"Kafka {KAFKA_VERSION}")
 
 
-@app.command()
-def stop() -> None:
-    """Stop the broker that `start` started."""
-    stop_server(_NAME, "broker")
-
-
-@app.command()
-def status() -> None:
-    """Show the address of the broker; exit code 1 if none runs."""
-    print_status(_NAME, "broker")
+add_server_commands(app, _NAME, "broker")
 
 
 @app.command()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,11 +25,12 @@ from rich.console import Console
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
-from sluice.connectors.kafka.tools.demo.demo_view import DemoView, Outcome, Phase, Status
+from sluice.connectors.kafka.tools.demo.demo_view import DemoView, Outcome, Phase
 from sluice.connectors.kafka.tools.demo.observer import Observer
-from sluice.connectors.kafka.tools.demo.orders import Loader, Orders
-from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
-from sluice.runtime.checker import History, Identity, Record, check, check_prefix, expect
+from sluice.connectors.kafka.tools.demo.orders import Loader, order_events
+from sluice.connectors.kafka.tools.verify.topic_history import read_records
+from sluice.connectors.kafka.tools.verify.verification import Plan, verify
+from sluice.runtime.checker import Identity, Record, SpilledPrefix
 from sluice.runtime.embedded.program import Program, ProgramSpec, command_of
 from sluice.runtime.errors import UnreachableError
 
@@ -44,6 +45,7 @@ _LEAST_RATE = 5_000.0  # records/s
 _STALL_S = 240.0
 _CATCH_UP_S = 120.0
 _POLL_S = 0.1
+_MEMORY_BYTES = 256 << 20
 
 
 def demo(
@@ -97,21 +99,6 @@ class _Plan:
     master: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Recovery:
-    """The times of the events around the kill, on one clock.
-
-    Attributes:
-        visible: records that readers had seen at the kill.
-    """
-
-    killed_s: float
-    restarted_s: float
-    fenced_s: float
-    committed_s: float
-    visible: int
-
-
 class _Demo:
     """One run of the demo; everything it starts ends with `run`."""
 
@@ -121,14 +108,10 @@ class _Demo:
         self._records = plan.records
         self._checkpoint = plan.directory / "checkpoint"
         self._stack = contextlib.ExitStack()
-        self._status = Status(total=plan.records)
-        self._seen = History(_IDENTITY)
 
     def run(self) -> Outcome:
-        with self._stack:
-            self._view = DemoView(self._console, self._status)
-            with self._view:
-                outcome = self._run()
+        with self._stack, DemoView(self._console, self._plan.records) as self._view:
+            outcome = self._run()
         self._console.print(outcome.title())
         self._console.print(outcome.table())
         return outcome
@@ -139,7 +122,7 @@ class _Demo:
         self._connection = KafkaConnection(bootstrap_servers=broker.bootstrap)
         _create_topics(self._connection)
         rate = max(_LEAST_RATE, self._records / _LIVE_S)
-        orders = Orders(topic=_INPUT, partitions=_PARTITIONS)
+        orders = order_events(_INPUT, _PARTITIONS, self._records)
         self._loader = self._stack.enter_context(
             Loader(
                 self._connection,
@@ -149,6 +132,9 @@ class _Demo:
                 # Keeps some records for the second run, however fast the first one was.
                 held_back=self._records // 4,
             )
+        )
+        self._seen = self._stack.enter_context(
+            SpilledPrefix(self._plan.directory / "seen", _IDENTITY)
         )
         self._observer = self._stack.enter_context(
             Observer(self._connection, _OUTPUT, seen=self._seen)
@@ -176,7 +162,8 @@ class _Demo:
         )
         return self._stack.enter_context(Program(spec))
 
-    def _kill_half_way(self, bootstrap: str) -> _Recovery:
+    def _kill_half_way(self, bootstrap: str) -> dict[str, Any]:
+        """Returns fields of `Outcome`."""
         program = self._start(bootstrap)
         self._await(program, lambda: self._observer.total >= self._records // 2)
         killed_s, newest = time.monotonic(), _newest_slot(self._checkpoint)
@@ -194,13 +181,11 @@ class _Demo:
         self._await(self._program, lambda: self._observer.total > visible)
         committed_s = self._observer.await_total(visible + 1, timeout_s=1.0)
         self._view.enter(Phase.RUNNING)
-        return _Recovery(
-            killed_s=killed_s,
-            restarted_s=restarted_s,
-            fenced_s=fenced_s,
-            committed_s=committed_s,
-            visible=visible,
-        )
+        return {
+            "visible_at_kill": visible,
+            "recovery_s": committed_s - killed_s,
+            "spark_start_s": fenced_s - restarted_s,
+        }
 
     def _finish(self) -> float:
         self._await(self._program, lambda: self._loader.is_done and self._is_caught_up())
@@ -229,30 +214,42 @@ class _Demo:
         self._show()
 
     def _show(self) -> None:
-        self._status.sent = self._loader.sent
-        self._status.visible = self._observer.total
-        self._status.checkpoint_id = _newest_committed(self._checkpoint)
-        self._view.refresh()
+        self._view.show(
+            sent=self._loader.sent,
+            visible=self._observer.total,
+            checkpoint_id=max(_places(self._checkpoint, "_committed"), default=None),
+        )
 
     # --- judging ------------------------------------------------------------------------------
 
-    def _judge(self, recovery: _Recovery, *, elapsed_s: float) -> Outcome:
-        await_readable(self._connection, _OUTPUT, timeout_s=20)
-        expected = expect(read_records(self._connection, _INPUT), _shouted, _IDENTITY)
-        final, per_second = History(_IDENTITY), Counter[int]()
-        for record in read_records(self._connection, _OUTPUT):
-            final.append(record)
-            per_second[(record.timestamp_ms or 0) // 1000] += 1
+    def _judge(self, recovery: dict[str, Any], *, elapsed_s: float) -> Outcome:
+        plan = Plan(
+            source=_INPUT,
+            output=_OUTPUT,
+            connection=self._connection,
+            mapping=_shouted,
+            identity=_IDENTITY,
+            transactions=None,
+            memory_bytes=_MEMORY_BYTES,
+            scratch=self._plan.directory,
+            settle_s=20,
+        )
+        verdict = verify(plan, progress=lambda *_: None).verdict
         self._observer.close()
+        per_second = Counter[int]()
+
+        def final() -> Iterator[Record]:
+            for record in read_records(self._connection, _OUTPUT):
+                per_second[(record.timestamp_ms or 0) // 1000] += 1
+                yield record
+
         return Outcome(
-            verdict=check(expected, final),
-            prefix=check_prefix(self._seen, final),
+            verdict=verdict,
+            prefix=self._seen.check(final()),
             sent=self._records,
-            visible_at_kill=recovery.visible,
             elapsed_s=elapsed_s,
             peak_rate=max(per_second.values(), default=0),
-            recovery_s=recovery.committed_s - recovery.killed_s,
-            spark_start_s=recovery.fenced_s - recovery.restarted_s,
+            **recovery,
         )
 
 
@@ -287,10 +284,6 @@ def _places(checkpoint: Path, mark: str) -> Iterator[int]:
 
 def _newest_slot(checkpoint: Path) -> int:
     return max(_places(checkpoint, "_metadata"), default=-1)
-
-
-def _newest_committed(checkpoint: Path) -> int | None:
-    return max(_places(checkpoint, "_committed"), default=None)
 
 
 def _failed(program: Program, what: str) -> UnreachableError:

@@ -4,18 +4,14 @@ import enum
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
-from rich.text import Text
 
 from sluice.runtime.checker import HistoryVerdict, Location, PrefixVerdict
 
-__all__ = ["DemoView", "Outcome", "Phase", "Status"]
+__all__ = ["DemoView", "Outcome", "Phase"]
 
 
 class Phase(enum.Enum):
@@ -29,77 +25,31 @@ class Phase(enum.Enum):
     CHECKING = "reading everything back and comparing"
 
 
-@dataclass(slots=True)
-class Status:
-    """The values of the progress display.
-
-    Attributes:
-        total: records that will be sent.
-        sent: records in the input topic.
-        visible: records that a read_committed reader of the output has seen.
-        checkpoint_id: newest checkpoint that is committed on record.
-    """
-
-    total: int
-    sent: int = 0
-    visible: int = 0
-    checkpoint_id: int | None = None
-
-    @property
-    def lag(self) -> int:
-        """Records sent and not yet visible."""
-        return max(0, self.sent - self.visible)
-
-
-class DemoView:
+class DemoView(Progress):
     """A live display on a terminal, elsewhere a line for each phase. Used as a context manager."""
 
-    def __init__(self, console: Console, status: Status) -> None:
-        self._console = console
-        self._status = status
+    def __init__(self, console: Console, total: int) -> None:
+        columns = TextColumn("{task.description:<28}"), BarColumn(40), MofNCompleteColumn()
+        super().__init__(*columns, console=console, transient=True, refresh_per_second=8)
         self._started_s = time.monotonic()
-        self._phase = Phase.BROKER
-        self._bars = Progress(
-            TextColumn("{task.description:<28}"), BarColumn(40), MofNCompleteColumn()
-        )
-        self._sent = self._bars.add_task("orders sent", total=status.total)
-        self._visible = self._bars.add_task("committed, seen by readers", total=status.total)
-        self._live = Live(self._body(), console=console, transient=True, refresh_per_second=8)
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+        self._sent = self.add_task("orders sent", total=total)
+        self._visible = self.add_task("committed, seen by readers", total=total)
 
     def enter(self, phase: Phase) -> None:
         """Start a phase; its line stays on the terminal."""
-        self._phase = phase
-        self._live.console.print(f"{self._elapsed_s():5.1f} s  {phase.value}")
-        self.refresh()
+        self.console.print(f"{time.monotonic() - self._started_s:5.1f} s  {phase.value}")
 
-    def refresh(self) -> None:
-        """Show the current status."""
-        self._bars.update(self._sent, completed=self._status.sent)
-        self._bars.update(self._visible, completed=self._status.visible)
-        self._live.update(self._body())
+    def show(self, *, sent: int, visible: int, checkpoint_id: int | None) -> None:
+        """Show the current numbers.
 
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._started_s
-
-    def _body(self) -> Group:
-        status = self._status
-        checkpoint = "-" if status.checkpoint_id is None else str(status.checkpoint_id)
-        return Group(
-            self._bars,
-            Text(f"lag {status.lag:,} records   checkpoint {checkpoint}", style="dim"),
-        )
+        Args:
+            sent: records in the input topic.
+            visible: records that a read_committed reader of the output has seen.
+            checkpoint_id: newest checkpoint that is committed on record.
+        """
+        name = "committed" if checkpoint_id is None else f"committed, checkpoint {checkpoint_id}"
+        self.update(self._sent, completed=sent)
+        self.update(self._visible, completed=visible, description=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

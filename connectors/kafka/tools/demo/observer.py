@@ -1,16 +1,15 @@
 """A read_committed reader that runs during the whole demo, while the pipeline is killed and
 restarted.
 
-The records it has seen must be a prefix of the topic's final content (`check_prefix`); their times
+The records it has seen must be a prefix of the topic's final content (`SpilledPrefix`); their times
 show how long readers waited.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sluice.connectors.kafka.client.confluent import (
     OFFSET_BEGINNING,
@@ -26,11 +25,11 @@ from sluice.connectors.kafka.tools.verify.topic_history import (
     record_of,
     topic_ends,
 )
-from sluice.runtime.checker import Record
+from sluice.runtime.checker import SpilledPrefix
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.process.side_thread import SideThread
 
-__all__ = ["Observer", "Seen", "Sighting"]
+__all__ = ["Observer", "Sighting"]
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class Sighting:
     """Records that became visible together.
 
     Attributes:
-        at_s: on the observer's clock.
+        at_s: monotonic seconds.
         records: their number.
         total: records seen so far, including these.
     """
@@ -52,13 +51,6 @@ class Sighting:
     at_s: float
     records: int
     total: int
-
-
-class Seen(Protocol):
-    """Keeps the records: `History` in memory, `SpilledPrefix` in files."""
-
-    def append(self, record: Record, /) -> None:
-        """Keep the next record; those of a partition come in offset order."""
 
 
 class Observer(SideThread):
@@ -77,14 +69,12 @@ class Observer(SideThread):
         connection: KafkaConnection,
         topic: str,
         *,
-        seen: Seen | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        seen: SpilledPrefix | None = None,
     ) -> None:
         super().__init__(f"observer {topic}", stop_s=_STOP_S)
         self._seen = seen
         self._connection = connection
         self._topic = topic
-        self._clock = clock
         self._changed = threading.Condition()
         self._sightings: list[Sighting] = []
         self._total = 0
@@ -114,7 +104,7 @@ class Observer(SideThread):
                 if sighting.total >= total:
                     return sighting.at_s
             if total <= 0:
-                return self._clock()
+                return time.monotonic()
             raise UnreachableError(
                 "a reader did not see the records in time",
                 {
@@ -192,7 +182,9 @@ class Observer(SideThread):
             self._positions.update(positions)
             if new:
                 self._total += new
-                self._sightings.append(Sighting(at_s=self._clock(), records=new, total=self._total))
+                self._sightings.append(
+                    Sighting(at_s=time.monotonic(), records=new, total=self._total)
+                )
             self._changed.notify_all()
 
 

@@ -5,15 +5,14 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from sluice.connectors.kafka.client.client_options import Role
-from sluice.connectors.kafka.client.confluent import KafkaError, make_producer, translate
+from sluice.connectors.kafka.client.confluent import KafkaError, Message, make_producer, translate
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.runtime.checker import Record
 from sluice.runtime.process.side_thread import SideThread
 
-__all__ = ["Loader", "Orders"]
+__all__ = ["Loader", "order_events"]
 
 _CUSTOMERS = 5_000
 _ARTICLES = ("tea", "coffee", "cocoa", "sugar", "rice", "pepper", "salt", "flour")
@@ -23,47 +22,29 @@ _CHUNK_RECORDS = 500
 _STOP_S = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
-    """Deterministic order events: the same settings give the same records, in any process.
-
-    Attributes:
-        topic: input topic.
-        partitions: orders of one customer stay in one partition.
-    """
-
-    topic: str
-    partitions: int
-
-    def records(self, count: int) -> Iterator[Record]:
-        """The first ``count`` events; offsets are those of a topic without other records."""
-        rng = random.Random(20_26)
-        offsets = [0] * self.partitions
-        for number in range(count):
-            customer = int(rng.random() * _CUSTOMERS)
-            partition = customer % self.partitions
-            yield self._event(number, customer, partition, offsets[partition], rng)
-            offsets[partition] += 1
-
-    def _event(
-        self, number: int, customer: int, partition: int, offset: int, rng: random.Random
-    ) -> Record:
-        event = _EVENTS[number % len(_EVENTS)]
+def order_events(topic: str, partitions: int, count: int) -> Iterator[Record]:
+    """The first ``count`` events: the same in any process. Orders of one customer stay in one
+    partition; offsets are those of a topic without other records."""
+    rng = random.Random(20_26)
+    offsets = [0] * partitions
+    for number in range(count):
+        customer = int(rng.random() * _CUSTOMERS)
+        partition = customer % partitions
         order_id = f"o-{number:09d}"
-        value: bytes | None = None
+        event, value = _EVENTS[number % len(_EVENTS)], None
         if number % _CANCELLED_EVERY == _CANCELLED_EVERY - 1:
             event = "cancelled"  # a null value, as in compacted topics
         else:
-            value = json.dumps(
-                {
-                    "order": order_id,
-                    "customer": customer,
-                    "article": _ARTICLES[number % len(_ARTICLES)],
-                    "cents": int(rng.random() * 100_000),
-                }
-            ).encode()
+            content = {
+                "order": order_id,
+                "customer": customer,
+                "article": _ARTICLES[number % len(_ARTICLES)],
+                "cents": int(rng.random() * 100_000),
+            }
+            value = json.dumps(content).encode()
         headers = (("event", event.encode()), ("order", order_id.encode()))
-        return Record(self.topic, partition, offset, b"c-%d" % customer, value, headers)
+        yield Record(topic, partition, offsets[partition], b"c-%d" % customer, value, headers)
+        offsets[partition] += 1
 
 
 class Loader(SideThread):
@@ -72,6 +53,7 @@ class Loader(SideThread):
     As a context manager it starts and stops.
 
     Args:
+        orders: ``count`` records.
         rate: records per second; less if the machine is slower.
         held_back: number of last records, which wait for `release`.
     """
@@ -79,7 +61,7 @@ class Loader(SideThread):
     def __init__(
         self,
         connection: KafkaConnection,
-        orders: Orders,
+        orders: Iterator[Record],
         *,
         count: int,
         rate: float,
@@ -118,7 +100,7 @@ class Loader(SideThread):
 
     def _work(self) -> None:
         started = time.monotonic()
-        for number, record in enumerate(self._orders.records(self.count), start=1):
+        for number, record in enumerate(self._orders, start=1):
             if number > self._freely and not self._released.is_set():
                 self._producer.flush(60)
                 self._released.wait()
@@ -147,6 +129,6 @@ class Loader(SideThread):
             except BufferError:
                 self._producer.poll(0.05)
 
-    def _delivered(self, error: KafkaError | None, _: object) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._error = translate(error, {"topic": self._orders.topic})
+            self._error = translate(error, {"topic": message.topic()})

@@ -37,7 +37,6 @@ from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
     WATCHED_INTERVALS,
-    LeaseRecord,
     LeaseStore,
     is_of_another_directory,
 )
@@ -252,54 +251,48 @@ def _refuse_decided_since(job: TransactionSession, lines: Sequence[TransactionLi
             _refuse_decided_abort(line, force=False)
 
 
-def _refuse_of_a_copy(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
+def _leases(
+    job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float
+) -> Iterator[tuple[str, LeaseStore]]:
+    """Each prefix of the job's sinks, and its lease."""
+    for key in sorted(sinks & set(job.sinks)):
+        prefix = job.sinks[key].prefix
+        store = job.open_lease_store(job.connections[key], prefix, timeout_s=timeout_s)
+        with closing(store):
+            yield prefix, store
+
+
+def _refuse_of_a_copy(job: TransactionSession, prefix: str, store: LeaseStore) -> None:
     """FencedError if a run of another checkpoint directory has the prefix (`lease-guards-outputs`):
     this directory may lack its decisions since one was copied."""
-    for key in sorted(sinks & set(job.sinks)):
-        prefix = job.sinks[key].prefix
-        store = job.open_lease_store(job.connections[key], prefix, timeout_s=timeout_s)
-        with closing(store):
-            found = store.read()
-        if found is None or found.job_uid != job.job_uid:
-            continue
-        if is_of_another_directory(
-            found, session=job.last_session, checkpoint_uri=job.checkpoint_uri
-        ):
-            raise FencedError(
-                "a run of another checkpoint directory has this prefix",
-                {"prefix": prefix, "checkpoint": found.checkpoint_uri, "host": found.host},
-                "Use the checkpoint directory of that run: only its checkpoints hold all "
-                "decisions. If the directory was moved to here, use --force.",
-            )
+    found = store.read()
+    if found is None or found.job_uid != job.job_uid:
+        return
+    if is_of_another_directory(found, session=job.last_session, checkpoint_uri=job.checkpoint_uri):
+        raise FencedError(
+            "a run of another checkpoint directory has this prefix",
+            {"prefix": prefix, "checkpoint": found.checkpoint_uri, "host": found.host},
+            "Use the checkpoint directory of that run: only its checkpoints hold all "
+            "decisions. If the directory was moved to here, use --force.",
+        )
 
 
-def _refuse_while_alive(job: TransactionSession, sinks: set[SinkKey], *, timeout_s: float) -> None:
-    """FencedError if the job runs, which the changes of its lease show (`lease-guards-outputs`)."""
-    for key in sorted(sinks & set(job.sinks)):
-        prefix = job.sinks[key].prefix
-        store = job.open_lease_store(job.connections[key], prefix, timeout_s=timeout_s)
-        with closing(store):
-            found = _renewed(job, store)
-        if found is not None:
+def _refuse_while_alive(job: TransactionSession, prefix: str, store: LeaseStore) -> None:
+    """FencedError if the job runs, which the changes of its lease show (`lease-guards-outputs`). It
+    is watched for as long as the start of another job watches it."""
+    first = store.read()
+    until = job.clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
+    if first is None or first.is_ended or first.job_uid != job.job_uid:
+        return
+    while job.clock() < until:
+        job.sleep(0.25)  # only a renewal shows that the holder lives
+        found = store.read()
+        if found is not None and not found.is_ended and found != first:
             raise FencedError(
                 "the job runs, and may still commit its open transactions",
                 {"prefix": prefix, "host": found.host, "session": found.session},
                 "Leave it to the job's own sweep, stop the job first, or use --force.",
             )
-
-
-def _renewed(job: TransactionSession, store: LeaseStore) -> LeaseRecord | None:
-    """The lease of a running job, watched for as long as the start of another job watches it."""
-    first = store.read()
-    until = job.clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
-    if first is None or first.is_ended or first.job_uid != job.job_uid:
-        return None
-    while job.clock() < until:
-        job.sleep(0.25)  # only a renewal shows that the holder lives
-        found = store.read()
-        if found is not None and not found.is_ended and found != first:
-            return found
-    return None
 
 
 def commit_transactions(
@@ -330,8 +323,9 @@ def abort_transactions(
         _refuse_decided_abort(line, force=force)
     if chosen and not force:
         keys = {line.sink_key for line in chosen}
-        _refuse_of_a_copy(job, keys, timeout_s=timeout_s)
-        _refuse_while_alive(job, keys, timeout_s=timeout_s)
+        for refuse in (_refuse_of_a_copy, _refuse_while_alive):
+            for prefix, store in _leases(job, keys, timeout_s=timeout_s):
+                refuse(job, prefix, store)
         _refuse_decided_since(job, chosen)
     return end_transactions(job, chosen, commit=False, timeout_s=timeout_s)
 

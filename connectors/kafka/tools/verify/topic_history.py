@@ -3,7 +3,6 @@
 For tests, the demo and benchmarks; not on the data path of a job.
 """
 
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,19 +34,18 @@ from sluice.connectors.kafka.source.enumerator.topics import (
     described,
     result,
 )
-from sluice.runtime.checker import Headers, History, Identity, Record
+from sluice.connectors.kafka.source.reader.fetch_positions import FetchPositions, reporting
+from sluice.runtime.checker import Headers, Record
 from sluice.runtime.errors import ConfigError, UnreachableError
 
 __all__ = [
     "EndWatch",
     "TopicEnds",
     "await_readable",
-    "read_history",
     "read_records",
     "reading_consumer",
     "record_of",
     "topic_ends",
-    "topic_starts",
 ]
 
 log = logging.getLogger(__name__)
@@ -102,7 +100,6 @@ def reading_consumer(
     Args:
         statistics: receives librdkafka's statistics each second, in the thread that consumes.
     """
-    reported = {"stats_cb": statistics, "statistics.interval.ms": 1000} if statistics else {}
     return make_consumer(
         {
             **connection.librdkafka(Role.CONSUMER),
@@ -114,13 +111,13 @@ def reading_consumer(
             "isolation.level": "read_committed" if read_committed else "read_uncommitted",
             # With the default of 1 s a reader waits a second whenever its queue is full.
             "fetch.queue.backoff.ms": 5,
-            **reported,
+            **(reporting(statistics) if statistics else {}),
         }
     )
 
 
 class EndWatch:
-    """Queries the ends of a topic repeatedly, over one connection. Used by one thread.
+    """Queries offsets of a topic, over one connection. Used by one thread.
 
     Raises:
         SourceChangedError: the topic does not exist.
@@ -130,7 +127,16 @@ class EndWatch:
     def __init__(
         self, connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
     ) -> None:
-        self._offsets = _TopicOffsets(connection, topic, timeout_s)
+        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
+        self._topic = topic
+        self._timeout_s = timeout_s
+        self._where = _where(connection, topic)
+        self._leaders = KnownLeaders()
+        try:
+            numbers = [partition.id for partition in self._described().partitions]
+        except KafkaException as err:
+            raise translate(err, self._where) from err
+        self._keys = [(topic, number) for number in sorted(numbers)]
 
     def now(self) -> TopicEnds:
         """Last stable offset and high watermark of every partition.
@@ -142,11 +148,49 @@ class EndWatch:
 
     def high(self) -> Mapping[int, int]:
         """High watermark by partition."""
-        return self._offsets.at(_LATEST, IsolationLevel.READ_UNCOMMITTED)
+        return self._at(_LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def stable(self) -> Mapping[int, int]:
         """Last stable offset by partition."""
-        return self._offsets.at(_LATEST, IsolationLevel.READ_COMMITTED)
+        return self._at(_LATEST, IsolationLevel.READ_COMMITTED)
+
+    def starts(self) -> Mapping[int, int]:
+        """First remaining offset by partition."""
+        return self._at(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+
+    def _at(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._query(spec, isolation)
+            except KafkaException as err:
+                self._leaders.forget()
+                # A new topic, or one whose broker has just died, has no leader for a short time.
+                if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
+                    raise translate(err, self._where) from err
+            time.sleep(_POLL_S)  # no event reports the end of an election
+
+    def _query(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
+        if self._leaders.undescribed(self._keys):
+            self._described()
+        there = self._leaders.located(self._keys)
+        if len(there) < len(self._keys):
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        answers = self._admin.list_offsets(
+            {TopicPartition(*key): spec for key in there},
+            isolation_level=isolation,
+            request_timeout=self._timeout_s,
+        )
+        deadline = answers_deadline(self._timeout_s)
+        return {at.partition: result(answer, deadline).offset for at, answer in answers.items()}
+
+    def _described(self) -> Any:  # noqa: ANN401 - confluent-kafka's description
+        # Not list_topics: a missing topic named there makes the broker create it.
+        found = described(self._admin, [self._topic], timeout_s=self._timeout_s)
+        self._leaders.learn([self._topic], found)
+        if self._topic not in found:
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+        return found[self._topic]
 
 
 def topic_ends(
@@ -156,21 +200,12 @@ def topic_ends(
     return EndWatch(connection, topic, timeout_s=timeout_s).now()
 
 
-def topic_starts(
-    connection: KafkaConnection, topic: str, *, timeout_s: float = _REQUEST_TIMEOUT_S
-) -> Mapping[int, int]:
-    """First remaining offset of every partition; raises as `EndWatch`."""
-    offsets = _TopicOffsets(connection, topic, timeout_s)
-    return offsets.at(_EARLIEST, IsolationLevel.READ_UNCOMMITTED)
-
-
 def await_readable(
     connection: KafkaConnection,
     topic: str,
     *,
     beyond: Mapping[int, int] | None = None,
     timeout_s: float,
-    clock: Callable[[], float] = time.monotonic,
 ) -> float:
     """Wait until no open transaction blocks readers; returns the seconds it took.
 
@@ -181,13 +216,13 @@ def await_readable(
         UnreachableError: still blocked at the timeout; names the partitions.
     """
     watch = EndWatch(connection, topic)
-    started = clock()
+    started = time.monotonic()
     while True:
         goal = beyond or watch.high()
         stable = watch.stable()
         if all(stable.get(partition, 0) >= offset for partition, offset in goal.items()):
-            return clock() - started
-        if clock() - started > timeout_s:
+            return time.monotonic() - started
+        if time.monotonic() - started > timeout_s:
             raise UnreachableError(
                 "an open transaction blocks the readers of a topic",
                 {"topic": topic, "stable": stable, "wanted": dict(goal)},
@@ -223,7 +258,7 @@ def read_records(
     wanted = {p: end for p, end in (ends.stable if read_committed else ends.high).items() if end}
     if not wanted:
         return
-    fetched = _Fetched(topic)
+    fetched = FetchPositions()
     consumer = reading_consumer(
         connection, read_committed=read_committed, statistics=fetched.report
     )
@@ -238,7 +273,7 @@ def read_records(
             if finished := before - wanted.keys():
                 # A partition with continuous writes would fill the queue before the rest.
                 consumer.pause([TopicPartition(topic, number) for number in finished])
-            if has_moved or fetched.has_moved(wanted):
+            if has_moved or fetched.moved({(topic, number): 0 for number in wanted}):
                 progressed = clock()  # time in the caller is not waiting time
             elif clock() - progressed > timeout_s:
                 raise UnreachableError(
@@ -248,19 +283,6 @@ def read_records(
                 )
     finally:
         consumer.close()
-
-
-def read_history(
-    connection: KafkaConnection,
-    topic: str,
-    *,
-    identity: Identity | None = None,
-    read_committed: bool = True,
-    timeout_s: float = 60.0,
-) -> History:
-    """`read_records` as the checker's compact history."""
-    records = read_records(connection, topic, read_committed=read_committed, timeout_s=timeout_s)
-    return History.of(records, identity)
 
 
 def record_of(message: Message, *, need_headers: bool = True) -> Record:
@@ -295,36 +317,6 @@ def _headers(message: Message, *, need_headers: bool) -> Headers:
         if need_headers:
             raise
         return ()
-
-
-class _Fetched:
-    """Progress of the client in the partitions of a topic. Used by the thread that reads.
-
-    The client does not return aborted records: while it skips them, only this changes.
-    """
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self._reported = ""
-        self._next: dict[int, int] = {}
-
-    def report(self, statistics: str) -> None:
-        """Is given librdkafka's statistics."""
-        self._reported = statistics
-
-    def has_moved(self, wanted: Mapping[int, int]) -> bool:
-        """Whether one of these partitions was fetched further than at the last call."""
-        if not self._reported:
-            return False
-        topics, self._reported = json.loads(self._reported)["topics"], ""
-        partitions = topics.get(self._topic, {}).get("partitions", {})
-        at = {
-            number: min(end, partitions.get(str(number), {}).get("next_offset", 0))
-            for number, end in wanted.items()
-        }
-        moved = {number: to for number, to in at.items() if to > self._next.get(number, 0)}
-        self._next |= moved
-        return bool(moved)
 
 
 def _has_moved(messages: Sequence[Message], wanted: Mapping[int, int]) -> bool:
@@ -362,58 +354,6 @@ def _records_before(
 
 def _where(connection: KafkaConnection, topic: str) -> dict[str, object]:
     return {"topic": topic, "servers": connection.bootstrap_servers}
-
-
-class _TopicOffsets:
-    """The partitions of a topic, and what leaders that the client knows report of them; see
-    `topics`. One thread; raises as `EndWatch`."""
-
-    def __init__(self, connection: KafkaConnection, topic: str, timeout_s: float) -> None:
-        self._admin = make_admin(connection.librdkafka(Role.ADMIN))
-        self._topic = topic
-        self._timeout_s = timeout_s
-        self._where = _where(connection, topic)
-        self._leaders = KnownLeaders()
-        try:
-            numbers = [partition.id for partition in self._described().partitions]
-        except KafkaException as err:
-            raise translate(err, self._where) from err
-        self._keys = [(topic, number) for number in sorted(numbers)]
-
-    def at(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
-        """Offsets by partition."""
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            try:
-                return self._query(spec, isolation)
-            except KafkaException as err:
-                self._leaders.forget()
-                # A new topic, or one whose broker has just died, has no leader for a short time.
-                if err.args[0].code() not in _LEADERLESS or time.monotonic() > deadline:
-                    raise translate(err, self._where) from err
-            time.sleep(_POLL_S)  # no event reports the end of an election
-
-    def _query(self, spec: OffsetSpec, isolation: IsolationLevel) -> dict[int, int]:
-        if self._leaders.undescribed(self._keys):
-            self._described()
-        there = self._leaders.located(self._keys)
-        if len(there) < len(self._keys):
-            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-        answers = self._admin.list_offsets(
-            {TopicPartition(*key): spec for key in there},
-            isolation_level=isolation,
-            request_timeout=self._timeout_s,
-        )
-        deadline = answers_deadline(self._timeout_s)
-        return {at.partition: result(answer, deadline).offset for at, answer in answers.items()}
-
-    def _described(self) -> Any:  # noqa: ANN401 - confluent-kafka's description
-        # Not list_topics: a missing topic named there makes the broker create it.
-        found = described(self._admin, [self._topic], timeout_s=self._timeout_s)
-        self._leaders.learn([self._topic], found)
-        if self._topic not in found:
-            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-        return found[self._topic]
 
 
 def _bytes(content: bytes | str | None) -> bytes | None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.txn.job_transactions import named_transactions
+from sluice.connectors.kafka.tools.txn.txn_session import named_in
 from sluice.connectors.kafka.tools.verify.topic_history import (
+    EndWatch,
     await_readable,
     read_records,
     topic_ends,
-    topic_starts,
 )
 from sluice.runtime.checker import (
     Finding,
@@ -30,7 +30,6 @@ from sluice.runtime.checker import (
 )
 from sluice.runtime.checker.files import read_files
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
-from sluice.runtime.checkpoint.inspect.inspection import survey
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.model.json_text import parsed_json
@@ -40,17 +39,14 @@ __all__ = [
     "Plan",
     "are_files",
     "findings_file",
-    "input_starts",
     "name_function",
     "transactions_of",
     "verify",
+    "why_nothing_expected",
 ]
 
 Progress = Callable[[str, int], None]
 """Receives the step, and the number of records read so far."""
-
-LeftOut = Callable[[Iterable[str]], object]
-"""Receives names of columns."""
 
 _REPORT_EVERY = 10_000
 T = TypeVar("T")
@@ -85,25 +81,25 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Result of a comparison, and its size.
+    """Result of a comparison, its size and its limits: parts that it does not judge.
 
     Attributes:
         verdict: on the expected output.
         records_read: of the input, before the mapping.
         elsewhere: number of records that the mapping sends to a topic other than the output.
+        starts, output_starts: see `_first_offsets`; of the output after it was read.
         held_back: by partition of the input, the offset from which an open transaction hid it
             during the read.
+        columns: columns of files that are not compared.
     """
 
     verdict: HistoryVerdict
     records_read: int
     elsewhere: int
+    starts: Mapping[str, int]
+    output_starts: Mapping[str, int]
     held_back: Mapping[str, int]
-
-    @property
-    def why_nothing_expected(self) -> str:
-        """The reason why no record is expected, for the user to check."""
-        return _why_nothing_expected(self.records_read, self.elsewhere)
+    columns: frozenset[str]
 
 
 def are_files(location: str) -> bool:
@@ -116,12 +112,9 @@ def verify(
     *,
     progress: Progress,
     sink: Callable[[Finding], None] | None = None,
-    left_out: LeftOut | None = None,
 ) -> Comparison:
     """Read both sides and compare them; deletes its files at the end.
 
-    Args:
-        left_out: called repeatedly with the columns of files that are not compared.
     Raises:
         ConfigError: also if both sides are empty: a wrong name, or a job that never ran, must not
             look like exactly once.
@@ -137,12 +130,13 @@ def verify(
         )
         if plan.connection is not None and not are_files(plan.output):
             await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
-        held_back = _input_held_back(plan)
-        given = _reported(_records(plan, plan.source, left_out), "reading the input", progress)
+        starts, held_back = _first_offsets(plan, plan.source), _input_held_back(plan)
+        columns: set[str] = set()
+        given = _reported(_records(plan, plan.source, columns), "reading the input", progress)
         records_read = elsewhere = 0
         for records_read, (record, location) in enumerate(given, 1):  # noqa: B007 - told below
             elsewhere += _expect(plan, record, location, want)
-        found = _reported(_records(plan, plan.output, left_out), "reading the output", progress)
+        found = _reported(_records(plan, plan.output, columns), "reading the output", progress)
         for record, location in found:
             have.append(record, read_from=location)
         if not len(want) + len(have):
@@ -153,7 +147,10 @@ def verify(
             verdict=verdict,
             records_read=records_read,
             elsewhere=elsewhere,
+            starts=starts,
+            output_starts=_first_offsets(plan, plan.output),
             held_back=held_back,
+            columns=frozenset(columns),
         )
 
 
@@ -168,12 +165,12 @@ def _expect(plan: Plan, record: Record, location: Location, want: SpilledHistory
     return elsewhere
 
 
-def input_starts(plan: Plan) -> dict[str, int]:
-    """First offset of each partition of the input from which retention has deleted records."""
-    if plan.connection is None or are_files(plan.source):
+def _first_offsets(plan: Plan, side: str) -> dict[str, int]:
+    """First offset of each partition of a side from which retention has deleted records."""
+    if plan.connection is None or are_files(side):
         return {}
-    starts = topic_starts(plan.connection, plan.source)
-    return {f"{plan.source}-{number}": at for number, at in sorted(starts.items()) if at}
+    starts = EndWatch(plan.connection, side).starts()
+    return {f"{side}-{number}": at for number, at in sorted(starts.items()) if at}
 
 
 def _input_held_back(plan: Plan) -> dict[str, int]:
@@ -222,10 +219,7 @@ def transactions_of(path: str, plan_source: str, plan_output: str) -> Transactio
     """
     uri, _ = split_slot(path)
     with command_store(uri) as store:
-        locations = survey(store)
-        records = [location.record for location in locations if location.record is not None]
-        committables = {r.checkpoint_id: store.effective_committables(r) for r in records}
-    named = named_transactions(locations, committables)
+        records, named = named_in(store)
     handles = [one.handle for one in named if one.commit_is_due]
     ranges = [
         TransactionRange(
@@ -298,9 +292,7 @@ def _unwritable(path: Path) -> Iterator[None]:
         ) from err
 
 
-def _records(
-    plan: Plan, location: str, left_out: LeftOut | None
-) -> Iterator[tuple[Record, Location]]:
+def _records(plan: Plan, location: str, left_out: set[str]) -> Iterator[tuple[Record, Location]]:
     if are_files(location):
         path = Path(location.removeprefix("file://"))
         need_headers = plan.identity.headers
@@ -316,7 +308,7 @@ def _records(
         yield record, Location(record.topic, record.partition, record.offset)
 
 
-def _why_nothing_expected(records_read: int, elsewhere: int) -> str:
+def why_nothing_expected(records_read: int, elsewhere: int) -> str:
     """Reasons: the mapping returned nothing, or nothing for this topic, or the input is empty."""
     if elsewhere:
         return (
@@ -329,7 +321,7 @@ def _why_nothing_expected(records_read: int, elsewhere: int) -> str:
 
 
 def _nothing_to_compare(plan: Plan, records_read: int, elsewhere: int) -> ConfigError:
-    reason = _why_nothing_expected(records_read, elsewhere)
+    reason = why_nothing_expected(records_read, elsewhere)
     return ConfigError(
         f"there is nothing to compare: {reason}, and the output is empty",
         {"input": plan.source, "records_read": records_read, "output": plan.output},

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -25,12 +25,12 @@ from sluice.connectors.kafka.tools.verify.verification import (
     Plan,
     are_files,
     findings_file,
-    input_starts,
     name_function,
     transactions_of,
     verify,
+    why_nothing_expected,
 )
-from sluice.runtime.checker import HistoryVerdict, Identity, Kind, Location, Record
+from sluice.runtime.checker import Identity, Kind, Location, Record
 from sluice.runtime.checker.files import is_read
 from sluice.runtime.checker.records.user_mapping import Stopped, load_mapping
 from sluice.runtime.cli_output import AsJson, open_console, print_json, print_table
@@ -144,69 +144,41 @@ def verify_command(
         scratch=scratch,
         settle_s=timeout_s,
     )
-    bounds = _Bounds.of(plan)
     with findings_file(findings) as sink:
-        compared = verify(plan, progress=_Progress(), sink=sink, left_out=bounds.columns.update)
-    bounds = dataclasses.replace(bounds, elsewhere=compared.elsewhere, held_back=compared.held_back)
+        compared = verify(plan, progress=_Progress(), sink=sink)
+    order_within = "file" if are_files(output) else "partition"
     if as_json:
-        print_json({**_as_json(compared.verdict), **bounds.as_json()})
+        print_json(_as_json(compared, order_within))
     else:
-        _print(compared, plan, bounds)
+        _print(compared, plan, order_within)
     if not compared.verdict.is_clean:
         raise typer.Exit(_FAULTY)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Bounds:
-    """The limits of a verdict: parts of input and output that it does not judge.
-
-    Attributes:
-        starts: see `input_starts`.
-        held_back: see `sluice.connectors.kafka.tools.verify.verification.Comparison`.
-        order_within: ``file`` or ``partition`` of the output.
-        columns: columns of files that were not compared.
-        elsewhere: number of records that the mapping sends to another topic.
-    """
-
-    starts: Mapping[str, int]
-    order_within: str
-    columns: set[str] = dataclasses.field(default_factory=set)
-    elsewhere: int = 0
-    held_back: Mapping[str, int] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(cls, plan: Plan) -> Self:
-        within = "file" if are_files(plan.output) else "partition"
-        return cls(starts=input_starts(plan), order_within=within)
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "input_starts": self.starts,
-            "input_held_back": self.held_back,
-            "order_within": self.order_within,
-            "not_compared": sorted(self.columns),
-            "expected_elsewhere": self.elsewhere,
-        }
-
-    def lines(self, identity: Identity) -> Iterator[str]:
-        if self.columns:
-            names = ", ".join(sorted(self.columns))
-            yield f"not compared: the columns {names}, in files with a column value"
-        if not identity.partition:
-            yield (
-                f"order is judged within each {self.order_within} of the output, not across them"
-            )
-        if self.elsewhere:
-            yield (
-                f"not judged: {self.elsewhere:,} records that the mapping sends to another topic; "
-                "run again with that topic as --output"
-            )
-        if self.starts:
-            locations = _offsets(self.starts)
-            yield f"not judged: input records that retention deleted, before {locations}"
-        if self.held_back:
-            locations = _offsets(self.held_back)
-            yield f"not judged: input records after an open transaction, from {locations}"
+def _limits(compared: Comparison, identity: Identity, order_within: str) -> Iterator[str]:
+    """What the verdict does not judge."""
+    if compared.columns:
+        names = ", ".join(sorted(compared.columns))
+        yield f"not compared: the columns {names}, in files with a column value"
+    if not identity.partition:
+        yield f"order is judged within each {order_within} of the output, not across them"
+    if compared.elsewhere:
+        yield (
+            f"not judged: {compared.elsewhere:,} records that the mapping sends to another topic; "
+            "run again with that topic as --output"
+        )
+    if compared.starts:
+        locations = _offsets(compared.starts)
+        yield f"not judged: input records that retention deleted, before {locations}"
+    if compared.output_starts:
+        locations = _offsets(compared.output_starts)
+        yield (
+            f"the output begins at {locations}: retention deleted its records before, and they "
+            "count as lost; copies keep the timestamps of old records"
+        )
+    if compared.held_back:
+        locations = _offsets(compared.held_back)
+        yield f"not judged: input records after an open transaction, from {locations}"
 
 
 def _offsets(by_partition: Mapping[str, int]) -> str:
@@ -291,7 +263,7 @@ def _whole(side: str) -> str:
     return f"{os.path.realpath(local)}/" if "://" not in local else f"{side.rstrip('/')}/"
 
 
-def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
+def _print(compared: Comparison, plan: Plan, order_within: str) -> None:
     verdict = compared.verdict
     rows = [("expected", f"{verdict.expected:,}", ""), ("found", f"{verdict.found:,}", "")]
     for kind in Kind:
@@ -310,10 +282,11 @@ def _print(compared: Comparison, plan: Plan, bounds: _Bounds) -> None:
             "key, partition)?",
             style="yellow",
         )
-    for line in bounds.lines(plan.identity):
+    for line in _limits(compared, plan.identity, order_within):
         console.print(line, style="yellow", markup=False)
     if not verdict.expected:
-        console.print(f"{compared.why_nothing_expected}: {_hint(compared)}", style="yellow")
+        reason = why_nothing_expected(compared.records_read, compared.elsewhere)
+        console.print(f"{reason}: {_hint(compared)}", style="yellow")
     if verdict.is_clean:
         console.print("[bold green]exactly once")
     else:
@@ -341,8 +314,17 @@ def _reason_unknown(kind: Kind, plan: Plan) -> str:
     return ""
 
 
-def _as_json(verdict: HistoryVerdict) -> dict[str, object]:
-    facts = dataclasses.asdict(verdict)
+def _as_json(compared: Comparison, order_within: str) -> dict[str, object]:
+    facts = dataclasses.asdict(compared.verdict)
     examples = facts.pop("examples")
-    facts["examples"] = {kind: list(map(str, locations)) for kind, locations in examples.items()}
-    return {"exactly_once": verdict.is_clean, **facts}
+    return {
+        "exactly_once": compared.verdict.is_clean,
+        **facts,
+        "examples": {kind: list(map(str, locations)) for kind, locations in examples.items()},
+        "input_starts": compared.starts,
+        "input_held_back": compared.held_back,
+        "output_starts": compared.output_starts,
+        "order_within": order_within,
+        "not_compared": sorted(compared.columns),
+        "expected_elsewhere": compared.elsewhere,
+    }

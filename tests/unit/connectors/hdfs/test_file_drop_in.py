@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink, FileWriter
@@ -118,6 +120,35 @@ def test_a_task_that_does_not_see_the_drivers_directory_writes_nothing(
     assert not (tmp_path / "out" / ".sluice-staging-orders").exists()
 
 
+@pytest.mark.parametrize("form", ["parquet", "avro", "json", "csv"])
+def test_a_reader_of_the_parent_sees_no_row_before_its_decision(
+    world: World, tmp_path: Path, form: str
+) -> None:
+    """Not even one that also lists hidden directories."""
+    parent = tmp_path / "lake"
+    options = {"path": str(parent / "orders"), "fileFormat": form, "escape": '"'}
+    if form != "csv":
+        del options["escape"]
+
+    def seen() -> set[int]:
+        files = f"FROM glob('{parent}/**/*.{form}*')"
+        found = [*parent.rglob(f"*.{form}*")], [*parent.rglob("part*.*.*")]
+        return {len(duckdb.sql(files).fetchall()), *map(len, found)}
+
+    run = world.begin(options)
+    with CoordinatorClient(run.address) as client:
+        writer = _writer(run, 0, client)
+        writer.write(_ROWS)
+        staged = seen()
+        entries = writer.pre_commit()
+    assert staged == seen() == {0}
+    assert not ds.dataset(str(parent)).files
+    coordinator = _made(options, None).coordinator()
+    coordinator.committer.commit(entries, timeout_s=60, after_crash=False)
+    coordinator.close()
+    assert max(seen()) == 1
+
+
 @pytest.mark.parametrize("spoilt", [b"PAR1", b"PAR1" * 4096], ids=["shorter", "longer"])
 def test_rename_settled_a_staged_file_that_is_not_what_its_task_wrote_is_never_seen(
     world: World, tmp_path: Path, spoilt: bytes
@@ -131,7 +162,7 @@ def test_rename_settled_a_staged_file_that_is_not_what_its_task_wrote_is_never_s
         writer = _writer(run, 0, client)
         writer.write(_ROWS)
         entries = writer.pre_commit()
-    (staged,) = (tmp_path / "out" / ".sluice-staging-orders").rglob("day=mon/*.parquet")
+    (staged,) = (tmp_path / "out" / ".sluice-staging-orders").rglob("day=mon/part-*")
     staged.write_bytes(spoilt)
     coordinator = _made(options, None).coordinator()
     (report,) = coordinator.committer.commit(entries, timeout_s=60, after_crash=False)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from sluice.connectors.kafka import kafka_drop_in_source as _spark_source
+from sluice.connectors.kafka import kafka_drop_in_batch as _spark_source
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
 from sluice.connectors.kafka.records.columns import columns_with
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from sluice.connectors.kafka import kafka_drop_in_source as _spark_source
+from sluice.connectors.kafka import kafka_drop_in_batch as _spark_source
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
 from sluice.connectors.kafka.records.columns import columns_with
 from sluice.connectors.kafka.source.source_options import SourceOptions
@@ -28,6 +28,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeSourceCluster:
 def reader(**options: str) -> KafkaStreamReader:
     """As a driver-side process of a query has it."""
     given = {"kafka.bootstrap.servers": "fake:9092", "subscribe": "orders", **options}
+    names = tuple(columns_with(headers=False))
+    return KafkaStreamReader(SourceOptions.of(given, bounded=False, stream=True), names)
+
+
+def matching(**options: str) -> KafkaStreamReader:
+    """As `reader`, by a pattern."""
+    given = {"kafka.bootstrap.servers": "fake:9092", **options}
     names = tuple(columns_with(headers=False))
     return KafkaStreamReader(SourceOptions.of(given, bounded=False, stream=True), names)
 
@@ -66,6 +73,26 @@ def test_start_offsets_once_a_replay_of_the_first_batch_reads_nothing(
     assert ranges(again, again.initialOffset(), logged) == []
     end = again.latestOffset(logged, NO_LIMIT)
     assert ranges(again, logged, end) == [(10, 15)]
+
+
+def test_a_topic_that_is_given_up_leaves_the_log_and_the_others_continue(
+    cluster: FakeSourceCluster,
+) -> None:
+    cluster.create("returns", FakeLog(latest=7))
+    both = reader(subscribe="orders,returns", startingOffsets="earliest")
+    start = both.initialOffset()
+    logged = both.latestOffset(both.latestOffset(start, NO_LIMIT), NO_LIMIT)
+    cluster.log("orders").latest = 12
+    with pytest.raises(ConfigError, match=r'"returns":\{"0":7\}.*forgetTopics'):
+        reader().latestOffset(logged, NO_LIMIT)
+    for options in ({"subscribe": "orders"}, {"subscribePattern": "orders|returns"}):
+        given = {"forgetTopics": "returns", **options}
+        left = reader(**given) if "subscribe" in options else matching(**given)
+        end = left.latestOffset(logged, NO_LIMIT)
+        assert ranges(left, logged, end) == [(10, 12)]
+        assert left.latestOffset(end, NO_LIMIT) == end
+    del cluster.topics["returns"]
+    assert reader().latestOffset(end, NO_LIMIT) == end, "the log no longer has it"
 
 
 def test_trigger_is_barrier_the_trigger_is_the_barrier_and_nothing_new_is_no_batch(

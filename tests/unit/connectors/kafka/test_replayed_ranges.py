@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.kafka import kafka_drop_in_source as _spark_source
+from sluice.connectors.kafka import kafka_drop_in_batch as _spark_source
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
 from sluice.connectors.kafka.records.columns import columns_with
 from sluice.connectors.kafka.source.source_options import SourceOptions

@@ -47,29 +47,6 @@ def both_ways(directory: Path, batch: pa.RecordBatch) -> list[list[bytes | None]
     return [values_in(directory / name) for name in ("json", "parquet")]
 
 
-def test_other_rows_are_canonical_json(tmp_path: Path) -> None:
-    """The order of fields in a file does not matter."""
-    (tmp_path / "a.jsonl").write_text('{"b": 1, "a": "x"}\n', "utf-8")
-    pq.write_table(pa.Table.from_pylist([{"a": "x", "b": 1}]), tmp_path / "b.parquet")
-    values = [record.value for record, _ in read_files(tmp_path, topic="out")]
-    assert values == [b'{"a":"x","b":1}'] * 2 == [row_value({"b": 1, "a": "x"})] * 2
-
-
-def test_text_and_numbers_in_a_column_of_values(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"key": "k", "value": "v"}\n{"value": 3}\n', "utf-8")
-    found = [(record.key, record.value) for record, _ in read_files(tmp_path, topic="out")]
-    assert found == [(b"k", b"v"), (None, b'{"value":3}')]
-
-
-def test_hidden_names_are_passed_over_at_every_level(tmp_path: Path) -> None:
-    for name in ("_SUCCESS", ".part.json.crc", "_staged/part.json", "day=1/.tmp/part.json"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("no JSON at all", "utf-8")
-    (tmp_path / "day=1" / "part.json").write_text('{"value": "v"}\n', "utf-8")
-    assert [record.value for record, _ in read_files(tmp_path, topic="out")] == [b"v"]
-
-
 def test_a_partition_column_may_begin_with_an_underscore(tmp_path: Path) -> None:
     """Spark reads such directories, and names columns so that have no name (``_c0``)."""
     (tmp_path / "_c0=1").mkdir()
@@ -80,7 +57,6 @@ def test_a_partition_column_may_begin_with_an_underscore(tmp_path: Path) -> None
 def test_a_directory_that_cannot_be_listed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies in it would be lost, or a duplicate that nobody sees."""
     (tmp_path / "day=1").mkdir()
     (tmp_path / "part.json").write_text('{"value": "v"}\n', "utf-8")
     listed = os.scandir
@@ -102,7 +78,6 @@ def test_a_path_that_cannot_be_looked_at_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
 def test_a_link_that_is_no_file_is_refused(tmp_path: Path, target: str) -> None:
-    """Readers follow one to a directory: what is in it would not be compared."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "part.json").write_text('{"value": "v"}\n', "utf-8")
     (tmp_path / "out").mkdir()
@@ -137,12 +112,11 @@ def test_a_partition_directory_is_a_column_of_its_rows_as_text(tmp_path: Path) -
 
 
 def test_columns_that_are_no_part_of_a_record_are_named(tmp_path: Path) -> None:
-    """Of a row with a column of values: also those of directories."""
     (tmp_path / "dt=1").mkdir()
     (tmp_path / "dt=1" / "a.json").write_text('{"value": "v", "key": "k", "id": 1}\n', "utf-8")
     (tmp_path / "b.json").write_text('{"value": "v"}\n{"other": "v"}\n', "utf-8")
     left_out: set[str] = set()
-    assert len(list(read_files(tmp_path, topic="out", left_out=left_out.update))) == 3
+    assert len(list(read_files(tmp_path, topic="out", left_out=left_out))) == 3
     assert left_out == {"dt", "id"}
 
 
@@ -163,16 +137,11 @@ def test_an_unknown_format_and_a_missing_place_are_refused(tmp_path: Path) -> No
         list(read_files(tmp_path / "absent", topic="out"))
 
 
-def test_an_empty_directory_holds_no_record(tmp_path: Path) -> None:
-    assert not list(read_files(tmp_path, topic="out"))
-
-
 def test_bytes_and_times_have_a_text(tmp_path: Path) -> None:
     assert json.loads(row_value({"a": b"\x00"})) == {"a": "AA=="}
 
 
 def test_decimals_and_doubles_read_the_same_from_json_and_parquet(tmp_path: Path) -> None:
-    """And one mapping says both, whatever scale it gives a decimal."""
     amounts = [Decimal("1.50"), Decimal("12345678901234567.89"), Decimal("-3.00"), Decimal("0.01")]
     counts = [Decimal(1), Decimal(10**25), Decimal(-3), Decimal(0)]
     doubles = [1.5, 1e22, -0.1, float("-inf")]
@@ -188,15 +157,6 @@ def test_decimals_and_doubles_read_the_same_from_json_and_parquet(tmp_path: Path
     cells = zip([1.5, *amounts[1:]], [1, *counts[1:]], [*doubles[:3], "-Infinity"], strict=True)
     rows = [{"amount": a, "count": c, "double": d} for a, c, d in cells]
     assert from_json == [row_value(row) for row in rows]
-
-
-def test_decimals_that_are_one_double_are_two_values(tmp_path: Path) -> None:
-    texts = ("12345678901234567.89", "12345678901234567.11", "0.12345678901234567891")
-    for text in texts:
-        (tmp_path / f"{text}.json").write_text(f'{{"amount":{text}}}\n', "utf-8")
-    assert len({float(text) for text in texts[:2]}) == 1
-    assert set(values_in(tmp_path)) == {row_value({"amount": Decimal(text)}) for text in texts}
-    assert len(set(values_in(tmp_path))) == 3
 
 
 @pytest.mark.parametrize("text", ["1.9999999999999998E23", "2.0E23", "2e+23"])
@@ -220,7 +180,7 @@ def test_a_row_nested_too_deeply_is_refused_by_the_name_of_its_file(tmp_path: Pa
 
 
 def test_a_null_member_is_the_same_as_none(tmp_path: Path) -> None:
-    """Writers of JSON leave it out, unless they are told not to; nulls in lists are kept."""
+    """Writers of JSON leave it out, unless they are reported not to; nulls in lists are kept."""
     point = pa.struct([("x", pa.int64()), ("y", pa.int64())])
     batch = pa.record_batch(
         {
@@ -277,7 +237,6 @@ def test_a_row_that_may_be_no_record_is_compared_whole(
 
 
 def test_a_table_with_a_key_and_without_values_has_no_records(tmp_path: Path) -> None:
-    """Also where all its other columns are null."""
     batch = pa.record_batch({"key": pa.array(["a", "value"]), "id": pa.array([1, None])})
     from_json, from_parquet = both_ways(tmp_path, batch)
     assert from_json == from_parquet == [row_value({"key": "a", "id": 1}), b'{"key":"value"}']
@@ -316,32 +275,10 @@ def test_headers_that_nobody_compares_are_read_where_they_can_be(tmp_path: Path)
     assert record.headers == (("a", b"1"), ("b", None))
 
 
-@pytest.mark.parametrize("number", ["1e-999999999", "-1.5E-401", "0.1e-400"])
-def test_a_number_that_no_double_comes_near_is_refused_and_not_spelt_out(
-    tmp_path: Path, number: str
-) -> None:
-    """A few bytes would become gigabytes of zeros."""
-    (tmp_path / "part.json").write_text(f'{{"a":{number}}}\n', "utf-8")
-    with pytest.raises(StorageError, match=r"part\.json .*exponent"):
-        values_in(tmp_path)
-
-
 @pytest.mark.parametrize("number", ["1e-999999999", "1e999999999", "-1e5000"])
 def test_a_decimal_of_a_mapping_is_not_spelt_out_either(number: str) -> None:
     with pytest.raises(ValueError, match="exponent"):
         row_value({"a": Decimal(number)})
-
-
-def test_numbers_at_the_bounds_are_spelt_with_all_their_digits(tmp_path: Path) -> None:
-    """Zero has no size, whatever its exponent is."""
-    texts = ["5e-324", "1.25e-400", "0e-999999999", "-0.0e-999999999", "0e999999999"]
-    rows = "".join(f'{{"a":{text}}}\n' for text in texts)
-    (tmp_path / "part.json").write_text(rows, "utf-8")
-    tiny = b"0." + b"0" * 399 + b"125"
-    numbers = [b"5e-324", tiny, b"0", b"0", b"0"]
-    assert values_in(tmp_path) == [b'{"a":%b}' % number for number in numbers]
-    assert row_value({"a": Decimal("-0e999999999")}) == b'{"a":0}'
-    assert row_value({"a": Decimal("1e400")}) == b'{"a":1' + b"0" * 400 + b"}"
 
 
 @pytest.mark.parametrize(
@@ -366,7 +303,6 @@ def test_a_time_that_python_cannot_hold_whole_is_refused_by_name(
 
 
 def test_times_of_the_day_that_some_write_in_nanoseconds_are_read(tmp_path: Path) -> None:
-    """All of whole microseconds they are what others write."""
     for kind, at in (("us", 1_000_001), ("ns", 1_000_001_000)):
         pq.write_table(
             pa.table({"at": pa.array([at], pa.time64(kind))}), tmp_path / f"{kind}.parquet"
@@ -376,32 +312,9 @@ def test_times_of_the_day_that_some_write_in_nanoseconds_are_read(tmp_path: Path
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    """One of them would not be compared."""
     columns = [pa.array([1]), pa.array([2])]
     pq.write_table(pa.Table.from_arrays(columns, ["id", "id"]), tmp_path / "part.parquet")
     with pytest.raises(StorageError, match="two columns"):
-        values_in(tmp_path)
-
-
-def test_memory_does_not_grow_with_a_file(tmp_path: Path) -> None:
-    """What is behind the rows that are read is not kept in memory."""
-    table = pa.table({"value": [os.urandom(2_000) for _ in range(500)]})
-    with pq.ParquetWriter(tmp_path / "part.parquet", table.schema) as writer:
-        for _ in range(20):
-            writer.write_table(table)
-    before_bytes, found = pa.total_allocated_bytes(), read_files(tmp_path, topic="out")
-    held_bytes = [pa.total_allocated_bytes() - before_bytes for _ in found]
-    assert len(held_bytes) == 20 * len(table)
-    assert max(held_bytes) < 5 * table.nbytes  # of 20
-
-
-@pytest.mark.parametrize("name", [None, b"h"])
-def test_a_header_whose_name_is_no_text_is_refused(tmp_path: Path, name: bytes | None) -> None:
-    """It would be compared as the text "None", or "b'h'"."""
-    kind = pa.struct([("key", pa.binary()), ("value", pa.binary())])
-    headers = pa.array([[{"key": name, "value": b"1"}]], pa.list_(kind))
-    pq.write_table(pa.table({"value": ["v"], "headers": headers}), tmp_path / "part.parquet")
-    with pytest.raises(ConfigError, match=r"headers.*part\.parquet"):
         values_in(tmp_path)
 
 

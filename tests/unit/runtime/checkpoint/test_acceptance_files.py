@@ -50,10 +50,7 @@ _ACCEPTED_1 = (
         ranges=("orders-0:[10,20)", "orders-3:[7,9)"),
     ),
     AcceptedWork(
-        digest=_UNKNOWN,
-        accepted_as=AcceptedAs.COMMITTED,
-        region="side",
-        ranges=("orders-1:[0,4)",),
+        digest=_UNKNOWN, accepted_as=AcceptedAs.COMMITTED, region="side", ranges=("orders-1:[0,4)",)
     ),
 )
 _READERS: dict[str, Callable[..., object]] = {
@@ -71,7 +68,6 @@ def test_version_1_of_what_is_unsettled_is_read_and_written() -> None:
 
 
 def test_version_1_of_what_is_accepted_is_read_and_written() -> None:
-    """As above."""
     data = (_DATA / "accepted-v1.json").read_bytes()
     assert decode_accepted(data, 42, where={}) == {work.digest: work for work in _ACCEPTED_1}
     assert json.loads(encode_accepted(42, _ACCEPTED_1)) == json.loads(data)
@@ -92,14 +88,12 @@ def test_a_later_version_is_refused_by_its_number(name: str) -> None:
     ids=str,
 )
 def test_anything_else_is_damage(name: str, change: dict[str, Any]) -> None:
-    """Of another checkpoint it would accept nothing, but a copied directory is looked at."""
     found = json.loads((_DATA / name).read_bytes())
     with pytest.raises(DamagedCheckpointError, match="is damaged"):
         _READERS[name](json.dumps({**found, **change}).encode(), 42, where={})
 
 
 def test_a_mark_without_names_accepts_nothing(tmp_path: Path) -> None:
-    """Written by a Sluice between two releases: it would accept what nobody has named."""
     store = open_store(str(tmp_path))
     store.publish(record(1), timeout_s=60)
     mark = {"format_version": 1, "checkpoint_id": 1}
@@ -117,7 +111,6 @@ def test_what_was_repaired_since_is_not_in_effect_any_more() -> None:
 
 
 def test_what_nobody_can_tell_is_nothing_without_a_word() -> None:
-    """What is certainly lost needs none, and no word makes it anything else."""
     lost, unknown = _UNSETTLED_1
     assert accepted_as(unknown, None) is None
     for word in (None, *AcceptedAs):
@@ -128,7 +121,6 @@ def test_what_nobody_can_tell_is_nothing_without_a_word() -> None:
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_DURING, Fault.CRASH_AFTER])
 @pytest.mark.parametrize("step", ["write", "place", "replace"])
 def test_killed_while_it_is_accepted_all_is_accepted_or_nothing(fault: Fault, step: str) -> None:
-    """And said again it is accepted whole, beside what was accepted before."""
     disk = Disk()
     lost = [committable(name) for name in (b"a", b"b", b"c")]
     (region,) = record(42).regions

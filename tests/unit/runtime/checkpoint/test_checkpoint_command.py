@@ -1,4 +1,4 @@
-"""``sluice checkpoint``: what people and scripts are told, from the directory alone."""
+"""``sluice checkpoint`` and ``sluice job``, from the checkpoint directory alone."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ from sluice.runtime.checkpoint.format.committable_kinds import (
     installed_kinds,
 )
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
 from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
@@ -30,8 +30,18 @@ from sluice.runtime.errors import (
     StreamError,
     UnsupportedFormatError,
 )
-from sluice.runtime.model.checkpoint_record import StateEntry, Verdict
+from sluice.runtime.graph.graph_view import view_of_record
+from sluice.runtime.graph.job_graph import regions_of
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.job.job_cli import app as job_app
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointRecord,
+    RegionRecord,
+    StateEntry,
+    Verdict,
+)
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record
+from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource
 
 
 @pytest.fixture
@@ -52,7 +62,7 @@ def directory(tmp_path: Path) -> Path:
     (tmp_path / slot_name(43)).mkdir()
     (tmp_path / slot_name(43) / "_metadata").write_bytes(b"damaged")
     RunRecordStore(store.fs).announce(
-        RunRecord(leader_session_id="second", address="h:1", attempt_id=0)
+        RunRecord(job_uid="job", leader_session_id="second", address="h:1", attempt_id=0)
     )
     return tmp_path
 
@@ -91,7 +101,6 @@ def lost(directory: Path) -> Path:
 
 
 def test_a_loss_is_accepted_by_the_id_of_its_decision(lost: Path) -> None:
-    """Once or twice; what is accepted is printed; the list says so; nothing else changes."""
     before = _json("list", str(lost))["checkpoints"]
     for _ in range(2):
         told = _run("accept-loss", str(lost), "--id", "42")
@@ -131,7 +140,6 @@ def test_there_is_no_loss_to_accept_where_nothing_is_open(
 
 @pytest.fixture
 def unknown(directory: Path) -> Path:
-    """As `directory`; of 42 one loss was named, and one of which nobody can tell."""
     first, second, *_ = full_record().committables
     lost = _unsettled(first, "orders-3:[7,9)")
     open_one = _unsettled(second, "orders-5:[0,8)", outcome=CommitOutcome.UNKNOWN, detail="gone")
@@ -151,7 +159,7 @@ def test_what_nobody_can_tell_is_not_accepted_without_a_word(unknown: Path) -> N
 
 @pytest.mark.parametrize("word", ["committed", "lost"])
 def test_a_person_says_what_became_of_what_nobody_can_tell(unknown: Path, word: str) -> None:
-    """Of that alone; what is lost stays lost. It is printed, and may be said again otherwise."""
+    """It is printed, and may be said again otherwise."""
     for said in ("lost", "committed", word):
         told = _run("accept-loss", str(unknown), "--id", "42", "--unknown-as", said)
     assert all(each in told for each in ("orders-3:[7,9)", "orders-5:[0,8)", f" {word} "))
@@ -164,21 +172,18 @@ def test_a_person_says_what_became_of_what_nobody_can_tell(unknown: Path, word: 
 
 
 def test_a_word_for_what_is_lost_for_certain_is_refused(lost: Path) -> None:
-    """Whoever gives it takes it for something else."""
     with pytest.raises(ConfigError, match="certainly lost"):
         _run("accept-loss", str(lost), "--id", "42", "--unknown-as", "committed")
     assert not open_store(str(lost)).accepted(42)
 
 
 def test_there_is_no_loss_to_accept_before_an_error_has_named_it(directory: Path) -> None:
-    """Nobody can have looked at it; the start that does puts it on record."""
     with pytest.raises(ConfigError, match="Start the job"):
         _run("accept-loss", str(directory), "--id", "42")
     assert not open_store(str(directory)).accepted(42)
 
 
 def test_inspect_shows_what_is_lost_and_what_was_accepted(lost: Path) -> None:
-    """Before anybody has to say anything."""
     assert "lost or unknown" in _run("list", str(lost))
     (named, repaired) = _json("inspect", str(lost), "--id", "42")["unsettled"]
     assert named["ranges"] == ["orders-3:[7,9)"]
@@ -187,7 +192,6 @@ def test_inspect_shows_what_is_lost_and_what_was_accepted(lost: Path) -> None:
 
 
 def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
-    """It is shown with the others, and nothing is accepted by it."""
     (lost / slot_name(42) / "_unsettled").write_text("{")
     shown = _json("list", str(lost))["checkpoints"]
     assert len(shown) == 6
@@ -197,7 +201,6 @@ def test_a_damaged_note_hides_no_checkpoint(lost: Path) -> None:
 
 
 def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
-    """Ids in order; what a recovery would still have to do is told from what is finished."""
     found = _json("list", str(directory))
     standing = {each["checkpoint_id"]: each["standing"] for each in found["checkpoints"]}
     assert standing == {
@@ -216,10 +219,7 @@ def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
     assert "checksum" in found["checkpoints"][5]["error"]
 
 
-def test_list_says_what_a_start_from_an_older_checkpoint_has_left_behind(
-    directory: Path,
-) -> None:
-    """And which start it was; nothing goes on from there by itself."""
+def test_list_says_what_a_start_from_an_older_checkpoint_has_left_out(directory: Path) -> None:
     open_store(str(directory)).mark_superseded(2, by=3)
     (left,) = [c for c in _json("list", str(directory))["checkpoints"] if c["checkpoint_id"] == 2]
     assert left["standing"] == "superseded"
@@ -231,7 +231,6 @@ def test_list_says_what_a_start_from_an_older_checkpoint_has_left_behind(
 def test_a_place_that_is_retired_while_all_are_read_is_none(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside a running job; it is not one that cannot be read."""
     read = CheckpointStore.read
     monkeypatch.setattr(
         CheckpointStore, "read", lambda store, each: None if each == 1 else read(store, each)
@@ -246,14 +245,6 @@ def test_list_does_not_need_to_know_who_leads(directory: Path) -> None:
     found = _json("list", str(directory))
     assert found["last_leader"] is None
     assert len(found["checkpoints"]) == 6
-
-
-def test_list_as_a_table_shows_every_row_and_the_damage(directory: Path) -> None:
-    """One damaged record does not hide the others."""
-    lines = _run("list", f"file:{directory}").splitlines()
-    for words in (("0", "decided"), ("2", "committed,"), ("3", "fencing"), ("42", "unfinished")):
-        assert any(tuple(line.split()[:2]) == words for line in lines), words
-    assert any("43" in line and "damaged" in line for line in lines)
 
 
 def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> None:
@@ -272,27 +263,6 @@ def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> 
     assert found["regions"][1]["snapshot_id"] == 41
     assert found["assignment"]["version"] == 3
     assert found["assignment"]["regions"]["r0"][1]["partitions"] == [3, 11]
-
-
-def test_inspect_as_text_has_the_same_facts(directory: Path) -> None:
-    """A person sees offsets per split, topic ids and committables too."""
-    text = _run("inspect", str(directory))
-    for fact in (
-        "orders ü",
-        "unfinished",
-        str(2**40),
-        "5nZ0dQ8iQ4uVn6l2p1m3xg",
-        "running-count v3",
-    ):
-        assert fact in text
-
-
-@pytest.mark.parametrize("suffix", ["", "/", "/_metadata"])
-def test_inspect_takes_the_path_of_one_checkpoint(directory: Path, suffix: str) -> None:
-    """What a listing of the directory shows can be pasted."""
-    found = _json("inspect", f"{directory}/{slot_name(1)}{suffix}")
-    assert found["checkpoint_id"] == 1
-    assert _json("inspect", f"{directory}/{slot_name(1)}", "--id", "2")["checkpoint_id"] == 2
 
 
 def test_drop_in_location_is_found_below(tmp_path: Path) -> None:
@@ -319,8 +289,6 @@ def test_what_cannot_be_shown_is_a_typed_error(
 
 
 def test_looking_changes_nothing(directory: Path, tmp_path: Path) -> None:
-    """Neither a file nor its time is touched."""
-
     def stamps() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
@@ -328,21 +296,6 @@ def test_looking_changes_nothing(directory: Path, tmp_path: Path) -> None:
     _run("list", str(directory))
     _run("inspect", str(directory), "--id", "1")
     assert stamps() == before
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/a/b", ("/a/b", None)),
-        ("/a/chk-000000000042", ("/a", 42)),
-        ("chk-000000000042/", (".", 42)),
-        ("hdfs://h:1/a/chk-000000000042/_metadata", ("hdfs://h:1/a", 42)),
-        ("/a/chk-42", ("/a/chk-42", None)),
-    ],
-)
-def test_a_path_may_name_a_place(path: str, expected: tuple[str, int | None]) -> None:
-    """Directory and id."""
-    assert split_slot(path) == expected
 
 
 def test_kafka_transactions_are_shown_decoded() -> None:
@@ -375,7 +328,6 @@ def test_kind_registry_refuses_what_it_cannot_read() -> None:
 def test_a_connector_that_cannot_be_loaded_hides_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch, directory: Path
 ) -> None:
-    """Half of it was uninstalled: its entries are shown undecoded, those of the others decoded."""
     installed = list(entry_points(group=ENTRY_POINT_GROUP))
     broken = [
         EntryPoint(name="gone", value="no_such_package.kinds:KIND", group=ENTRY_POINT_GROUP),
@@ -407,7 +359,6 @@ class Jvm:
 
 @pytest.fixture
 def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
-    """Behind it any hdfs path is our directory, or is empty."""
     made = Jvm()
 
     def opened(uri: str, client: object) -> CheckpointStore:
@@ -420,7 +371,6 @@ def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
 
 
 def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: Jvm) -> None:
-    """Without a Spark session; also where nothing is found there."""
     with command_store("hdfs://h:1/a") as store:
         assert jvm.attempts
         assert store.slots()
@@ -432,8 +382,63 @@ def test_a_directory_on_hdfs_is_read_with_a_jvm_that_ends_with_the_command(jvm: 
 
 
 def test_a_local_directory_needs_no_jvm(directory: Path, jvm: Jvm) -> None:
-    """Nor Java."""
     with command_store(str(directory)) as store:
         assert not jvm.attempts
         assert store.slots()
     assert jvm.clients == [None]
+
+
+def run_of(parts: int, checkpoint_id: int) -> CheckpointRecord:
+    pipeline = Pipeline(StubSource(), [], [StubSink()])
+    graph, regions = regions_of([pipeline], [False], parts=parts)
+    records = (RegionRecord(region=each.name, attempt_id=1) for each in regions)
+    return replace(record(checkpoint_id), graph=graph, regions=tuple(records))
+
+
+@pytest.fixture
+def directory_job(tmp_path: Path) -> Path:
+    """A job of one part in checkpoint 0, of three in checkpoint 1."""
+    store = open_store(str(tmp_path))
+    for each in (run_of(1, 0), run_of(3, 1)):
+        store.publish(each, timeout_s=60)
+    return tmp_path
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(job_app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_graph_shows_the_newest_decision(directory_job: Path) -> None:
+    """Which job and checkpoint, then operators, edges and regions with their standing."""
+    heading, text = run("graph", str(directory_job)).split("\n\n", 1)
+    assert record(1).job_name in heading
+    assert "checkpoint 1" in heading
+    assert text == view_of_record(run_of(3, 1)).text() + "\n"
+    assert "orders-2  completed  orders[2] out[2]" in text
+
+
+def test_graph_as_mermaid_is_a_diagram_and_nothing_else(directory_job: Path) -> None:
+    shown = run("graph", str(directory_job), "--mermaid")
+    assert shown == view_of_record(run_of(3, 1)).mermaid() + "\n"
+    assert shown.startswith("flowchart LR\n")
+
+
+def test_graph_of_an_older_checkpoint(directory_job: Path) -> None:
+    older = run("graph", str(directory_job), "--id", "0")
+    assert older == run("graph", f"{directory_job}/{slot_name(0)}")
+    assert "checkpoint 0" in older
+    assert "orders-2" not in older
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(("graph", "{}/none"), ConfigError), (("graph", "{}", "--id", "7"), StorageError)],
+)
+def test_what_cannot_be_shown_is_a_typed_error_job(
+    directory_job: Path, arguments: tuple[str, ...], error: type[StreamError]
+) -> None:
+    """The frame of the command line prints it, exit code 1."""
+    with pytest.raises(error):
+        run(*(each.format(directory_job) for each in arguments))

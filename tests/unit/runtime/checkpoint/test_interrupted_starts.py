@@ -1,7 +1,8 @@
-"""A start that is paused between any two looks at the checkpoint directory, while others go on."""
+"""Rule `publish-whole`: answers of the step that publishes a record, and starts that pause between two steps."""
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
 import pytest
@@ -10,6 +11,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_nam
 from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Publish, Published
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
@@ -20,11 +22,155 @@ from sluice.runtime.model.checkpoint_record import (
     CheckpointRecord,
     Verdict,
 )
-from tests.kit.coordinator.checkpoint_records import committable
+from tests.kit.coordinator.checkpoint_records import committable as core_committable
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.coordinator.core_driver import committable
 from tests.kit.coordinator.fake_store import FakeStore
-from tests.kit.coordinator.starting_job import JOB_UID, PLAN, Job, aborted, record
+from tests.kit.coordinator.starting_job import JOB_UID, PLAN, Job, aborted
+from tests.kit.coordinator.starting_job import record as starting_record
+from tests.kit.effort import stride
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
+
+OURS = record(5, leader_session_id="ours")
+THEIRS = record(5, leader_session_id="theirs")
+
+
+def store(disk: Disk, **faults: Fault) -> CheckpointStore:
+    """One whose steps of these names always end so; it gives up after three looks at the clock."""
+    clock = itertools.count()
+    return CheckpointStore(
+        FakeFileSystem(disk, fault=lambda step: faults.get(step, Fault.NONE)),
+        clock=lambda: next(clock),
+        pause=lambda _: None,
+    )
+
+
+def standing(disk: Disk) -> CheckpointRecord | None:
+    return store(disk).read(5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "stands"),
+    [
+        (Fault.NONE, PublishOutcome.OURS, OURS),
+        (Fault.ANSWER_LOST, PublishOutcome.OURS, OURS),
+        (Fault.REFUSED, PublishOutcome.UNKNOWN, None),
+        (Fault.LATE, PublishOutcome.UNKNOWN, None),
+    ],
+)
+def test_publish_whole_an_error_is_no_answer(
+    fault: Fault, outcome: PublishOutcome, stands: CheckpointRecord | None
+) -> None:
+    disk = Disk()
+    assert store(disk, place=fault).publish(OURS, timeout_s=3) is outcome
+    assert standing(disk) == stands
+    disk.land_late_steps()
+    assert standing(disk) == (OURS if fault is Fault.LATE else stands)
+
+
+def test_publish_whole_a_lost_answer_is_settled_by_looking_however_little_time_is_left() -> None:
+    disk = Disk()
+    lost = store(disk, place=Fault.ANSWER_LOST)
+    assert lost.publish(OURS, timeout_s=0) is PublishOutcome.OURS
+    assert standing(disk) == OURS
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.REFUSED, Fault.LATE])
+def test_publish_whole_a_place_that_somebody_took_is_taken(fault: Fault) -> None:
+    disk = Disk()
+    assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
+    assert store(disk, place=fault).publish(OURS, timeout_s=3) is PublishOutcome.TAKEN
+    disk.land_late_steps()
+    assert standing(disk) == THEIRS
+
+
+def test_publish_whole_what_was_never_tried_is_certainly_not_there() -> None:
+    """The temporary file could not be written: an error says so, and the place is free."""
+    disk = Disk()
+    with pytest.raises(StorageError):
+        store(disk, write=Fault.REFUSED).publish(OURS, timeout_s=3)
+    disk.land_late_steps()
+    assert standing(disk) is None
+
+
+def test_publish_whole_a_late_try_makes_a_later_error_no_answer_either() -> None:
+    """It may land any time, so an error of the next try does not say that nothing is there."""
+    disk = Disk()
+    clock = itertools.count()
+    steps = iter([Fault.NONE, Fault.LATE, *[Fault.REFUSED] * 9])
+    late = CheckpointStore(
+        FakeFileSystem(disk, fault=lambda _: next(steps)),
+        clock=lambda: next(clock),
+        pause=lambda _: None,
+    )
+    assert late.publish(OURS, timeout_s=3) is PublishOutcome.UNKNOWN
+    disk.land_late_steps()
+    assert standing(disk) == OURS
+
+
+def test_publish_whole_a_store_that_says_taken_of_an_empty_place_is_asked_again() -> None:
+    class Lying(FakeFileSystem):
+        def place(self, temporary: str, path: str) -> bool:
+            return False
+
+    disk, clock = Disk(), itertools.count()
+    lying = CheckpointStore(Lying(disk), clock=lambda: next(clock), pause=lambda _: None)
+    assert lying.publish(OURS, timeout_s=3) is PublishOutcome.UNKNOWN
+    assert standing(disk) is None
+    assert store(disk).publish(OURS, timeout_s=3) is PublishOutcome.OURS
+
+
+def test_a_half_made_file_that_cannot_be_deleted_changes_no_answer() -> None:
+    disk, clock = Disk(), itertools.count()
+
+    def fault(step: str) -> Fault:
+        if step == "write":
+            assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
+        return Fault.REFUSED if step == "delete" else Fault.NONE
+
+    late = CheckpointStore(
+        FakeFileSystem(disk, fault=fault), clock=lambda: next(clock), pause=lambda _: None
+    )
+    assert late.publish(OURS, timeout_s=3) is PublishOutcome.TAKEN
+    assert standing(disk) == THEIRS
+    assert [path for path in disk.files if path.endswith(".tmp")]
+
+
+def test_two_phase_repair_each_repair_of_a_session_is_on_record_by_itself() -> None:
+    """A start writes the regions of a decision again one by one; a repetition adds none."""
+    of = store(Disk())
+    of.publish(OURS, timeout_s=3)
+    for lost in ("a", "b", "a"):
+        replaced = {lost.encode(): committable(f"again-{lost}")}
+        assert of.publish_repair(5, replaced, session="ours") is PublishOutcome.OURS
+    again = {b"a": committable("again-a")}
+    assert of.publish_repair(5, again, session="theirs") is PublishOutcome.TAKEN
+    found = [dict(repair.replaced) for repair in of.repairs(5)]
+    assert found == [{b"a": committable("again-a")}, {b"b": committable("again-b")}]
+
+
+def test_two_phase_repair_a_repair_is_ours_only_once_it_is_durable() -> None:
+    """It stands there, and its directory could not be synced: what replaces the lost work must not
+    be committed by a record that the next start may not find."""
+    disk = Disk()
+    store(disk).publish(OURS, timeout_s=3)
+    replaced = {b"a": committable("again")}
+    unsynced = store(disk, place=Fault.ANSWER_LOST, sync=Fault.REFUSED)
+    answer = unsynced.publish_repair(5, replaced, session="ours", timeout_s=3)
+    assert answer is PublishOutcome.UNKNOWN
+    for _ in range(2):
+        with pytest.raises(StorageError, match="step=sync"):
+            unsynced.publish_repair(5, replaced, session="ours", timeout_s=3)
+    assert store(disk).publish_repair(5, replaced, session="ours") is PublishOutcome.OURS
+
+
+def test_two_phase_repair_nothing_is_repaired_in_a_place_that_no_decision_holds() -> None:
+    of = store(Disk())
+    of.publish(replace(OURS, verdict=Verdict.ABORTED), timeout_s=3)
+    replaced = {b"a": committable("again")}
+    assert of.publish_repair(5, replaced, session="ours") is PublishOutcome.TAKEN
+
 
 _MOST_LOOKS = 60
 _RETAINED = 3
@@ -41,7 +187,7 @@ def _start(store: CheckpointStore, session: str, *, restore_from: int | None = N
         plan=PLAN,
         settings=CheckpointSettings(),
         store=store,
-        sinks={"sink": FakeSink(FakeBroker())},
+        sinks={"sink": SerialSink(FakeSink(FakeBroker()))},
         sources={"source": FakeSource("source", {0: 100})},
         session=session,
         clock=clock,
@@ -62,9 +208,10 @@ class _Run:
     decided: int = 0
 
     def go_on(self, checkpoints: int) -> None:
-        """As a coordinator does that nobody has stopped."""
         for checkpoint_id in range(self.last + 1, self.last + 1 + checkpoints):
-            mine = record(checkpoint_id, job_uid=self.job_uid, leader_session_id=self.session)
+            mine = starting_record(
+                checkpoint_id, job_uid=self.job_uid, leader_session_id=self.session
+            )
             if self.store.publish(mine, timeout_s=1) is not PublishOutcome.OURS:
                 return
             self.store.mark_committed(checkpoint_id)
@@ -86,7 +233,7 @@ class _Pauses:
             self.meanwhile()
 
 
-@pytest.mark.parametrize("first", range(1, _MOST_LOOKS, 3))
+@pytest.mark.parametrize("first", range(1, _MOST_LOOKS, stride(3)))
 def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int) -> None:
     """Paused twice, wherever: the older run decides, and retires what the start has listed."""
     for second in range(first + 1, first + 25):
@@ -104,7 +251,7 @@ def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int
 
 @pytest.mark.parametrize("at", range(1, _MOST_LOOKS))
 def test_fence_first_a_first_start_that_is_overtaken_marks_nothing_superseded(at: int) -> None:
-    """Wherever it sleeps: another start seals behind its checkpoint 0, decides and goes on."""
+    """Wherever it sleeps: another start seals after its checkpoint 0, decides and continues."""
     disk = Disk()
 
     def meanwhile() -> None:
@@ -173,10 +320,10 @@ class _Overtaken(FakeStore):
         return FakeStore.read(self, checkpoint_id)
 
 
-def test_lease_guards_outputs_a_start_that_slept_behind_its_seal_leaves_the_lease_alone() -> None:
+def test_lease_guards_outputs_a_start_that_slept_after_its_seal_leaves_the_lease_alone() -> None:
     """It would fence the run that has taken over, and both would end."""
     job = Job()
-    job.store = _Overtaken(records={0: record(0), 1: record(1)})
+    job.store = _Overtaken(records={0: starting_record(0), 1: starting_record(1)})
     job.store.committed |= {0, 1}
     with pytest.raises(FencedError, match="taken over"):
         job.start()
@@ -194,9 +341,8 @@ class _OvertakenLate(FakeStore):
 
 
 def test_fence_first_a_start_that_is_overtaken_while_it_settles_does_not_return() -> None:
-    """Whoever looks for the job would be told its address, and not that of the run that lives."""
     job = Job()
-    job.store = _OvertakenLate(records={0: record(0), 1: record(1)})
+    job.store = _OvertakenLate(records={0: starting_record(0), 1: starting_record(1)})
     job.store.committed.add(0)
     with pytest.raises(FencedError, match="taken over"):
         job.start()
@@ -205,35 +351,33 @@ def test_fence_first_a_start_that_is_overtaken_while_it_settles_does_not_return(
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_two_phase_repair_a_repair_that_lands_in_a_retired_place_is_no_repair(at: int) -> None:
-    """Wherever its writer sleeps: another start repairs the same, commits, marks, goes on and
-    retires the place. What it repaired is visible; ours may not be, too."""
+    """Wherever its writer sleeps: another start repairs the same, commits, marks, continues and
+    retires the place."""
     disk = Disk()
     older = _Run(_store(disk), "older", last=-1)
     older.go_on(2)
-    lost = record(1, entries=(committable(b"lost"),))
+    lost = starting_record(1, entries=(core_committable(b"lost"),))
     disk.files[f"{slot_name(1)}/_metadata"] = encode(lost)
     theirs: list[PublishOutcome] = []
 
     def meanwhile() -> None:
-        repair = {committable(b"lost").payload: committable(b"theirs")}
+        repair = {core_committable(b"lost").payload: core_committable(b"theirs")}
         theirs.append(_store(disk).publish_repair(1, repair, session="newer"))
         if theirs == [PublishOutcome.OURS]:
             older.go_on(5)
 
     store = _store(disk, turn=_Pauses((at,), meanwhile))
-    repair = {committable(b"lost").payload: committable(b"ours")}
+    repair = {core_committable(b"lost").payload: core_committable(b"ours")}
     ours = store.publish_repair(1, repair, session="slept")
     assert [ours, *theirs].count(PublishOutcome.OURS) == 1
 
 
 @pytest.mark.parametrize("unsynced", ["record", "repair"])
 def test_publish_whole_a_start_commits_nothing_by_what_may_not_last(unsynced: str) -> None:
-    """Whoever put it there died before it was durable: a crash of the machine would take it along,
-    and what it names would be visible without it."""
-    job, disk = Job(record(0)), Disk()
+    job, disk = Job(starting_record(0)), Disk()
     lost, again = job.pre_commit("lost"), job.pre_commit("again")
     store = _store(disk)
-    for made in (record(0), record(1, entries=(lost,))):
+    for made in (starting_record(0), starting_record(1, entries=(lost,))):
         store.publish(made, timeout_s=1)
     store.mark_committed(0)
     store.publish_repair(1, {lost.payload: again}, session="old")
@@ -266,7 +410,7 @@ class _Unanswered(FakeStore):
 def test_fence_first_a_decision_that_was_followed_and_retired_is_not_decided_again() -> None:
     """Its run was not answered, slept, and asks again: the place is empty, and its own."""
     job = Job()
-    job.store = store = _Unanswered(records={0: record(0, leader_session_id="slept")})
+    job.store = store = _Unanswered(records={0: starting_record(0, leader_session_id="slept")})
     io_executor = job.io_executor(session="slept", attempt_id=0)
     decision = Publish(
         checkpoint_id=1,

@@ -10,6 +10,7 @@ from sluice.runtime.checkpoint.lost_work import LostCommittables, why_lost
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.committing.repairs import Repairs
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Repair
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost
 from sluice.runtime.errors import DataLostError, SourceChangedError, TransactionLostError
@@ -22,9 +23,9 @@ from tests.kit.coordinator.starting_job import Job, record
 
 def _repairs(job: Job, repairer: Rewriter) -> Repairs:
     return Repairs(
-        repairer,
-        job.store,
-        sinks={"sink": job.sink},
+        repairer=repairer,
+        store=job.store,
+        sinks={"sink": SerialSink(job.sink)},
         sources={"source": job.source},
         session="s",
         job_uid="uid",
@@ -34,7 +35,6 @@ def _repairs(job: Job, repairer: Rewriter) -> Repairs:
 
 
 def test_two_phase_repair_exactly_the_lost_slices_of_several_regions_are_written_again() -> None:
-    """What is committed, or can be, is left alone; each region's slice is asked for by itself."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -50,7 +50,6 @@ def test_two_phase_repair_exactly_the_lost_slices_of_several_regions_are_written
 
 
 def test_two_phase_repair_a_function_declared_non_deterministic_stops_with_the_ranges() -> None:
-    """Also with ``repair``; what is not lost is committed all the same."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -77,7 +76,6 @@ def test_two_phase_repair_what_a_sink_lost_that_another_pipeline_has_now_is_name
 
 
 def test_two_phase_repair_a_start_writes_again_what_it_can_before_the_rest_stops_it() -> None:
-    """What is lost of the other region is named, and nothing else."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -102,7 +100,6 @@ def test_two_phase_repair_a_start_commits_what_is_not_lost_before_it_ends() -> N
 
 
 def test_two_phase_repair_a_start_tells_a_loss_in_time_though_the_rest_stays_open() -> None:
-    """Its own limit is the bound."""
     job = half_lost()
     away(job, "side-open")
     began_s = job.clock()
@@ -112,7 +109,6 @@ def test_two_phase_repair_a_start_tells_a_loss_in_time_though_the_rest_stays_ope
 
 
 def test_two_phase_repair_a_start_tells_a_loss_at_once_where_nothing_else_is_open() -> None:
-    """Nobody waits for what will not come."""
     job = half_lost()
     began_s = job.clock()
     with pytest.raises(TransactionLostError):
@@ -120,7 +116,7 @@ def test_two_phase_repair_a_start_tells_a_loss_at_once_where_nothing_else_is_ope
     assert job.clock() - began_s < 1.0
 
 
-def test_two_phase_repair_a_start_writes_nothing_again_unless_it_is_told_to() -> None:
+def test_two_phase_repair_a_start_writes_nothing_again_unless_it_is_reported_to() -> None:
     """The default is to stop with the ranges, also where it could."""
     job = half_lost()
     job.repairer = rewriter = Rewriter(job)
@@ -131,7 +127,6 @@ def test_two_phase_repair_a_start_writes_nothing_again_unless_it_is_told_to() ->
 
 
 def test_two_phase_repair_a_loss_of_a_region_that_is_gone_and_read_nothing_is_named() -> None:
-    """Its splits had moved to others, so of the regions that are left none comes in its place."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -165,7 +160,6 @@ def test_two_phase_repair_whatever_ends_a_repair_is_noted_and_can_be_accepted() 
 def test_two_phase_repair_what_a_repair_has_written_is_aborted_if_the_next_region_cannot_be() -> (
     None
 ):
-    """No record names it, and no sweep takes what is of the newest attempt."""
     job = half_lost()
     (main, side) = job.store.records[1].regions
     parts = tuple(
@@ -204,7 +198,6 @@ class _HalfAble(Rewriter):
 def test_two_phase_repair_a_region_is_written_again_though_anothers_range_is_gone(
     unable: str,
 ) -> None:
-    """Only what cannot be is named, and is all that a person gives up."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = _HalfAble(job, unable)
@@ -224,7 +217,6 @@ def test_two_phase_repair_a_region_is_written_again_though_anothers_range_is_gon
 def test_two_phase_repair_a_start_that_dies_between_two_repairs_leaves_the_rest_to_the_next(
     points: int,
 ) -> None:
-    """Each is on record by itself; what was written for none is swept."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = Rewriter(job)
@@ -244,7 +236,6 @@ def test_two_phase_repair_a_start_that_dies_between_two_repairs_leaves_the_rest_
 
 
 def test_two_phase_repair_a_repair_that_fails_slowly_leaves_the_rest_its_time() -> None:
-    """What a repair takes does not count for the limit of the start."""
     job = half_lost()
     coordinators = away(job, "side-open")
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -311,8 +302,7 @@ def test_two_phase_repair_what_was_in_vain_is_not_put_on_record_later() -> None:
     assert first[1] != second[1]
 
 
-def test_two_phase_repair_an_error_names_all_that_is_lost_or_why_it_could_not_be_mended() -> None:
-    """Where each of several regions was refused for itself, one of their errors would be half."""
+def test_two_phase_repair_an_error_names_all_that_is_lost_or_why_it_could_not_be_fixed() -> None:
     parts = [
         LostCommittables(
             region=RegionRecord(
@@ -338,7 +328,6 @@ class _OneOfTwo(Rewriter):
 
 
 def test_two_phase_repair_only_what_the_lost_work_was_made_of_has_to_be_there_still() -> None:
-    """Another topic of the region has been deleted since: nobody has to give up anything."""
     job = half_lost()
     (main, _) = job.store.records[1].regions
     gone = dataclasses.replace(main.splits[0], partition=7)
@@ -364,7 +353,7 @@ class _OtherLog(Rewriter):
 
 
 class _ShorterLog(Rewriter):
-    """Of a source that goes on without what is gone (``failOnDataLoss=false``)."""
+    """Of a source that continues without what is gone (``failOnDataLoss=false``)."""
 
     def repair(self, *args: Any, **limits: Any) -> dict[bytes, StateEntry]:
         written = super().repair(*args, **limits)
@@ -376,7 +365,6 @@ class _ShorterLog(Rewriter):
 def test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_name(
     repairer: type[Rewriter],
 ) -> None:
-    """It may hold as many records; what was lost is named instead, and the rest is settled."""
     job = half_lost()
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = repairer(job)
@@ -389,14 +377,13 @@ def test_two_phase_repair_nothing_is_written_again_from_another_log_of_the_same_
 
 
 def test_two_phase_repair_a_loss_of_a_source_that_the_job_left_is_named() -> None:
-    """Nobody can say whose log it is that was read."""
     job = half_lost()
     (lost, _) = job.store.records[1].regions
     part = LostCommittables(region=lost, committables=lost.committables[:1])
     repairs = Repairs(
-        Rewriter(job),
-        job.store,
-        sinks={"sink": job.sink},
+        repairer=Rewriter(job),
+        store=job.store,
+        sinks={"sink": SerialSink(job.sink)},
         sources={},
         session="s",
         job_uid="uid",

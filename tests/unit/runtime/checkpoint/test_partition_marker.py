@@ -1,4 +1,4 @@
-"""Marks whose policies fail, and runs that die or are taken over: nothing is lost, or told anew."""
+"""Marks whose policies fail, and runs that die or are taken over: nothing is lost, or reported again."""
 
 import logging
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.kit.files.partition_marks import HOUR_MS, MarkedSink, by_time, hour
 def test_a_failed_policy_is_tried_again_with_growing_pauses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is seen in the log, and other partitions go on meanwhile."""
+    """It is seen in the log, and other partitions continue meanwhile."""
     sink = MarkedSink(by_time(), refuses=True)
     with caplog.at_level(logging.WARNING):
         sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
@@ -34,7 +34,7 @@ def test_a_failed_policy_is_tried_again_with_growing_pauses(
 
 
 def test_policies_that_have_run_are_not_run_again_by_a_retry() -> None:
-    """The next one failed; the mark goes on there."""
+    """The next one failed; the mark continues there."""
     sink = MarkedSink(by_time())
     ran: list[str] = []
     fails = [True]
@@ -51,7 +51,7 @@ def test_policies_that_have_run_are_not_run_again_by_a_retry() -> None:
 
 
 def test_a_run_that_was_taken_over_marks_nothing() -> None:
-    """It was stopped for long, and wakes up behind the seal of the run that marks now."""
+    """It was stopped for long, and wakes up after the seal of the run that marks now."""
     disk = Disk()
     first, second = (MarkedSink(by_time(), regions=("main", "other")) for _ in range(2))
     for place, (sink, session) in enumerate([(first, "first"), (second, "second")]):
@@ -70,7 +70,6 @@ def test_a_run_that_was_taken_over_marks_nothing() -> None:
 def test_marks_wait_for_a_store_that_does_not_tell_who_is_the_newest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Which is seen in the log; and where nothing is due nobody asks."""
     answers: list[bool | Exception] = [True, StorageUnreachableError("no answer", {}, "Wait.")]
     sink = MarkedSink(by_time())
 
@@ -104,7 +103,6 @@ def test_a_run_that_was_killed_before_a_mark_leaves_it_to_the_next() -> None:
 
 
 def test_a_mark_that_is_made_again_by_the_next_run_has_the_same_key() -> None:
-    """Killed between a mark and the next record: at least once, and the receiver can tell."""
     sink = MarkedSink(by_time())
     sink.epoch({"main": [hour(0)]}, main=HOUR_MS + 1)
     sink.start()
@@ -127,7 +125,7 @@ def test_a_staged_batch_that_is_never_decided_marks_nothing() -> None:
     assert sink.told == []
 
 
-def test_two_regions_that_write_one_partition_are_told_apart() -> None:
+def test_two_regions_that_write_one_partition_are_reported_apart() -> None:
     """A region that was late with its checkpoint may have a lower number than the mark."""
     sink = MarkedSink(PartitionCommit(delay_s=1.0), regions=("main", "other"))
     sink.stage("other", "country=it")
@@ -154,7 +152,6 @@ def test_a_partition_of_other_settings_that_has_no_time_holds_up_no_other() -> N
 
 
 def test_partitions_of_another_directory_are_not_this_ones() -> None:
-    """A sink that keeps its id writes elsewhere: what was open or marked there is not here."""
     sink = MarkedSink(PartitionCommit(policies=[print], on_late="error"))
     sink.epoch({"main": ["dt=1"]})
     sink.refuses = True

@@ -1,18 +1,25 @@
-"""Whom a client takes for the job's leader while nobody answers it."""
+"""The run record, the newest run of a job, and files that dead runs leave."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.leftover_files import Leftovers
 from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
+from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.errors import FencedError, UnreachableError
+from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
-from tests.kit.files.fake_file_system import Disk, FakeFileSystem
+from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.fakes import ManualClock
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 from tests.kit.files.fake_webhdfs import FakeWebHdfs
 
 _NOBODY = CoordinatorAddress(
@@ -29,22 +36,29 @@ def test_a_client_that_nobody_answers_learns_who_leads(tmp_path: Path) -> None:
     """The record in the checkpoint directory ends it long before its deadline."""
     store = RunRecordStore(LocalFileSystem(tmp_path))
     gone = replace(_NOBODY, checkpoint_uri=tmp_path.as_uri())
-    store.announce(RunRecord(leader_session_id="first", address=gone.address, attempt_id=4))
+    store.announce(
+        RunRecord(job_uid="job", leader_session_id="first", address=gone.address, attempt_id=4)
+    )
     with CoordinatorClient(gone, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
     elsewhere = "http://elsewhere"
-    store.announce(RunRecord(leader_session_id="second", address=elsewhere, attempt_id=7))
+    store.announce(
+        RunRecord(job_uid="job", leader_session_id="second", address=elsewhere, attempt_id=7)
+    )
     with CoordinatorClient(gone) as client, pytest.raises(FencedError, match="elsewhere"):
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
-def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run() -> None:
-    """People and tasks would be sent to it for as long as that one runs. A record that was left in
-    an emptied directory hinders nobody."""
+def test_a_start_that_slept_after_its_seal_announces_itself_over_no_later_run() -> None:
+    """People and tasks would be sent to it for as long as that one runs."""
     leaders = RunRecordStore(FakeFileSystem(Disk()))
-    later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
+    later = RunRecord(
+        job_uid="job", leader_session_id="later", address="http://later", attempt_id=7
+    )
     leaders.announce(later)
-    slept = RunRecord(leader_session_id="slept", address="http://slept", attempt_id=4)
+    slept = RunRecord(
+        job_uid="job", leader_session_id="slept", address="http://slept", attempt_id=4
+    )
     with pytest.raises(FencedError, match="taken over"):
         leaders.announce(slept, is_newest=lambda: False)
     assert leaders.current() == later
@@ -53,28 +67,34 @@ def test_a_start_that_slept_behind_its_seal_announces_itself_over_no_later_run()
 
 
 def test_a_later_run_announces_itself_over_an_earlier_one_without_a_look() -> None:
-    """Its seal lies above that one's; nobody has to be asked."""
     leaders = RunRecordStore(FakeFileSystem(Disk()))
-    leaders.announce(RunRecord(leader_session_id="first", address="http://first", attempt_id=4))
-    later = RunRecord(leader_session_id="later", address="http://later", attempt_id=7)
+    leaders.announce(
+        RunRecord(job_uid="job", leader_session_id="first", address="http://first", attempt_id=4)
+    )
+    later = RunRecord(
+        job_uid="job", leader_session_id="later", address="http://later", attempt_id=7
+    )
     leaders.announce(later, is_newest=lambda: False)
     assert leaders.current() == later
 
 
 def test_a_run_announces_itself_over_the_record_of_a_later_release() -> None:
-    """Somebody has gone back to this one: its record names the job's leader again."""
     disk = Disk()
     leaders = RunRecordStore(FakeFileSystem(disk))
     disk.files[LEADER_FILE] = b'{"format_version": 99}'
-    again = RunRecord(leader_session_id="again", address="http://again", attempt_id=7)
+    again = RunRecord(
+        job_uid="job", leader_session_id="again", address="http://again", attempt_id=7
+    )
     leaders.announce(again, is_newest=lambda: False)
     assert leaders.current() == again
 
 
 def test_a_client_without_a_jvm_learns_it_over_webhdfs() -> None:
-    """As a task does, whose checkpoints lie on HDFS; where no record lies it is told of silence."""
+    """As a task does, whose checkpoints lie on HDFS; where no record lies it is reported silence."""
     disk = Disk()
-    later = RunRecord(leader_session_id="second", address="http://elsewhere", attempt_id=7)
+    later = RunRecord(
+        job_uid="job", leader_session_id="second", address="http://elsewhere", attempt_id=7
+    )
     RunRecordStore(FakeFileSystem(disk)).announce(later)
     (record,) = disk.files.values()
     with FakeWebHdfs() as hdfs:
@@ -106,13 +126,14 @@ class _Proxy(BaseHTTPRequestHandler):
 def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
     tmp_path: Path,
 ) -> None:
-    """That is no answer of the coordinator either."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     gone = replace(_NOBODY, address=address, checkpoint_uri=tmp_path.as_uri())
-    second = RunRecord(leader_session_id="second", address="http://elsewhere", attempt_id=7)
+    second = RunRecord(
+        job_uid="job", leader_session_id="second", address="http://elsewhere", attempt_id=7
+    )
     RunRecordStore(LocalFileSystem(tmp_path)).announce(second)
     try:
         with (
@@ -126,7 +147,7 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
         server.server_close()
 
 
-def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(tmp_path: Path) -> None:
+def test_a_leader_that_has_not_sealed_after_ours_ends_nobody(tmp_path: Path) -> None:
     """An earlier run that was paused announces itself late."""
     address = CoordinatorAddress(
         address="http://127.0.0.1:1",
@@ -136,14 +157,15 @@ def test_a_leader_that_has_not_sealed_behind_ours_ends_nobody(tmp_path: Path) ->
         attempt_id=4,
         checkpoint_uri=tmp_path.as_uri(),
     )
-    other = RunRecord(leader_session_id="other", address="http://elsewhere", attempt_id=3)
+    other = RunRecord(
+        job_uid="job", leader_session_id="other", address="http://elsewhere", attempt_id=3
+    )
     RunRecordStore(LocalFileSystem(tmp_path)).announce(other)
     with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(UnreachableError):
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
 def test_a_leader_record_that_cannot_be_read_is_no_error_of_its_own(tmp_path: Path) -> None:
-    """It is only a hint: what nobody answers is asked again until the deadline."""
     (tmp_path / "_leader").mkdir()
     address = CoordinatorAddress(
         address="http://127.0.0.1:1",
@@ -157,3 +179,73 @@ def test_a_leader_record_that_cannot_be_read_is_no_error_of_its_own(tmp_path: Pa
         pytest.raises(UnreachableError, match="nothing listens"),
     ):
         client.poll_barrier("main", 0, wait_s=0.0)
+
+
+class RetiringStore(CheckpointStore):
+    """Something happens each time between a listing and the read after it."""
+
+    def __init__(self, disk: Disk, meanwhile: Callable[[int], object]) -> None:
+        super().__init__(FakeFileSystem(disk))
+        self._meanwhile = meanwhile
+
+    def read(self, checkpoint_id: int) -> CheckpointRecord | None:
+        """See `CheckpointStore.read`."""
+        self._meanwhile(checkpoint_id)
+        return super().read(checkpoint_id)
+
+
+def sealed(disk: Disk, checkpoint_id: int, session: str) -> None:
+    store = CheckpointStore(FakeFileSystem(disk))
+    store.publish(record(checkpoint_id, leader_session_id=session), timeout_s=1.0)
+
+
+def test_the_newest_run_is_the_one_whose_record_is_the_last() -> None:
+    disk = Disk()
+    store = CheckpointStore(FakeFileSystem(disk))
+    assert not has_last_record(store, session="first")
+    for checkpoint_id in (0, 1, 7):
+        sealed(disk, checkpoint_id, "first")
+    assert has_last_record(store, session="first")
+    sealed(disk, 8, "second")
+    disk.remove("chk-000000000007")
+    assert not has_last_record(store, session="first")
+    assert has_last_record(store, session="second")
+
+
+def test_a_record_that_is_retired_while_it_is_looked_at_was_not_the_last() -> None:
+    disk = Disk()
+    sealed(disk, 0, "first")
+
+    def once(checkpoint_id: int) -> None:
+        if checkpoint_id == 0:
+            sealed(disk, 1, "second")
+            disk.remove("chk-000000000000")
+
+    assert has_last_record(RetiringStore(disk, once), session="second")
+
+    def each_time(checkpoint_id: int) -> None:
+        sealed(disk, checkpoint_id + 1, "second")
+        disk.remove(f"chk-{checkpoint_id:012d}")
+
+    assert not has_last_record(RetiringStore(disk, each_time), session="second")
+
+
+HOUR_S = 3600.0
+
+
+def test_what_cannot_be_deleted_stays_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Disk(files={f"._leader.{'0' * 32}.tmp": b""})
+    clock, is_away = ManualClock(), True
+
+    def fault(_: str) -> Fault:
+        return Fault.REFUSED if is_away else Fault.NONE
+
+    leftovers = Leftovers(FakeFileSystem(disk, fault=fault), clock=clock)
+    for _ in range(2):
+        leftovers.delete_abandoned()
+        clock.advance(HOUR_S)
+    assert disk.files
+    assert "incomplete files were not deleted" in caplog.text
+    is_away = False
+    leftovers.delete_abandoned()
+    assert not disk.files

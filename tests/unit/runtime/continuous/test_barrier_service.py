@@ -6,15 +6,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService, TaskHeartbeat
-from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
+from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
-from sluice.runtime.functions.at_most_once import Drops, dropped_in_all, encode_drops
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.on_error import DeadLetters, Skip
 from sluice.runtime.model.splits import Barrier, BatchKey
-from sluice.runtime.service import service_json as wire
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.fakes import ManualClock
 
@@ -84,7 +82,7 @@ def _result(batch_id: int, *, read: int = 10, skipped: int = 1) -> EpochResult:
 
 
 def test_an_epoch_becomes_an_acknowledgement_with_its_ranges_and_counts() -> None:
-    """The totals go on from the record that the life began with, and from epoch to epoch."""
+    """The totals continue from the record that the attempt began with, and from epoch to epoch."""
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     barrier_service.acknowledge(_result(0))
@@ -97,7 +95,7 @@ def test_an_epoch_becomes_an_acknowledgement_with_its_ranges_and_counts() -> Non
     assert decode_totals(totals) == RecordCounts(read=20, skipped=2)
 
 
-def test_an_epoch_that_is_told_twice_counts_once() -> None:
+def test_an_epoch_that_is_reported_twice_counts_once() -> None:
     """An answer was lost: the same acknowledgement is passed on, and its records are not added."""
     coordinator = PlayedCoordinator(refusal=UnreachableError("busy", {}, ""))
     barrier_service = _barrier_service(coordinator)
@@ -111,18 +109,8 @@ def test_an_epoch_that_is_told_twice_counts_once() -> None:
     assert decode_totals(totals).read == 20
 
 
-def test_an_epoch_that_is_told_again_behind_its_successor_counts_once() -> None:
-    """Its first request hung on the way, and arrives late."""
-    coordinator = PlayedCoordinator()
-    barrier_service = _barrier_service(coordinator)
-    for batch_id in (0, 1, 0, 2):
-        barrier_service.acknowledge(_result(batch_id))
-    (totals,) = coordinator.acks[-1].region.operator_states
-    assert decode_totals(totals).read == 30
-
-
 def test_too_many_failed_records_refuse_the_epoch() -> None:
-    """Nothing of it is told to the coordinator."""
+    """Nothing of it is reported to the coordinator."""
     coordinator = PlayedCoordinator()
     with pytest.raises(PoisonRecordsError, match="no number"):
         _barrier_service(coordinator).acknowledge(_result(0, read=10_000, skipped=9_000))
@@ -130,7 +118,6 @@ def test_too_many_failed_records_refuse_the_epoch() -> None:
 
 
 def test_functions_that_count_nothing_are_in_no_counts() -> None:
-    """Beside one that does: without a policy every failure is the task's."""
     coordinator = PlayedCoordinator()
     plain = ChainedFunction(name="trim", operator_id="t", function=lambda batch: batch)
     book = AttemptEpochs(region="main", attempt_id=7, functions=(plain, _FUNCTION))
@@ -141,21 +128,8 @@ def test_functions_that_count_nothing_are_in_no_counts() -> None:
     assert [entry.operator_id for entry in ack.region.operator_states] == ["f"]
 
 
-def test_what_was_left_out_before_is_on_record_in_each_epoch() -> None:
-    """Approximate recovery is bounded over all lives of a job, of both engines."""
-    coordinator = PlayedCoordinator()
-    left_out = encode_drops(Drops(in_all=12, ranges=(("input", 0, 3, 15),)), operator_id="source")
-    barrier_service = _barrier_service(
-        coordinator, AttemptEpochs(region="main", attempt_id=7, operator_states=(left_out,))
-    )
-    for batch_id in range(2):
-        barrier_service.acknowledge(_result(batch_id, skipped=0))
-    for ack in coordinator.acks:
-        assert dropped_in_all(ack.region.operator_states) == 12
-
-
 def test_dead_letters_that_are_read_again_refuse_the_epoch() -> None:
-    """A pattern has found their topic behind the start; nothing of it is told."""
+    """A pattern has found their topic after the start; nothing of it is reported."""
     coordinator = PlayedCoordinator()
     policy = DeadLetters(topic="input")
     function = ChainedFunction(
@@ -168,7 +142,7 @@ def test_dead_letters_that_are_read_again_refuse_the_epoch() -> None:
 
 
 def test_what_is_committed_on_record_is_kept_no_longer() -> None:
-    """A life may last for years, at ten epochs a second."""
+    """An attempt may last for years, at ten epochs a second."""
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     for batch_id in range(3):
@@ -180,7 +154,7 @@ def test_what_is_committed_on_record_is_kept_no_longer() -> None:
 
 
 def test_who_is_no_continuous_region_is_heard_without_an_answer() -> None:
-    """A micro-batch task tells of its waits by the same way; one without a book gets no barrier."""
+    """A micro-batch task reports of its waits by the same way; one without a book gets no barrier."""
     barrier_service = _barrier_service(PlayedCoordinator())
     barrier_service.note_heartbeat(BatchKey(region="of another engine", attempt_id=0, batch_id=0))
     with pytest.raises(FencedError, match="newest=None"):
@@ -188,7 +162,7 @@ def test_who_is_no_continuous_region_is_heard_without_an_answer() -> None:
 
 
 def test_a_task_is_heard_by_what_it_tells_beside_its_questions() -> None:
-    """One that waits for brokers asks for no barrier yet; an older life's is not its."""
+    """One that waits for brokers asks for no barrier yet; an older attempt's is not its."""
     for attempt_id, is_heard in ((6, False), (7, True)):
         book = AttemptEpochs(region="main", attempt_id=7)
         barrier_service = _barrier_service(PlayedCoordinator(), book)
@@ -197,7 +171,6 @@ def test_a_task_is_heard_by_what_it_tells_beside_its_questions() -> None:
 
 
 def test_a_commit_hurries_no_barrier_and_a_barrier_no_task() -> None:
-    """A barrier is answered as soon as it is there, beside what is to be committed."""
     barrier = Barrier(checkpoint_id=5, region="main", attempt_id=7, splits=(split(0, 10, 20),))
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
@@ -208,8 +181,7 @@ def test_a_commit_hurries_no_barrier_and_a_barrier_no_task() -> None:
     assert (found.barrier, found.to_commit) == (barrier, (0,))
 
 
-def test_callback_after_commit_an_older_life_gets_no_barrier_and_is_not_heard() -> None:
-    """Also if it only woke up late: its region goes on elsewhere."""
+def test_callback_after_commit_an_older_attempt_gets_no_barrier_and_is_not_heard() -> None:
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     barrier_service.open(AttemptEpochs(region="main", attempt_id=9))
@@ -221,7 +193,6 @@ def test_callback_after_commit_an_older_life_gets_no_barrier_and_is_not_heard() 
 
 
 def test_outcome_from_broker_an_id_is_free_again_once_its_epoch_is_committed_on_record() -> None:
-    """That an epoch was told, or decided, is not enough."""
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     barrier_service.acknowledge(_result(0))
@@ -231,8 +202,7 @@ def test_outcome_from_broker_an_id_is_free_again_once_its_epoch_is_committed_on_
     assert barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False).committed_batch == 0
 
 
-def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
-    """For whoever takes over (`abort-before-skip`)."""
+def test_what_an_attempt_has_open_is_what_is_not_known_to_be_committed() -> None:
     coordinator = PlayedCoordinator()
     book = AttemptEpochs(region="main", attempt_id=7)
     barrier_service = _barrier_service(coordinator, book)
@@ -245,7 +215,7 @@ def test_what_a_life_has_open_is_what_is_not_known_to_be_committed() -> None:
     assert [work.batch.batch_id for work in book.registration().open] == [1]
 
 
-def test_a_life_that_is_being_stopped_tells_its_task() -> None:
+def test_an_attempt_that_is_being_stopped_reports_its_task() -> None:
     """At once, instead of a barrier; also one that waits for brokers, and asks for none."""
     book = AttemptEpochs(region="main", attempt_id=7)
     barrier_service = _barrier_service(PlayedCoordinator(), book)
@@ -257,8 +227,7 @@ def test_a_life_that_is_being_stopped_tells_its_task() -> None:
     assert barrier_service.is_stopping(_batch(0))
 
 
-def test_a_task_is_told_what_to_commit_and_its_answer_is_heard() -> None:
-    """Beside a barrier or without one; once it has answered, it is not asked again."""
+def test_a_task_is_reported_what_to_commit_and_its_answer_is_heard() -> None:
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
     barrier_service.acknowledge(_result(0))
@@ -276,8 +245,7 @@ def test_a_task_is_told_what_to_commit_and_its_answer_is_heard() -> None:
     assert asked.await_acknowledged(timeout_s=0.0) == asked.entries
 
 
-def test_callback_after_commit_what_an_older_life_says_of_commits_is_not_heard() -> None:
-    """It gets no answer but that it is over."""
+def test_callback_after_commit_what_an_older_attempt_says_of_commits_is_not_heard() -> None:
     barrier_service = _barrier_service(PlayedCoordinator())
     barrier_service.open(AttemptEpochs(region="main", attempt_id=9))
     barrier_service.acknowledge(replace(_result(0), batch=replace(_batch(0), attempt_id=9)))
@@ -289,8 +257,7 @@ def test_callback_after_commit_what_an_older_life_says_of_commits_is_not_heard()
 
 
 @pytest.mark.parametrize("how", ["stopped", "fenced", "replaced"])
-def test_a_life_that_is_over_is_not_asked_to_commit(how: str) -> None:
-    """What it told is finished by the driver, at once."""
+def test_an_attempt_that_is_over_is_not_asked_to_commit(how: str) -> None:
     coordinator = PlayedCoordinator()
     book = AttemptEpochs(region="main", attempt_id=7)
     barrier_service = _barrier_service(coordinator, book)
@@ -304,16 +271,6 @@ def test_a_life_that_is_over_is_not_asked_to_commit(how: str) -> None:
         with pytest.raises(FencedError):
             barrier_service.next_barrier("main", 7, wait_s=0.0, has_read=False)
     assert not barrier_service.commits.request([committable("epoch 0")]).entries
-
-
-def test_messages_survive_json() -> None:
-    """Bytes, counts and ranges come back as they were."""
-    result = _result(3)
-    assert wire.from_json(EpochResult, wire.to_json(result)) == result
-    told = NextBarrier(barrier=None, committed_batch=2, to_commit=(3, 4))
-    assert wire.from_json(NextBarrier, wire.to_json(told)) == told
-    epoch = CommittedEpoch(batch_id=3, operators=("a", "b"))
-    assert wire.from_json(CommittedEpoch, wire.to_json(epoch)) == epoch
 
 
 def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:
@@ -341,8 +298,8 @@ def test_a_task_that_owes_nothing_and_asks_nothing_is_missed() -> None:
         assert book.heartbeat.overdue_s() == 0.0, "a question that takes long is one that was asked"
 
 
-def test_a_question_whose_answer_comes_behind_its_epoch_owes_nothing() -> None:
-    """The task had asked again meanwhile, and was given the same barrier: what it owed is told."""
+def test_a_question_whose_answer_comes_after_its_epoch_owes_nothing() -> None:
+    """The task had asked again meanwhile, and was given the same barrier: what it owed is reported."""
     coordinator, clock = PlayedCoordinator(), ManualClock()
     book = AttemptEpochs(
         region="main", attempt_id=7, functions=(_FUNCTION,), heartbeat=TaskHeartbeat(clock)

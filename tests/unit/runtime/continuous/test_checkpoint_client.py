@@ -1,11 +1,13 @@
-"""What stands between a continuous task and its coordinator, which is played."""
+"""The checkpoint client of a continuous task: how it reports, wakes its task and ends; a fake coordinator answers."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
 
+from sluice.runtime.continuous import checkpoint_client as module
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient, TaskRegistry
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import RegisteredAttempt
@@ -13,7 +15,7 @@ from sluice.runtime.errors import CoordinatorLostError, FencedError, Unreachable
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import split
 from tests.kit.fakes import ManualClock
-from tests.kit.waiting import PATIENCE_S, wait_for
+from tests.kit.waiting import PATIENCE_S, join, wait_for
 
 
 @dataclass
@@ -103,21 +105,6 @@ def _result(checkpoint_id: int) -> EpochResult:
     return EpochResult(batch=batch, checkpoint_id=checkpoint_id, ranges=())
 
 
-def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> None:
-    """So acknowledgements keep their order."""
-    link = PlayedLink(answers=[_barrier(4), _barrier(5)])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    checkpoint_client.start()
-    assert _taken(checkpoint_client).checkpoint_id == 4
-    assert link.asked == 1
-    checkpoint_client.submit_epoch(PlayedEpoch(4))
-    assert _taken(checkpoint_client).checkpoint_id == 5
-    assert checkpoint_client.committed_batch == 3
-    checkpoint_client.submit_epoch(PlayedEpoch(5))
-    wait_for(lambda: checkpoint_client.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
-
-
 def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -> None:
     """A lost answer is no reason to write an epoch again."""
     silence = UnreachableError("silent", {}, "")
@@ -130,26 +117,10 @@ def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -
     assert [ack.checkpoint_id for ack in link.acks] == [4]
 
 
-def test_a_coordinator_that_stays_silent_ends_the_task() -> None:
-    """After ``coordinator_lost_timeout_s``, and not before."""
-    clock = ManualClock()
-    link = PlayedLink(
-        answers=[UnreachableError("silent", {}, "") for _ in range(100)],
-        on_silence=lambda: clock.advance(7.0),
-    )
-    checkpoint_client = _checkpoint_client(link, clock)
-    checkpoint_client.start()
-    wait_for(lambda: _has_failed(checkpoint_client))
-    assert 8 <= link.asked <= 10
-    with pytest.raises(UnreachableError, match="not answered for too long"):
-        checkpoint_client.take_barrier()
-
-
 @pytest.mark.parametrize("lost_timeout_s", [60.0, 8.0])
 def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
     lost_timeout_s: float,
 ) -> None:
-    """Its process was stopped, or a function kept the interpreter: nobody was asked meanwhile."""
     clock = ManualClock()
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, ""), _barrier(4)],
@@ -163,10 +134,9 @@ def test_a_task_that_stood_still_asks_again_before_it_gives_the_coordinator_up(
     checkpoint_client.close()
 
 
-def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
-    """As much later as it takes to ask, and no later."""
+def test_a_coordinator_that_is_silent_after_that_too_is_given_up() -> None:
     clock = ManualClock()
-    tries_s = iter([10_000.0] + [11.0] * 99)  # once; again and again it would not be heard of
+    tries_s = iter([10_000.0] + [11.0] * 99)  # once; again and again it would not be known
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
         on_silence=lambda: clock.advance(next(tries_s)),
@@ -179,7 +149,6 @@ def test_a_coordinator_that_is_silent_behind_that_too_is_given_up() -> None:
 
 
 def test_tries_that_always_take_too_long_end_the_task_too() -> None:
-    """Whatever it is that makes them so long."""
     clock = ManualClock()
     link = PlayedLink(
         answers=[UnreachableError("silent", {}, "") for _ in range(100)],
@@ -191,29 +160,6 @@ def test_tries_that_always_take_too_long_end_the_task_too() -> None:
     assert link.asked == 2
 
 
-def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
-    """A flush that takes long, right behind a question that was not answered at once."""
-    clock = ManualClock()
-    silence = UnreachableError("silent", {}, "")
-    link = PlayedLink(
-        answers=[silence, _barrier(4)],
-        refusals=[silence],
-        on_silence=lambda: clock.advance(11.0),
-    )
-
-    class SlowEpoch(PlayedEpoch):
-        def pre_commit(self) -> EpochResult:
-            clock.advance(10_000.0)
-            return super().pre_commit()
-
-    checkpoint_client = _checkpoint_client(link, clock)
-    checkpoint_client.start()
-    _taken(checkpoint_client)
-    checkpoint_client.submit_epoch(SlowEpoch(4))
-    wait_for(lambda: checkpoint_client.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4]
-
-
 def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
     """Nothing is asked twice of one that says so."""
     link = PlayedLink(answers=[FencedError("another one leads", {}, "")])
@@ -223,8 +169,7 @@ def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
     assert link.asked == 1
 
 
-def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> None:
-    """Between two barriers; its producer carries nothing more."""
+def test_what_is_decided_is_committed_once_and_reported_with_the_next_question() -> None:
     told = NextBarrier(barrier=None, to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), told, told, _barrier(5)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
@@ -242,8 +187,7 @@ def test_what_is_decided_is_committed_once_and_told_with_the_next_question() -> 
     ]
 
 
-def test_what_a_lost_answer_told_is_told_again() -> None:
-    """Until the coordinator has heard it."""
+def test_what_a_lost_answer_reported_is_reported_again() -> None:
     silence = UnreachableError("silent", {}, "")
     told = NextBarrier(barrier=None, to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), told, silence, silence])
@@ -256,7 +200,7 @@ def test_what_a_lost_answer_told_is_told_again() -> None:
 
 
 def test_a_barrier_beside_a_commit_is_given_first() -> None:
-    """The task ends its epoch while the last one is committed; that is told before the next one."""
+    """The task ends its epoch while the last one is committed; that is reported before the next one."""
     both = replace(_barrier(5), to_commit=(4,))
     link = PlayedLink(answers=[_barrier(4), both, _barrier(5)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
@@ -287,7 +231,6 @@ def test_outcome_from_broker_what_the_driver_has_finished_is_let_go_and_not_comm
 
 
 def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() -> None:
-    """The task begins its next epoch beside the courier, with what that says is committed."""
     link = PlayedLink(answers=[_barrier(4), NextBarrier(barrier=None, committed_batch=4)])
     checkpoint_client = _checkpoint_client(link, ManualClock())
     known: list[int] = []
@@ -302,18 +245,6 @@ def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() 
     wait_for(lambda: checkpoint_client.is_over)
     assert known == [2]
     assert checkpoint_client.committed_batch == 4
-
-
-def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
-    """And ends nothing of it: whether it is decided, its coordinator knows."""
-    link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    epoch = PlayedEpoch(4)
-    checkpoint_client.start()
-    _taken(checkpoint_client)
-    checkpoint_client.submit_epoch(epoch)
-    wait_for(lambda: _has_failed(checkpoint_client))
-    wait_for(lambda: epoch.events == ["pre-commit", "release"])
 
 
 def test_an_epoch_that_nobody_took_is_aborted_with_the_task() -> None:
@@ -359,30 +290,15 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
             told.append(f"{what}: over")
 
     checkpoint_client = _checkpoint_client(PlayedLink(), ManualClock())
-    registry = TaskRegistry(Client(), checkpoint_client, lost_timeout_s=60.0)
+    registry = TaskRegistry(Client(), checkpoint_client)
     batch = BatchKey(region="main", attempt_id=7, batch_id=1)
     registry.waits(batch, "a producer", why="away")
-    checkpoint_client.start()  # and hears that the life is being stopped
+    checkpoint_client.start()  # and hears that the attempt is being stopped
     wait_for(lambda: checkpoint_client.is_over)
     with pytest.raises(FencedError, match="driver stops this attempt"):
         registry.waits(batch, "a producer", why="away")
     registry.waited(batch, "a producer")
     assert told == ["a producer: away", "a producer: over"]
-
-
-def test_a_task_that_waits_hears_what_has_ended_its_courier() -> None:
-    link = PlayedLink(answers=[FencedError("superseded", {}, "")])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    checkpoint_client.start()
-
-    def has_ended() -> bool:
-        try:
-            checkpoint_client.require_running()
-        except FencedError as err:
-            return "superseded" in str(err)
-        return False
-
-    wait_for(has_ended)
 
 
 class SilentClient:
@@ -413,7 +329,6 @@ _ATTEMPT = RegisteredAttempt(
 
 
 def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lost() -> None:
-    """It does not wait for as long once more."""
     clock = ManualClock()
     checkpoint_client = _checkpoint_client(
         PlayedLink(answers=[FencedError("superseded", {}, "")]), clock
@@ -422,24 +337,20 @@ def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lo
     wait_for(lambda: _has_failed(checkpoint_client))
     client = SilentClient(clock)
     with pytest.raises(FencedError, match="superseded"):
-        TaskRegistry(client, checkpoint_client, lost_timeout_s=60.0, clock=clock).register(_ATTEMPT)
+        TaskRegistry(client, checkpoint_client).register(_ATTEMPT)
     assert client.tries == 1
 
 
 def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
-    """Its courier may be waiting for the epoch, and ask nobody meanwhile."""
     clock = ManualClock()
     client = SilentClient(clock)
-    registry = TaskRegistry(
-        client, _checkpoint_client(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock
-    )
+    registry = TaskRegistry(client, _checkpoint_client(PlayedLink(), clock))
     with pytest.raises(CoordinatorLostError, match=r"main.*waited_s=60"):
         registry.register(_ATTEMPT)
     assert client.tries == 10
 
 
 def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordinator_up() -> None:
-    """As its courier does: nobody was asked meanwhile."""
     clock = ManualClock()
     tries: list[RegisteredAttempt] = []
 
@@ -451,6 +362,81 @@ def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordin
                 raise UnreachableError("silent", {}, "")
             return 4.0
 
-    checkpoint_client = _checkpoint_client(PlayedLink(), clock)
-    registry = TaskRegistry(Client(clock), checkpoint_client, lost_timeout_s=8.0, clock=clock)
+    link = PlayedLink()
+    checkpoint_client = CheckpointClient(link, "main", 7, lost_timeout_s=8.0, clock=clock)
+    registry = TaskRegistry(Client(clock), checkpoint_client)
     assert registry.register(_ATTEMPT) == 4.0
+
+
+@pytest.mark.parametrize(
+    "answer", [_barrier(4), FencedError("over", {}, ""), NextBarrier(barrier=None, is_over=True)]
+)
+def test_a_task_that_rests_is_woken_by_what_its_courier_has_heard(
+    answer: NextBarrier | Exception,
+) -> None:
+    """A barrier waits for no pause of the task's, and neither does the end."""
+    rests = threading.Event()
+    link = PlayedLink(answers=[answer])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    asked = link.next_barrier
+
+    def once_it_rests(*who: object, **what: object) -> NextBarrier:
+        assert rests.wait(PATIENCE_S)
+        wait_for(lambda: checkpoint_client._changed._waiters, poll_s=0.001)  # type: ignore[attr-defined]  # noqa: SLF001
+        return asked(*who, **what)  # type: ignore[arg-type]
+
+    link.next_barrier = once_it_rests  # type: ignore[method-assign]
+    task = threading.Thread(target=checkpoint_client.wait, args=(2 * PATIENCE_S,), daemon=True)
+    checkpoint_client.start()
+    task.start()
+    rests.set()
+    join(task)
+    checkpoint_client.close()
+
+
+def test_a_task_that_rests_does_so_until_its_time_is_up() -> None:
+    checkpoint_client = _checkpoint_client(PlayedLink(), ManualClock())
+    began_s = time.monotonic()
+    checkpoint_client.wait(0.05)
+    assert time.monotonic() - began_s >= 0.05
+
+
+def _ends_at_once(checkpoint_client: CheckpointClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_JOIN_S", PATIENCE_S)
+    checkpoint_client.close()
+    assert not checkpoint_client._thread.is_alive()  # noqa: SLF001 - nobody else has it
+
+
+def test_a_courier_that_waits_for_an_epoch_ends_with_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    link = PlayedLink(answers=[_barrier(4), _barrier(5)])
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    epoch = PlayedEpoch(4)
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    checkpoint_client.submit_epoch(epoch)
+    assert _taken(checkpoint_client).checkpoint_id == 5
+    _ends_at_once(checkpoint_client, monkeypatch)
+    assert epoch.events == ["pre-commit", "release"]
+    assert checkpoint_client.take_barrier() is None, "and has met no error in that"
+
+
+def test_a_courier_that_asks_ends_with_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = PlayedLink()
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    nothing = NextBarrier(barrier=None)
+    link.next_barrier = lambda *_, **__: nothing  # type: ignore[method-assign]
+    checkpoint_client.start()
+    _ends_at_once(checkpoint_client, monkeypatch)
+    assert not checkpoint_client.is_over, "nobody has said so"
+
+
+def test_an_attempt_that_is_stopped_after_its_barrier_waits_for_no_epoch() -> None:
+    link = PlayedLink(answers=[replace(_barrier(4), to_commit=(3,))])  # then it is over
+    checkpoint_client = _checkpoint_client(link, ManualClock())
+    checkpoint_client.start()
+    _taken(checkpoint_client)
+    wait_for(lambda: checkpoint_client.is_over)
+    checkpoint_client.close()
+    assert link.acks == []

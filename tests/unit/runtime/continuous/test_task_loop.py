@@ -1,4 +1,4 @@
-"""The loop of a continuous task, over a follower and writers that are played."""
+"""The loop of a continuous task and the ends of its epochs, over fake followers and writers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,10 +9,14 @@ import pytest
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import RecordsRead
-from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
+from sluice.runtime.errors import (
+    DeliveryError,
+    FencedError,
+    IllegalTransitionError,
+    UnreachableError,
+)
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.on_error import Skip
 from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
 from tests.kit.coordinator.core_driver import split
@@ -90,45 +94,6 @@ class Bench:
         )
 
 
-def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() -> None:
-    """Neither what was cut nor what lies ahead matters: the ranges say what was read."""
-    bench = Bench({0: 100, 1: 100})
-    bench.step(3)  # ten records each
-    bench.give(4, split(0, 0, 1), split(1, 0, 90))
-    bench.step()
-    read = bench.follower.positions()
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    assert {s.key: (s.start_offset, s.end_offset) for s in result.ranges} == {
-        key: (0, end) for key, end in read.items()
-    }
-    assert result.checkpoint_id == 4
-    assert result.batch.batch_id == 0
-    assert bench.scopes[1].batch.batch_id == 1
-    assert bench.scopes[1].checkpoint_id == 5
-    first, second = bench.writers
-    assert first.events == ["write", "write", "write", "write", "end", "pre-commit"]
-    assert sorted(first.records + second.records) == sorted(set(first.records + second.records))
-
-
-def test_an_epoch_tells_of_how_many_rows_its_functions_failed() -> None:
-    """Beside what they count: the limit of a policy is about rows."""
-
-    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
-        raise ValueError("no")
-
-    function = ChainedFunction(name="f", operator_id="f", function=fail, policy=Skip())
-    bench = Bench({0: 100}, lambda: FunctionRun([function]))
-    bench.step()
-    bench.give(4, split(0, 0, 10))
-    bench.step()
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    (counts,) = dict(result.counts).values()
-    assert counts.failed > 0
-    assert dict(result.failed_rows) == {"f": counts.failed}
-
-
 @pytest.mark.parametrize(
     ("read", "cut_at", "expected"),
     [
@@ -144,8 +109,6 @@ def test_an_epoch_tells_of_how_many_rows_its_functions_failed() -> None:
 def test_a_position_is_of_the_leader_that_wrote_the_last_record(
     read: RecordsRead | None, cut_at: int, expected: tuple[int | None, int | None]
 ) -> None:
-    """Whose log has it, is known; of markers behind it nobody tells who wrote them, and the leader
-    that the barrier is of may never have had what the task has read."""
     bench = Bench({0: 10})
     if read is None:
         bench.follower.markers.add(0)
@@ -161,11 +124,9 @@ def test_a_position_is_of_the_leader_that_wrote_the_last_record(
 
 
 @pytest.mark.parametrize(("barrier_of", "ends"), [(6, False), (7, True), (None, True)])
-def test_what_a_leader_wrote_that_was_elected_behind_the_cut_is_in_no_decision(
+def test_what_a_leader_wrote_that_was_elected_after_the_cut_is_in_no_decision(
     barrier_of: int | None, ends: bool
 ) -> None:
-    """It may lack records before the place where the life began, and have others there: whoever
-    cuts under it asks, and nobody would once its epoch was that of the position."""
     bench = Bench({0: 10})
     bench.follower.read[0] = RecordsRead(10, 7, first_epoch=7)
     bench.step()
@@ -181,7 +142,6 @@ def test_what_a_leader_wrote_that_was_elected_behind_the_cut_is_in_no_decision(
 
 
 def test_continuous_order_the_sinks_have_the_old_epoch_before_the_new_one_is_written() -> None:
-    """Else records of one partition would change places."""
     bench = Bench({0: 100})
     bench.step(2)
     bench.give(4, split(0, 0, 50))
@@ -190,28 +150,7 @@ def test_continuous_order_the_sinks_have_the_old_epoch_before_the_new_one_is_wri
     assert bench.writers[1].events == ["write", "write"]
 
 
-@pytest.mark.parametrize(
-    ("records", "value_bytes", "at_once"),
-    [(0, 0, False), (10, 100, False), (1_000, 10, True), (10, 10_000, True), (999, 50, False)],
-)
-def test_a_task_rests_behind_few_small_records_alone(
-    records: int, value_bytes: int, at_once: bool
-) -> None:
-    """A batch of large records has few, however many wait: 10 KB came at 55 MB/s."""
-    bench = Bench({0: 0})
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "partition": [0] * records,
-            "offset": list(range(records)),
-            "value": [b"x" * value_bytes] * records,
-        }
-    )
-    bench.follower.poll = lambda: batch if records else None  # type: ignore[method-assign]
-    assert bench.loop.step() is at_once
-
-
 def test_a_barrier_waits_until_there_is_something_to_end() -> None:
-    """What the driver has seen may not have been fetched yet."""
     bench = Bench({0: 0})
     bench.give(4, split(0, 0, 5))
     bench.step(3)
@@ -245,14 +184,13 @@ def test_a_new_split_joins_the_epoch_where_it_begins() -> None:
     ]
 
 
-def test_markers_behind_the_last_record_are_passed_again_where_splits_are_dealt_anew() -> None:
-    """Another consumer believes the place that it is given. Behind an unclean election records may
-    be where the markers were: nobody would read them."""
+def test_markers_after_the_last_record_are_passed_again_where_splits_are_assigned_again() -> None:
+    """Another consumer believes the place that it is given."""
     bench = Bench({0: 10, 1: 8})
     bench.follower.read[0] = RecordsRead(7, 3)
     bench.follower.markers.add(1)
     bench.step(2)
-    bench.loop._adopt(  # noqa: SLF001 - where it goes on, before it reads
+    bench.loop._adopt(  # noqa: SLF001 - where it continues, before it reads
         Barrier(
             checkpoint_id=4,
             region="main",
@@ -267,7 +205,7 @@ def test_markers_behind_the_last_record_are_passed_again_where_splits_are_dealt_
 def test_markers_that_an_earlier_leader_wrote_are_passed_again_under_the_next_one(
     barriers: tuple[int | None, ...], restarts: int
 ) -> None:
-    """Its log may have records in their place, and the epoch would end behind these as its own: it
+    """Its log may have records in their place, and the epoch would end after these as its own: it
     would never be asked what it lacks."""
     bench = Bench({0: 0})
     bench.follower.markers.add(0)
@@ -287,7 +225,6 @@ def test_markers_that_an_earlier_leader_wrote_are_passed_again_under_the_next_on
 
 
 def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
-    """The driver can read it and this host cannot: the others must not hide that."""
     bench = Bench({0: 100_000, 1: 0})
     for checkpoint_id in range(4, 7):
         bench.step(2)
@@ -306,60 +243,15 @@ def test_a_split_of_which_nothing_comes_ends_the_task_by_name() -> None:
         bench.step()
 
 
-def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
-    """A function or a sink took long, or the process stood still: nobody looked for records."""
-    bench = Bench({0: 0, 1: 0})
-    bench.give(4, split(0, 0, 5), split(1, 0, 5))
-    bench.step()
-    bench.clock.advance(10_000.0)
-    bench.step()
-    bench.follower.logs = {0: 5, 1: 5}
-    bench.step(4)
-    assert len(bench.checkpoint_client.ended) == 1
-
-
-def test_a_split_that_is_read_again_was_not_silent_since_it_was_there_before() -> None:
-    """Others ended its epoch right behind a look at it, and the next barrier came late."""
-    bench = Bench({0: 0, 1: 10, 2: 0})
-    bench.give(4, split(0, 0, 5), split(1, 0, 10), split(2, 0, 0))
-    bench.step()
-    assert len(bench.checkpoint_client.ended) == 1
-    bench.follower.logs[0] = 60
-    bench.step(6)
-    bench.looks(130.0)
-    bench.give(5, split(0, 0, 60), split(1, 10, 20))  # the third one was given away
-    bench.follower.logs = {}  # a new consumer has nothing yet
-    bench.step()
-    bench.follower.logs = {0: 60, 1: 20}
-    bench.step(8)
-    assert len(bench.checkpoint_client.ended) == 2
-
-
-def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
-    """Its records are another region's by now: all of the epoch is read again without them."""
-    bench = Bench({0: 30, 1: 30})
-    bench.step(4)
-    bench.give(4, split(0, 0, 30))
-    bench.step(2)
-    assert bench.writers[0].events[-1] == "abort"
-    bench.step(3)
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    assert [(s.partition, s.start_offset) for s in result.ranges] == [(0, 0)]
-    assert {partition for partition, _ in bench.writers[1].records} == {0}
-    assert result.batch.batch_id == 1, "the aborted one's batch id is never used again"
-
-
-def test_a_log_that_was_cut_off_is_read_again_from_where_the_barrier_says() -> None:
-    """The coordinator has judged it; what the task had read there does not exist any more."""
-    bench = Bench({0: 30})
-    bench.step(2)
-    bench.give(4, split(0, 0, 20))
-    bench.step()
-    bench.give(5, split(0, 12, 30))
-    bench.step(2)
-    assert bench.writers[1].events[-1] == "abort"
-    assert bench.writers[2].records[0] == (0, 12)
+def test_a_split_of_which_aborted_records_are_fetched_is_not_silent() -> None:
+    """They come for as long as fetching them takes, and the task sees none of them."""
+    bench = Bench({0: 0})
+    bench.give(4, split(0, 0, 100))
+    bench.follower.skipping = {0}
+    bench.looks(1_000.0)
+    bench.follower.skipping = set()
+    with pytest.raises(UnreachableError, match="input-0"):
+        bench.looks(130.0)
 
 
 def test_a_split_that_begins_further_on_takes_the_epoch_with_it() -> None:
@@ -373,7 +265,6 @@ def test_a_split_that_begins_further_on_takes_the_epoch_with_it() -> None:
 
 
 def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ended() -> None:
-    """That one may be acknowledged, and decided, by now."""
     bench = Bench({0: 100})
     bench.step()
     bench.give(4, split(0, 0, 50))
@@ -386,8 +277,21 @@ def test_an_error_aborts_the_epoch_that_is_written_and_not_the_one_that_has_ende
     assert bench.checkpoint_client.is_closed
 
 
-def test_a_task_whose_abort_fails_leaves_no_courier_behind() -> None:
-    """It would ask on in its worker, as if the life went on."""
+def test_an_error_of_a_function_has_what_the_epoch_has_read() -> None:
+    """These batches lack their offsets; else it has those of the batch."""
+
+    def fail(_batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ValueError("no")
+
+    function = ChainedFunction(name="f", operator_id="f", function=fail)
+    bench = Bench({0: 100}, lambda: FunctionRun([function]))
+    with pytest.raises(ValueError, match="no") as caught:
+        bench.step()
+    assert caught.value.__notes__ == ["sluice: source_ranges=input-0[0,10)"]
+
+
+def test_a_task_whose_abort_fails_leaves_no_courier_after() -> None:
+    """It would ask on in its worker, as if the attempt continued."""
     bench = Bench({0: 100})
     bench.step()
     bench.checkpoint_client.error = FencedError("over", {}, "")
@@ -401,8 +305,9 @@ def test_a_task_whose_abort_fails_leaves_no_courier_behind() -> None:
     assert bench.checkpoint_client.is_closed
 
 
-def test_pre_commit_confirmed_an_epoch_whose_pre_commit_fails_is_aborted_and_never_told() -> None:
-    """The task ends with the error."""
+def test_pre_commit_confirmed_an_epoch_whose_pre_commit_fails_is_aborted_and_never_reported() -> (
+    None
+):
     bench = Bench({0: 100})
     bench.step()
     bench.writers[0].failure = DeliveryError("too large", {}, "")
@@ -413,8 +318,7 @@ def test_pre_commit_confirmed_an_epoch_whose_pre_commit_fails_is_aborted_and_nev
     assert bench.writers[0].events[-1] == "abort"
 
 
-def test_an_epoch_of_several_sinks_tells_which_commits_were_acknowledged() -> None:
-    """One by one, each within what is left of the time."""
+def test_an_epoch_of_several_sinks_reports_which_commits_were_acknowledged() -> None:
     bench = Bench({0: 100})
     bench.step(2)
     bench.give(4, split(0, 0, 50))
@@ -426,3 +330,69 @@ def test_an_epoch_of_several_sinks_tells_which_commits_were_acknowledged() -> No
     assert ended.commit(timeout_s=1.0) == ()
     ended.release()
     assert bench.writers[0].events[-3:] == ["commit", "commit", "release"]
+
+
+def test_sinks_are_reported_the_ranges_that_were_read_and_of_no_other() -> None:
+    """A transaction that is lost is written again, or accepted, by them."""
+    bench = Bench({0: 30, 1: 0})
+    bench.step()
+    bench.give(4, split(0, 0, 30), split(1, 0, 0))
+    bench.step()
+    (told,) = bench.writers[0].ranges
+    assert (told.partition, told.start_offset, told.end_offset) == (0, 0, 20)
+
+
+def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
+    bench = Bench({0: 30})
+    bench.step()
+    bench.give(4, split(0, 0, 30))
+    bench.step()
+    bench.checkpoint_client.ended[0].abort()
+    assert bench.writers[0].events[-1] == "abort"
+    assert bench.writers[1].events == []
+
+
+def test_an_epoch_that_ends_before_it_begins_is_never_reported() -> None:
+    """A position that went back: its range would be decided over another's."""
+    bench = Bench({0: 100, 1: 100})
+    bench.step(2)
+    bench.give(4, split(0, 0, 10), split(1, 0, 10))
+    bench.step()
+    bench.follower.restart_at([split(0, 0, 100), split(1, 20, 100)])
+    bench.follower.logs = {0: 0, 1: 100}
+    bench.give(5, *(replace(s, start_offset=s.end_offset, end_offset=100) for s in _ranges(bench)))
+    with pytest.raises(IllegalTransitionError, match="ends before its start offset"):
+        bench.step()
+    assert len(bench.checkpoint_client.ended) == 1
+
+
+def _ranges(bench: Bench) -> tuple[SplitRange, ...]:
+    return bench.checkpoint_client.ended[-1].pre_commit().ranges
+
+
+def test_a_split_that_has_nothing_to_read_is_not_silent() -> None:
+    bench = Bench({0: 100_000, 1: 5})
+    bench.step(3)
+    bench.give(4, split(0, 0, 100_000), split(1, 0, 5))
+    bench.step()
+    for checkpoint_id in range(5, 9):
+        starts = {s.partition: s.end_offset for s in _ranges(bench)}
+        assert starts[1] == 5
+        bench.looks(60.0)
+        bench.give(checkpoint_id, split(0, starts[0], 100_000), split(1, 5, 5))
+        bench.step()
+    assert len(bench.checkpoint_client.ended) == 5
+
+
+def test_markers_after_an_earlier_epochs_records_are_of_the_barriers_leader() -> None:
+    bench = Bench({0: 10})
+    bench.follower.read[0] = RecordsRead(10, 7)
+    bench.step()
+    bench.give(4, replace(split(0, 0, 10), leader_epoch=7))
+    bench.step()
+    bench.follower.logs[0] = 20
+    bench.give(5, replace(split(0, 10, 20), leader_epoch=8))
+    bench.step(3)
+    (found,) = _ranges(bench)
+    assert (found.start_offset, found.end_offset) == (10, 20)
+    assert (found.leader_epoch, found.leader_epoch_end) == (8, 10)

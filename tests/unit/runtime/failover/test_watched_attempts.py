@@ -34,8 +34,8 @@ from tests.kit.waiting import PATIENCE_S, wait_for
 
 
 def test_a_region_that_waits_for_anothers_epoch_holds_up_nobody(watched: Watched) -> None:
-    """Its new life begins behind a record, whose place comes after the other one's epoch. The
-    thread that watches goes on meanwhile: it hears of Ctrl-C, and of a third region's failure; and
+    """Its new attempt begins after a record, whose place comes after the other one's epoch. The
+    thread that watches continues meanwhile: it hears of Ctrl-C, and of a third region's failure; and
     a short limit for remotes that do not answer has nothing to do with it."""
     watched.begin("left", "right", "third", settings=replace(SETTINGS, settle_timeout_s=0.05))
     held = watched.keep_open("right")
@@ -91,8 +91,8 @@ def test_a_region_whose_file_system_is_away_is_begun_again_when_it_is_back(
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
-def test_a_start_that_fails_behind_an_outage_is_no_outage(watched: Watched) -> None:
-    """Its host still tells of the life before, which a file system has ended: how long the job
+def test_a_start_that_fails_after_an_outage_is_no_outage(watched: Watched) -> None:
+    """Its host still reports of the attempt before, which a file system has ended: how long the job
     waits for one of those is not asked of what fails in another way."""
 
     def fail(barrier: Barrier) -> None:
@@ -110,41 +110,6 @@ def test_a_start_that_fails_behind_an_outage_is_no_outage(watched: Watched) -> N
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
-def test_a_region_begins_again_after_the_delay_of_its_strategy(watched: Watched) -> None:
-    """The other one goes on meanwhile; both are read whole."""
-    strategy = FixedDelayRestart(attempts=1, delay_s=0.3)
-    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
-    watched.fail_once("left")
-    watched.job.source.ends |= {0: 5, 1: 5}
-    watched.run()
-    wait_for(lambda: watched.lives_of("left") and watched.job.visible()[1], poll_s=0.005)
-    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
-    left = watched.coordinator.status().regions[0]
-    wait_for(lambda: watched.coordinator.status().regions[0].attempts[0].committed_after_s)
-    (attempt,) = watched.coordinator.status().regions[0].attempts
-    assert attempt.committed_after_s is not None
-    assert attempt.committed_after_s >= 0.3
-    assert left.attempt_id > attempt.attempt_id
-
-
-def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
-    """With its own error, for whoever waits for the job."""
-    strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
-    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
-
-    def fail(barrier: Barrier) -> None:
-        raise UnreachableError("a broker went away", {}, "Try again.")
-
-    watched.regions.before_ack["left"] = fail
-    watched.job.source.ends |= {0: 5, 1: 5}
-    watched.run()
-    wait_for(lambda: watched.lives_of("left") and watched.coordinator.is_over, poll_s=0.005)
-    with pytest.raises(RegionGivenUpError, match="region=left attempts=2"):
-        watched.coordinator.wait(PATIENCE_S)
-    assert watched.job.visible()[0] == []
-
-
 @pytest.mark.parametrize(
     ("error", "has_traceback"),
     [
@@ -153,7 +118,7 @@ def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
         (KeyError(), True),
     ],
 )
-def test_an_end_behind_that_of_spark_is_one_line(
+def test_an_end_after_that_of_spark_is_one_line(
     watched: Watched,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -179,7 +144,6 @@ def test_an_end_behind_that_of_spark_is_one_line(
 
 
 def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watched) -> None:
-    """Whoever waits for the coordinator learns why the job ended."""
     watched.begin("left", "right")
     held = watched.keep_open("right")
     watched.fail_once("left")
@@ -195,7 +159,7 @@ def test_an_end_while_a_region_comes_back_is_no_error_of_its_own(watched: Watche
 
 
 def test_a_suspended_region_stays_stopped_until_a_command_brings_it_back(watched: Watched) -> None:
-    """Its query is stopped once and not begun again; the other one goes on; then nothing of either
+    """Its query is stopped once and not begun again; the other one continues; then nothing of either
     is missing, and nothing is there twice."""
     settings = replace(SETTINGS, on_region_failure=OnRegionFailure.SUSPEND)
     watched.begin("left", "right", settings=settings)
@@ -244,7 +208,7 @@ def test_a_region_that_cannot_begin_for_good_is_suspended(watched: Watched) -> N
         UnreachableError("a source did not answer", {}, "Wait."),
     ],
 )
-def test_a_life_that_cannot_be_started_is_a_counted_failure_of_its_region(
+def test_an_attempt_that_cannot_be_started_is_a_counted_failure_of_its_region(
     watched: Watched, error: Exception
 ) -> None:
     """Not the end of the job, whose other regions have nothing to do with it."""
@@ -262,8 +226,9 @@ def test_a_life_that_cannot_be_started_is_a_counted_failure_of_its_region(
     assert watched.lives_of("right") == 1, "it is never touched"
 
 
-def test_a_life_that_can_never_be_started_ends_the_job_as_any_that_fails(watched: Watched) -> None:
-    """With what was raised, once its strategy gives the region up."""
+def test_an_attempt_that_can_never_be_started_ends_the_job_as_any_that_fails(
+    watched: Watched,
+) -> None:
     strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
     watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
     watched.fail_once("left")
@@ -276,7 +241,7 @@ def test_a_life_that_can_never_be_started_ends_the_job_as_any_that_fails(watched
 
 
 class LosingHandle:
-    """A handle whose calls are carried out, and whose answers are lost now and then.
+    """A handle whose calls are done, and whose answers are lost now and then.
 
     Attributes:
         share: of all answers, how many.
@@ -318,8 +283,9 @@ class LosingHandle:
         return answer
 
 
-def test_lives_are_begun_and_brought_back_once_whatever_answers_are_lost(watched: Watched) -> None:
-    """Both regions fail twice; every call loses four answers of ten."""
+def test_attempts_are_begun_and_brought_back_once_whatever_answers_are_lost(
+    watched: Watched,
+) -> None:
     watched.begin("left", "right")
     handles = {name: LosingHandle(watched.regions.handle(name), seed=7) for name in watched.names}
     watched.attempts = RegionAttempts(watched.coordinator, handles, outage_limit_s=20.0)
@@ -351,10 +317,9 @@ def watch_told(watched: Watched, **told: object) -> None:
 
 @pytest.mark.parametrize("error", [None, ValueError("of that one")])
 @pytest.mark.parametrize("attempt_id", [None, 700])
-def test_a_life_that_its_host_has_forgotten_is_brought_back(
+def test_an_attempt_that_its_host_has_forgotten_is_brought_back(
     watched: Watched, attempt_id: int | None, error: Exception | None
 ) -> None:
-    """Another one that lives there is not taken for it: nobody would read the region's input."""
     watched.begin("left")
     watch_told(watched, attempt_id=attempt_id, error=error)
     assert watched.attempts.is_restarting, "a successor is wanted"
@@ -363,15 +328,14 @@ def test_a_life_that_its_host_has_forgotten_is_brought_back(
     assert "does not know the attempt" in str(attempts[-1].why)
 
 
-def test_a_life_that_somebody_has_ended_without_a_word_ends_the_job(watched: Watched) -> None:
-    """It was stopped from outside: a job that began it anew could not be stopped there."""
+def test_an_attempt_that_somebody_has_ended_without_a_word_ends_the_job(watched: Watched) -> None:
+    """It was stopped from outside: a job that began it again could not be stopped there."""
     watched.begin("left")
     with pytest.raises(StreamError, match="ended without an error"):
         watch_told(watched, state=AttemptState.ENDED)
 
 
 def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched) -> None:
-    """With its own error; the limit is that of an outage."""
     watched.begin("left")
     handle = LosingHandle(watched.regions.handle("left"), seed=1)
     watched.attempts = RegionAttempts(watched.coordinator, {"left": handle}, outage_limit_s=0.05)
@@ -388,34 +352,9 @@ def test_a_host_that_does_not_answer_for_too_long_ends_the_job(watched: Watched)
     wait_for(is_given_up, poll_s=0.005)
 
 
-def test_the_way_to_a_new_life_is_gone_without_pauses(watched: Watched) -> None:
-    """Whoever watches comes by more often as long as one is wanted, not while one is suspended."""
-    watched.begin(
-        "left", "right", settings=replace(SETTINGS, on_region_failure=OnRegionFailure.SUSPEND)
-    )
-    watched.fail_once("left")
-    watched.job.source.ends |= {0: 5, 1: 5}
-    watched.run()
-    assert not watched.attempts.is_restarting
-    left = watched.regions.queries["left"][0]
-    wait_for(lambda: not left.is_active, poll_s=0.005)
-    watched.attempts.watch()
-    assert watched.attempts.is_restarting
-    watched.clock.advance(5.0)
-    assert not watched.attempts.is_restarting, "what takes so long waits for something else"
-    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    assert not watched.attempts.is_restarting
-    error = DeliveryError("too large", {"topic": "t"}, "Make room.")
-    watched.coordinator.fail("left", watched.regions.attempt_ids["left"][-1], error)
-    wait_for(lambda: watched.coordinator.is_suspended("left"), poll_s=0.005)
-    watched.attempts.watch()
-    assert not watched.attempts.is_restarting
-
-
-def test_a_life_of_which_nobody_knows_whether_it_began_is_asked_for_without_pauses(
+def test_an_attempt_of_which_nobody_knows_whether_it_began_is_asked_for_without_pauses(
     watched: Watched,
 ) -> None:
-    """The answer to its start is lost."""
     watched.begin("left")
     handle = LosingHandle(watched.regions.handle("left"), seed=1)
     handle.share = 1.0

@@ -1,13 +1,15 @@
-"""Records that a function fails for: found, left out by its policy, and counted; no others."""
+"""Records that a function fails for: found, left out by its policy, counted, or sent as dead letters."""
 
 import json
 import math
+from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.connectors.kafka.records.rows import RecordColumns
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import (
     ConfigError,
     FencedError,
@@ -15,6 +17,8 @@ from sluice.runtime.errors import (
     PoisonRecordsError,
     StreamError,
 )
+from sluice.runtime.functions import dead_letters
+from sluice.runtime.functions.dead_letters import MOST_MESSAGE_CHARACTERS, Failure, dead_letter_rows
 from sluice.runtime.functions.function_run import (
     ArrowFunction,
     ChainedFunction,
@@ -25,7 +29,8 @@ from sluice.runtime.functions.function_run import (
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy, Skip, policy_of
 from sluice.runtime.model.splits import SplitRange
-from tests.kit.source.source_rows import source_rows, values_of
+from sluice.runtime.process.failed_tasks import task_failed
+from tests.kit.source.source_rows import FIRST_MS, source_rows, values_of
 
 DEAD = DeadLetters(topic="dead")
 
@@ -60,21 +65,12 @@ class Task:
         return values_of(letters for named, letters in self.buried if named == topic)
 
 
-def test_good_records_of_a_failing_batch_go_on_in_order_and_once() -> None:
-    """The others are dead letters, in order, too."""
+def test_good_records_of_a_failing_batch_continue_in_order_and_once() -> None:
     task = Task(chained(numbers))
     given = [b"1", b"x", b"2", b"3", b"y", b"z", b"4"]
     assert task.through(source_rows(*given), source_rows(b"5")) == [b"1", b"2", b"3", b"4", b"5"]
     assert task.dead() == [b"x", b"y", b"z"]
     assert task.run.counts == {"id-f": RecordCounts(read=8, dead_lettered=3)}
-
-
-def test_skipped_records_are_counted_and_written_nowhere() -> None:
-    task = Task(chained(numbers, Skip()))
-    assert task.through(source_rows(b"x", b"1")) == [b"1"]
-    assert task.buried == []
-    assert task.run.counts == {"id-f": RecordCounts(read=2, skipped=1)}
-    assert "orders-3@0 pyarrow.lib.ArrowInvalid" in task.run.examples["id-f"]
 
 
 def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_says() -> None:
@@ -94,44 +90,19 @@ def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_
     assert task.dead() == [b'{"name":"\\ud800!"}']
 
 
-def test_a_batch_without_poison_is_one_call_and_one_batch() -> None:
-    """A policy costs nothing while all goes well."""
-    calls: list[int] = []
-
-    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        calls.append(batch.num_rows)
-        return batch
-
-    run = FunctionRun([chained(counted)])
-    assert len(list(run.applied(iter([source_rows(b"1", b"2")]), Task().write_dead_letter))) == 1
-    assert calls == [2]
-
-
-def test_one_poison_record_costs_a_logarithm_of_calls() -> None:
-    """It is found by halving: two calls for each step."""
-    calls = 0
-
-    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        nonlocal calls
-        calls += 1
-        return numbers(batch)
-
-    rows = 1024
-    task = Task(chained(counted, Skip()))
-    assert len(task.through(source_rows(*([b"1"] * (rows - 1) + [b"x"])))) == rows - 1
-    assert calls == 1 + 2 * math.log2(rows)
-
-
 def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
-    """As ever: nothing is called again."""
-    task = Task(chained(numbers, None))
-    with pytest.raises(pa.ArrowInvalid):
-        task.through(source_rows(b"1", b"x"))
+    """Nothing is called again. Its note has the range of the batch, and of no other."""
+    task = Task(chained(lambda batch: batch, None, name="first"), chained(numbers, None))
+    with pytest.raises(pa.ArrowInvalid) as caught:
+        task.through(source_rows(b"1"), source_rows(b"2", b"x", first_offset=10))
     assert task.run.counts == {}
+    failed = task_failed("a task failed", caught.value, region="r", attempt_id=1, ranges="wider")
+    assert failed.args[1]["source_ranges"] == "orders-3[10,12)"
+    assert "ArrowInvalid: " in failed.args[1]["error"]
+    assert "source_ranges" not in failed.args[1]["error"]
 
 
-def test_a_function_without_a_policy_fails_the_task_also_behind_one_with() -> None:
-    """Its errors are not the other one's."""
+def test_a_function_without_a_policy_fails_the_task_also_after_one_with() -> None:
     task = Task(chained(lambda batch: batch, name="first"), chained(numbers, None, name="second"))
     with pytest.raises(pa.ArrowInvalid):
         task.through(source_rows(b"1", b"x"))
@@ -139,8 +110,6 @@ def test_a_function_without_a_policy_fails_the_task_also_behind_one_with() -> No
 
 
 def test_the_function_that_failed_is_named_and_the_source_record_is_the_letter() -> None:
-    """Whatever an earlier function has made of it; each by its own policy."""
-
     def exclaim(batch: pa.RecordBatch) -> pa.RecordBatch:
         value = pc.binary_join_element_wise(batch.column("value"), b"!", b"")
         return pa.record_batch({"value": value})  # no key, no position
@@ -173,7 +142,7 @@ def test_the_function_that_failed_is_named_and_the_source_record_is_the_letter()
 
 
 def test_a_failure_of_the_whole_batch_alone_is_an_error_and_not_hidden() -> None:
-    """A function that is not row-wise, or failed for a moment: no record may be blamed."""
+    """A function that is not row-wise, or failed for a moment: no record may be named as the cause."""
 
     def sums(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.num_rows > 1:
@@ -187,8 +156,6 @@ def test_a_failure_of_the_whole_batch_alone_is_an_error_and_not_hidden() -> None
 
 
 def test_a_part_that_fails_without_a_record_to_blame_is_not_hidden_by_another_poison() -> None:
-    """Each failure needs a record of its own part."""
-
     def fussy(batch: pa.RecordBatch) -> pa.RecordBatch:
         values = values_of([batch])
         if b"x" in values or {b"1", b"2"} <= set(values):
@@ -319,7 +286,7 @@ def test_too_many_failures_fail_the_epoch(
         )
 
 
-def test_the_limit_trips_behind_a_function_that_makes_several_rows_of_a_record() -> None:
+def test_the_limit_trips_after_a_function_that_makes_several_rows_of_a_record() -> None:
     """Rows are compared with rows: half as many source records as rows given, all of which failed,
     would be within every ratio from a half on."""
 
@@ -341,7 +308,6 @@ def test_the_limit_trips_behind_a_function_that_makes_several_rows_of_a_record()
 
 
 def test_a_pipeline_must_not_read_its_own_dead_letters() -> None:
-    """They would fail for ever."""
     split = SplitRange(
         source_id="s", topic="dead", topic_id="t", partition=0, start_offset=0, end_offset=1
     )
@@ -362,3 +328,98 @@ def test_policies_as_users_say_them() -> None:
             Skip(max_ratio=ratio)
         with pytest.raises(ConfigError, match="max_ratio"):
             DeadLetters(topic="dead", max_ratio=ratio)
+
+
+FROZEN = {
+    "ERROR_CLASS": "sluice.error.class",
+    "ERROR_MESSAGE": "sluice.error.message",
+    "SOURCE_TOPIC": "sluice.source.topic",
+    "SOURCE_PARTITION": "sluice.source.partition",
+    "SOURCE_OFFSET": "sluice.source.offset",
+    "SOURCE_TIMESTAMP": "sluice.source.timestamp",
+    "JOB": "sluice.job",
+    "OPERATOR": "sluice.operator",
+}
+
+
+class OddError(Exception):
+    """With an exception in its text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def failure(row: int, error: Exception | None = None) -> Failure:
+    return Failure.of(error or ValueError("no number"), row=row, operator="parse")
+
+
+def headers_of(rows: pa.RecordBatch, row: int) -> list[tuple[str, bytes | None]]:
+    return [(entry["key"], entry["value"]) for entry in rows.column("headers")[row].as_py()]
+
+
+def test_the_names_of_the_headers_are_frozen() -> None:
+    found: Mapping[str, object] = vars(dead_letters)
+    assert {name: found[name] for name in FROZEN} == FROZEN
+
+
+def test_a_dead_letter_is_the_source_record_with_headers_after_its_own() -> None:
+    """Key and value byte for byte; in the order given."""
+    given = source_rows(b"\xff\x00", None, b"c", first_offset=40)
+    rows = dead_letter_rows(given, [failure(0), failure(1)], job_name="orders")
+    assert rows.column("key").to_pylist() == [b"k0", b"k1"]
+    assert rows.column("value").to_pylist() == [b"\xff\x00", None]
+    assert headers_of(rows, 1) == [
+        ("trace", b"1"),
+        ("sluice.error.class", b"ValueError"),
+        ("sluice.error.message", b"no number"),
+        ("sluice.source.topic", b"orders"),
+        ("sluice.source.partition", b"3"),
+        ("sluice.source.offset", b"41"),
+        ("sluice.source.timestamp", b"%d" % (FIRST_MS + 1)),
+        ("sluice.job", b"orders"),
+        ("sluice.operator", b"parse"),
+    ]
+
+
+def test_the_sink_takes_dead_letters_as_they_are() -> None:
+    rows = dead_letter_rows(source_rows(b"a"), [failure(0)], job_name="j")
+    columns = RecordColumns.of(rows.schema, "dead")
+    assert (columns.partition, columns.timestamp, columns.topic_column) == (None, None, None)
+    arguments = columns.arguments(rows)
+    assert list(arguments.values) == [b"a"]
+    [headers] = arguments.headers
+    assert headers is not None
+    assert headers[0] == ("trace", b"0")
+
+
+def test_headers_that_the_source_does_not_read_are_left_out() -> None:
+    rows = dead_letter_rows(source_rows(b"a", headers=False), [failure(0)], job_name="j")
+    assert next(iter(headers_of(rows, 0)))[0] == "sluice.error.class"
+
+
+def test_a_record_without_a_timestamp_has_none_in_its_letter() -> None:
+    """Kafka says -1; a source may also leave the column out."""
+    given = source_rows(b"a")
+    at = given.schema.get_field_index("timestamp")
+    never = pa.array([-1000], pa.int64()).view(given.schema.field(at).type)
+    for batch in (given.set_column(at, "timestamp", never), given.remove_column(at)):
+        rows = dead_letter_rows(batch, [failure(0)], job_name="j")
+        assert "sluice.source.timestamp" not in dict(headers_of(rows, 0))
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "message"),
+    [
+        (KeyError("k"), b"KeyError", b"'k'"),
+        (ValueError(), b"ValueError", b""),
+        (OddError(), b"tests.unit.runtime.functions.test_function_run.OddError", b""),
+        (ValueError("half \ud800"), b"ValueError", b"half ?"),
+        (ValueError("x" * 5000), b"ValueError", b"x" * MOST_MESSAGE_CHARACTERS),
+        (pa.ArrowInvalid("a"), b"pyarrow.lib.ArrowInvalid", b"a"),
+    ],
+    ids=["builtin", "empty", "without text", "surrogate", "long", "module"],
+)
+def test_any_exception_fits_into_the_headers(error: Exception, name: bytes, message: bytes) -> None:
+    rows = dead_letter_rows(source_rows(b"a"), [failure(0, error)], job_name="j")
+    found = dict(headers_of(rows, 0))
+    assert (found["sluice.error.class"], found["sluice.error.message"]) == (name, message)

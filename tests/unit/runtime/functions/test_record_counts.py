@@ -1,33 +1,52 @@
-"""What functions count stands in the records, and is told once for each decided checkpoint."""
+"""What functions count and drop: in the records, bounded, and reported once for each decision."""
 
 import dataclasses
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
+from pyspark import TaskContext
 
+from sluice import KafkaSink, KafkaSource
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Progress,
-    Publish,
     RegionFailed,
-    Report,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
+    DropLimitError,
     StreamError,
     UnsupportedFormatError,
 )
-from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
+from sluice.runtime.functions.at_most_once import (
+    DropBudget,
+    DropLimit,
+    Drops,
+    decode_drops,
+    dropped_in_all,
+    drops_after,
+    encode_drops,
+)
+from sluice.runtime.functions.record_counts import decode_totals, encode_totals
+from sluice.runtime.graph.job_graph import require_chained
+from sluice.runtime.job.job import Job as StartingJob
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointKind
-from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.service.metrics import CheckpointMetrics
-from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
+from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, TaskResult, results_of
+from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 from tests.kit.coordinator.starting_job import Job, record
 
 VERSION_1 = Path(__file__).parents[3] / "data" / "record-counts-v1.json"
@@ -58,29 +77,6 @@ def test_damaged_counts_are_named(payload: bytes) -> None:
         RecordCounts(read=-1)
 
 
-def test_totals_go_on_from_the_record_before() -> None:
-    """By operator; other states, and operators that count no more, are none of ours."""
-    before = [
-        encode_totals(COUNTS, operator_id="a"),
-        encode_totals(COUNTS, operator_id="gone"),
-        dataclasses.replace(encode_totals(COUNTS, operator_id="a"), kind="pending-files"),
-    ]
-    after = totals_after(before, {"b": RecordCounts(read=1), "a": RecordCounts(read=1, skipped=1)})
-    assert {entry.operator_id: decode_totals(entry) for entry in after} == {
-        "a": RecordCounts(read=13, skipped=4, dead_lettered=2),
-        "b": RecordCounts(read=1),
-    }
-
-
-def test_parts_are_added_by_key() -> None:
-    """Of tasks, and of regions."""
-    assert added([]) == {}
-    assert added([{"a": COUNTS}, {}, {"a": COUNTS, "b": COUNTS}]) == {
-        "a": RecordCounts(read=24, skipped=6, dead_lettered=4),
-        "b": COUNTS,
-    }
-
-
 def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_id: int = 0) -> None:
     """A batch with counts, and with totals in its region's record."""
     barrier = driver.poll(end, region=region, attempt_id=attempt_id)
@@ -94,11 +90,11 @@ def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_i
 
 def told(driver: CoreDriver, state: State) -> list[dict[str, RecordCounts]]:
     """Counts of each checkpoint that came so far."""
-    reports = [report.progress for report in driver.seen(Report)]
+    reports = driver.seen(Progress)
     return [dict(progress.counts) for progress in reports if progress.state is state]
 
 
-def test_counts_are_told_once_for_each_decided_checkpoint() -> None:
+def test_counts_are_reported_once_for_each_decided_checkpoint() -> None:
     """An epoch that was given up counts when it is read again, once."""
     driver = CoreDriver(FAST)
     driver.tick()
@@ -112,32 +108,6 @@ def test_counts_are_told_once_for_each_decided_checkpoint() -> None:
     assert told(driver, State.MARKED) == [{"parse": COUNTS}, {"parse": COUNTS}]
 
 
-def test_a_region_without_a_batch_counts_nothing_and_keeps_its_totals() -> None:
-    """Its record is repeated with the others'; the counts of its last batch are not."""
-    driver = CoreDriver(FAST, regions=TWO, partitions=1)
-    driver.tick()
-    acknowledge(driver, 3)
-    acknowledge(driver, 3, region="side")
-    assert told(driver, State.MARKED) == [{"parse": COUNTS + COUNTS}]
-    driver.tick(1.0)
-    acknowledge(driver, 5)
-    assert driver.poll(3, region="side") is None
-    assert told(driver, State.MARKED)[1:] == [{"parse": COUNTS}]
-    totals = [decode_totals(*region.operator_states) for region in driver.seen(Publish)[-1].regions]
-    assert totals == [COUNTS, COUNTS]
-
-
-def test_counts_ask_for_no_batch_of_their_own() -> None:
-    """Unlike what a sink keeps, they want nothing done."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    acknowledge(driver, 3)
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
-    attempt_id = driver.restart()
-    driver.tick(1.0)
-    assert driver.poll(3, attempt_id=attempt_id) is None
-
-
 def test_a_function_that_counted_may_leave_the_job() -> None:
     """No start is refused for counts, unlike for a position or a transaction."""
     (region,) = record(1).regions
@@ -149,7 +119,7 @@ def test_a_function_that_counted_may_leave_the_job() -> None:
 
 
 def test_metrics_count_what_is_committed_on_record_and_nothing_else() -> None:
-    """An aborted attempt's records come again; each state of a checkpoint is told once."""
+    """An aborted attempt's records come again; each state of a checkpoint is reported once."""
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
     for state in State:
@@ -169,3 +139,215 @@ def test_metrics_count_what_is_committed_on_record_and_nothing_else() -> None:
         for outcome in ("read", "skipped", "dead_lettered")
     }
     assert found == {"read": 12.0, "skipped": 3.0, "dead_lettered": 2.0}
+
+
+VERSION_1_DROPPED = Path(__file__).parents[3] / "data" / "dropped-ranges-v1.json"
+DROPS = Drops(in_all=42, ranges=(("orders", 0, 10, 20), ("orders", 3, 5, 7)))
+
+
+# --- on record ------------------------------------------------------------------------------------
+
+
+def test_version_1_is_read_for_ever_dropped() -> None:
+    entry = encode_drops(DROPS, operator_id="op")
+    assert decode_drops(dataclasses.replace(entry, payload=VERSION_1_DROPPED.read_bytes())) == DROPS
+    assert json.loads(entry.payload) == json.loads(VERSION_1_DROPPED.read_bytes())
+
+
+def test_people_see_what_was_dropped() -> None:
+    """`sluice checkpoint inspect`; and a start knows the kind."""
+    found = installed_kinds().describe(encode_drops(DROPS, operator_id="op"))
+    assert found == {"in_all": 42, "ranges": DROPS.ranges}
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b'{"in_all":1,"ranges":[["t",0,1]]}'])
+def test_damaged_drops_are_named(payload: bytes) -> None:
+    entry = encode_drops(DROPS, operator_id="op")
+    with pytest.raises(DamagedCheckpointError):
+        decode_drops(dataclasses.replace(entry, payload=payload))
+    with pytest.raises(UnsupportedFormatError):
+        decode_drops(dataclasses.replace(entry, version=2))
+
+
+def test_the_sum_continues_and_the_ranges_are_those_of_the_epoch() -> None:
+    """Nothing stands there before the first drop; the sum stays when nothing is dropped."""
+    assert drops_after((), ()) == ()
+    first = drops_after((), (split(0, 5, 9), split(1, 0, 3)))
+    assert [decode_drops(entry) for entry in first] == [
+        Drops(in_all=7, ranges=(("input", 0, 5, 9), ("input", 1, 0, 3)))
+    ]
+    assert [entry.operator_id for entry in first] == ["source"]
+    (second,) = drops_after(first, ())
+    assert decode_drops(second) == Drops(in_all=7, ranges=())
+    assert dropped_in_all((second, *drops_after((), (split(0, 0, 2),)))) == 9
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_drops_no_more_than_its_bound_over_all_regions() -> None:
+    budget = DropBudget(DropLimit(per_checkpoint=10), {})
+    budget.claim("a", 1, [split(0, 0, 6)])
+    with pytest.raises(DropLimitError, match=r"left=4 ranges=input-1:\[0,5\)"):
+        budget.claim("b", 1, [split(1, 0, 5)])
+    budget.claim("b", 1, [split(1, 0, 4)])
+    budget.claim("b", 2, [split(1, 0, 10)])
+
+
+def test_a_bound_below_what_is_dropped_already_refuses_drops_and_nothing_else() -> None:
+    budget = DropBudget(DropLimit(per_checkpoint=10, in_all=50), {"a": 100})
+    budget.claim("a", 1, [])
+    with pytest.raises(DropLimitError, match="left=0"):
+        budget.claim("a", 2, [split(0, 0, 1)])
+
+
+def test_a_claim_of_a_batch_that_was_given_up_is_gone() -> None:
+    budget = DropBudget(DropLimit(per_checkpoint=10, in_all=10), {"a": 0, "b": 0})
+    budget.claim("a", 1, [split(0, 0, 10)])
+    budget.claim("a", 2, [split(0, 0, 10)])
+    budget.restored("a", 0)
+    assert budget.left() == 10
+    budget.claim("b", 2, [split(1, 0, 7)])
+    budget.restored("b", 7)
+    assert budget.left() == 3
+
+
+def test_a_job_drops_no_more_than_its_bound_in_all() -> None:
+    budget = DropBudget(DropLimit(per_checkpoint=10, in_all=25), {"a": 5, "gone": 1})
+    assert budget.left() == 10
+    budget.claim("a", 1, [split(0, 0, 10)])
+    budget.committed("a")
+    assert budget.left() == 9
+    with pytest.raises(DropLimitError):
+        budget.claim("a", 2, [split(0, 10, 20)])
+    budget.claim("a", 2, [split(0, 10, 19)])
+    budget.committed("a")
+    assert budget.left() == 0
+    budget.claim("a", 3, [])
+
+
+# --- reported -------------------------------------------------------------------------------------
+
+
+def acknowledge_dropped(driver: CoreDriver, end: int, *, attempt_id: int = 0) -> None:
+    """A batch of which everything was dropped."""
+    barrier = driver.poll(end, attempt_id=attempt_id)
+    batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=end)
+    ack = driver.acknowledgement(batch, barrier)
+    states = drops_after(driver.core._state.regions["main"].record.operator_states, barrier.splits)  # noqa: SLF001
+    of_region = dataclasses.replace(ack.region, operator_states=states)
+    driver.tell(
+        Acknowledged(ack=dataclasses.replace(ack, region=of_region, dropped=barrier.splits))
+    )
+
+
+def test_drops_are_reported_once_for_each_decided_checkpoint() -> None:
+    """To listeners, metrics and in the status; an epoch that was given up has dropped nothing."""
+    driver = CoreDriver(dataclasses.replace(FAST, drop_limit=DropLimit(per_checkpoint=10)))
+    driver.tick()
+    assert driver.poll(3) is not None
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
+    driver.tick(1.0)
+    acknowledge_dropped(driver, 3, attempt_id=attempt_id)
+    driver.tick(1.0)
+    acknowledge_dropped(driver, 5, attempt_id=attempt_id)
+    reports = driver.seen(Progress)
+    marked = [progress.dropped for progress in reports if progress.state is State.MARKED]
+    assert marked == [(split(0, 0, 3),), (split(0, 3, 5),)]
+    registry = CollectorRegistry()
+    metrics = CheckpointMetrics(registry)
+    for progress in reports:
+        metrics.on_progress(progress)
+    assert registry.get_sample_value("sluice_offsets_dropped_total") == 5
+    status = driver.status()
+    assert (status.regions[0].dropped, status.drop_limit) == (5, DropLimit(per_checkpoint=10))
+
+
+# --- in a task ------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A source's reader that reports that it was asked."""
+
+    def __init__(self) -> None:
+        self.read_splits: list[SplitRange] = []
+
+    def read(self, splits: Any) -> Iterator[pa.RecordBatch]:
+        self.read_splits += splits
+        yield pa.record_batch({"value": [b"v"]})
+
+
+def _run(attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch) -> tuple[TaskResult, int]:
+    context = SimpleNamespace(
+        partitionId=lambda: 2, attemptNumber=lambda: attempt, getLocalProperty=lambda _name: "7"
+    )
+    monkeypatch.setattr(TaskContext, "get", staticmethod(lambda: context))
+    reader = Reader()
+    tasks = RegionTasks(
+        address=CoordinatorAddress(
+            address="http://127.0.0.1:1", token="t", leader_session_id="s", job_uid="j"
+        ),
+        job_uid="j",
+        region="main",
+        attempt_id=1,
+        factories={},
+    )
+    chain = Chain(tasks=tasks, reader=reader, functions=(), job_name="j", most_dropped=most)
+    rows = [batch.column("result").to_pylist() for batch in chain.copy_ranges(3, (split(0, 5, 9),))]
+    return results_of(rows)[0], len(reader.read_splits)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "most", "dropped"),
+    [(0, 100, False), (1, 100, True), (3, 4, True), (1, 3, False), (1, 0, False)],
+    ids=["first", "second", "just", "too much", "exact"],
+)
+def test_a_second_attempt_drops_what_it_may_and_reads_what_it_may_not(
+    attempt: int, most: int, dropped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, reads = _run(attempt, most=most, monkeypatch=monkeypatch)
+    assert (result.dropped, reads) == (dropped, 0 if dropped else 1)
+    assert result.ranges == (split(0, 5, 9),)
+    assert result.task == f"2.{attempt}"
+    assert result.committables == ()
+
+
+# --- as users say it ------------------------------------------------------------------------------
+
+
+def _job(**settings: Any) -> StartingJob:
+    return StartingJob("j", cast(Any, None), checkpoint_dir="/c", **settings)
+
+
+def test_approximate_recovery_needs_a_bound_and_nothing_else_takes_one() -> None:
+    with pytest.raises(ConfigError, match="max_dropped_records"):
+        _job(recovery="approximate")
+    with pytest.raises(ConfigError, match="max_dropped_in_all"):
+        _job(recovery="single-point", max_dropped_in_all=7)
+    for wrong in ({"max_dropped_records": 0}, {"max_dropped_records": 1, "max_dropped_in_all": 0}):
+        with pytest.raises(ConfigError, match="out of range"):
+            _job(recovery="approximate", **wrong)
+    assert _job(recovery="region").spec.settings.drop_limit is None
+
+
+def test_a_transform_is_refused_by_name() -> None:
+    job = _job(recovery="approximate", max_dropped_records=5)
+    source = KafkaSource(bootstrap_servers="b:1", topics=["in"], name="orders")
+    job.source(source).transform(lambda frame: frame).sink(
+        KafkaSink(bootstrap_servers="b:1", topic="out", transactional_id_prefix="p")
+    )
+    with pytest.raises(ConfigError, match=r"transform.*sources=orders"):
+        require_chained(job.spec.pipelines)
+
+
+def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:
+    from sluice.runtime.coordinator.shell.action_dispatcher import _log_failures
+
+    driver = CoreDriver(FAST)
+    driver.tick()
+    acknowledge_dropped(driver, 3)
+    (marked,) = (r for r in driver.seen(Progress) if r.state is State.MARKED)
+    with caplog.at_level(logging.WARNING):
+        _log_failures(marked)
+    assert "offsets=3 ranges=input-0:[0,3)" in caplog.text

@@ -61,48 +61,8 @@ def test_a_rescale_by_key_is_refused_by_name() -> None:
         )
 
 
-def test_a_forward_job_is_as_many_regions_as_it_has_subtasks() -> None:
-    """Each has its own part of the source, and a number behind the source's name."""
-    graph = JobGraph(
-        vertices=(vertex("orders", 2), vertex("clean", 2), vertex("out", 2)),
-        edges=(edge("orders", "clean"), edge("clean", "out")),
-    )
-    assert regions(graph) == {
-        "orders-0": ["orders[0]", "clean[0]", "out[0]"],
-        "orders-1": ["orders[1]", "clean[1]", "out[1]"],
-    }
-
-
-def test_a_join_takes_both_sources_and_leaves_the_rest_regional() -> None:
-    """Two joined sources with two sinks are one region, beside a copy in three."""
-    graph = JobGraph(
-        vertices=(
-            vertex("orders", 2),
-            vertex("payments", 3),
-            vertex("log", 3),
-            vertex("paid", 2),
-            vertex("out", 2),
-            vertex("audit", 1),
-            vertex("copy", 3),
-        ),
-        edges=(
-            edge("orders", "paid", Distribution.KEY_BY),
-            edge("payments", "paid", Distribution.KEY_BY),
-            edge("paid", "out"),
-            edge("paid", "audit", Distribution.RESCALE),
-            edge("log", "copy"),
-        ),
-    )
-    assert {name: len(found) for name, found in regions(graph).items()} == {
-        "orders": 10,
-        "log-0": 2,
-        "log-1": 2,
-        "log-2": 2,
-    }
-
-
 def test_what_spark_deals_out_counts_as_one_subtask() -> None:
-    """A shuffle into it joins every part of the source; one behind it goes with it."""
+    """A shuffle into it joins every part of the source; one after it goes with it."""
     graph = JobGraph(
         vertices=(vertex("orders", 3), vertex("totals", None), vertex("out", None)),
         edges=(edge("orders", "totals", Distribution.SHUFFLE), edge("totals", "out")),
@@ -114,36 +74,9 @@ def test_what_spark_deals_out_counts_as_one_subtask() -> None:
 def test_two_regions_of_one_name_are_refused(names: tuple[str, str]) -> None:
     """A region's name is part of transactional ids: a shared one would fence the other."""
     first, second = names
-    graph = JobGraph(
-        vertices=(vertex(first, 2 if second == "a-1" else 1), vertex(second, 1)),
-    )
+    graph = JobGraph(vertices=(vertex(first, 2 if second == "a-1" else 1), vertex(second, 1)))
     with pytest.raises(ConfigError, match="one name"):
         failover_regions(graph)
-
-
-@pytest.mark.parametrize(
-    ("vertices", "edges", "reason"),
-    [
-        ([vertex("a", 1), vertex("a", 2)], [], "one id"),
-        ([vertex("a", 1), vertex("b", 1)], [edge("b", "a")], "earlier operator"),
-        ([vertex("a", 1)], [edge("a", "a")], "earlier operator"),
-        ([vertex("a", 1)], [edge("a", "gone")], "downstream=gone"),
-        ([vertex("a", 1)], [edge("gone", "a")], "upstream=gone"),
-        ([vertex("a", 1), vertex("b", 2)], [edge("a", "b")], "a=1 b=2"),
-    ],
-)
-def test_a_graph_that_makes_no_sense_is_refused(
-    vertices: list[Vertex], edges: list[Edge], reason: str
-) -> None:
-    """With the operators by name."""
-    with pytest.raises(ConfigError, match=reason):
-        JobGraph(vertices=tuple(vertices), edges=tuple(edges))
-
-
-def test_an_operator_has_a_subtask() -> None:
-    """Zero is an error, not a way to say that Spark decides."""
-    with pytest.raises(ConfigError, match="operator=a"):
-        vertex("a", 0)
 
 
 def test_a_source_of_many_topics_has_a_region_that_can_name_a_directory() -> None:

@@ -1,18 +1,17 @@
-"""What is shown of a job's graph is what runs, before the first run and from its checkpoints."""
+"""The job's graph as users see it, operator ids, and output modes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.distribution import Distribution
-from sluice.runtime.graph.failover_regions import FailoverRegion
-from sluice.runtime.graph.graph_model import JobGraph, Subtask, Vertex
-from sluice.runtime.graph.graph_view import GraphView, view_of_record
+from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import Region, regions_of
+from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, operator_id
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job import Job, Stream
 from sluice.runtime.model.checkpoint_record import (
@@ -21,12 +20,12 @@ from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
     RegionStatus,
 )
+from sluice.runtime.spark.frames.region_frames import output_mode
 from tests.kit.coordinator.checkpoint_records import record
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
 
 
 def same(frame: DataFrame) -> DataFrame:
-    """No change."""
     return frame
 
 
@@ -140,7 +139,6 @@ def test_a_transform_is_run_in_parts_where_a_rescale_is_forced() -> None:
 
 
 def test_one_transform_that_may_shuffle_joins_the_parts_of_a_rescaled_one() -> None:
-    """Whichever of the two comes first."""
     for forced_first in (True, False):
         pipeline = Pipeline(StubSource())
         stream = Stream(pipeline)
@@ -156,19 +154,6 @@ def test_a_rescale_forced_on_state_is_refused() -> None:
         regions_of([rescaled()], [True], parts=3)
 
 
-def test_names_of_regions_are_frozen() -> None:
-    """They are in transactional ids and in checkpoints: a change would orphan both."""
-    pipelines = two_pipelines()
-    names = {
-        parts: [r.name for r in regions_of(pipelines, [False] * 2, parts=parts)[1]]
-        for parts in (1, 3)
-    }
-    assert names == {
-        1: ["orders-in", "payments"],
-        3: ["orders-in-0", "orders-in-1", "orders-in-2", "payments"],
-    }
-
-
 def test_operators_are_recorded_with_the_parts_that_they_run_in() -> None:
     """0 is Spark's; it is no part of an operator's id."""
     alone, _ = regions_of(two_pipelines(), [False] * 2)
@@ -178,8 +163,8 @@ def test_operators_are_recorded_with_the_parts_that_they_run_in() -> None:
     assert [node.operator_id for node in alone] == [node.operator_id for node in spread]
 
 
-def test_a_diagram_frames_each_region_and_tells_how_it_stands() -> None:
-    """No edge leaves a frame; a carried region names the checkpoint that it stands for."""
+def test_a_diagram_frames_each_region_and_reports_how_it_stands() -> None:
+    """No edge leaves a frame; a skipped region names the checkpoint that it stands for."""
     pipeline = Pipeline(StubSource(), [], [StubSink()])
     graph, regions = regions_of([pipeline], [False], parts=2)
     late = RegionRecord(region="orders-0", attempt_id=1, status=RegionStatus.SKIPPED, snapshot_id=4)
@@ -187,7 +172,6 @@ def test_a_diagram_frames_each_region_and_tells_how_it_stands() -> None:
 
 
 def test_a_diagram_is_whole_whatever_the_names() -> None:
-    """Quotes and markup in a name are text."""
     pipeline = Pipeline(StubSource('a "b" <i>\n#1'), [], [StubSink("x|y]")])
     shown = job_of([pipeline]).graph().mermaid()
     assert '(["a #34;b#34; #60;i#62; #35;1[0]"])' in shown
@@ -195,7 +179,7 @@ def test_a_diagram_is_whole_whatever_the_names() -> None:
 
 
 def test_a_record_of_before_the_parallelism_is_shown_by_its_regions() -> None:
-    """Older checkpoints have 0 everywhere; their regions' names tell the parts."""
+    """Older checkpoints have 0 everywhere; their regions' names report the parts."""
     graph, regions = regions_of(two_pipelines(), [False] * 2, parts=3)
     older = tuple(replace(node, parallelism=0) for node in graph)
     found = view_of_record(recorded(older, regions))
@@ -211,25 +195,7 @@ def test_a_drop_in_query_is_one_region_of_its_own_name() -> None:
     assert [(each.name, len(each.subtasks)) for each in shown.regions] == [("query", 1)]
 
 
-def test_a_region_without_known_subtasks_is_listed_all_the_same() -> None:
-    """A record that has regions and no graph tells at least these."""
-    shown = view_of_record(replace(record(5), graph=()))
-    assert [each.subtasks for each in shown.regions] == [()] * len(record(5).regions)
-    assert "completed" in shown.text()
-    assert "Edges\n  none" in shown.text()
-
-
-def test_neighbouring_subtasks_are_shown_as_a_range() -> None:
-    """A region of hundreds of subtasks is a short line."""
-    vertex = Vertex(vertex_id="v", name="orders", kind="source", parallelism=9)
-    subtasks = tuple(Subtask("v", index) for index in (0, 1, 2, 5, 7, 8))
-    region = FailoverRegion(name="orders", subtasks=subtasks)
-    shown = GraphView(graph=JobGraph(vertices=(vertex,)), regions=(region,))
-    assert shown.text().endswith("orders  orders[0-2,5,7-8]")
-
-
 def test_a_job_without_a_source_has_no_graph() -> None:
-    """As it cannot run."""
     with pytest.raises(ConfigError, match="no source"):
         job_of([]).graph()
 
@@ -245,7 +211,104 @@ def test_two_sources_whose_regions_would_share_a_name_are_refused() -> None:
             ask()
 
 
-def test_a_view_is_a_value() -> None:
-    """Two descriptions of one job are equal."""
-    one: GraphView = job_of(two_pipelines()).graph()
-    assert one == job_of(two_pipelines()).graph()
+SOURCE = OperatorSpec(kind="source", name="orders")
+ENRICH = OperatorSpec(kind="map_batches", name="enrich", upstream=(0,))
+SINK = OperatorSpec(kind="sink", name="out", upstream=(1,))
+
+# Golden vectors: a change of any of these orphans the state of every job. Never edit them.
+_A = "86ffbfce56ed0318068fe6cb32037cc9"
+_B = "97f541801272f79b806a18f034dc32a5"
+GOLDEN = {
+    ("source", "orders", (), None): _A,
+    ("map_batches", "enrich", (_A,), None): _B,
+    ("sink", "out", (_B,), None): "9d2cd5c6ad7bb8808099c3c0a955550d",
+    ("transform", "join", (_A, _B), None): "3a511d46f3bed9ecb97c720f2e99efd7",
+    ("transform", "join", (_B, _A), None): "d590cd3a399ba4598f7ff6cc9dc5d467",
+    ("sink", "out", (_B,), "my-sink"): "1b1972d43a70f2722d122f8aa6ab1c69",
+    ("source", "Bestellungen ü", (), None): "9015d34809c08346540be82693c1e40b",
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), GOLDEN.items())
+def test_operator_ids_are_frozen(
+    given: tuple[str, str, tuple[str, ...], str | None], expected: str
+) -> None:
+    """The rule of version 1 gives these ids in every later Sluice."""
+    kind, name, upstream, uid = given
+    assert operator_id(kind=kind, name=name, upstream=upstream, uid=uid) == expected
+
+
+def test_id_is_the_same_whatever_follows() -> None:
+    """After a sink was added, all state matches again."""
+    before = build_graph([SOURCE, ENRICH, SINK])
+    second_sink = OperatorSpec(kind="sink", name="audit", upstream=(0,))
+    after = build_graph([SOURCE, ENRICH, SINK, second_sink])
+    assert [node.operator_id for node in after[:3]] == [node.operator_id for node in before]
+    assert after[3].upstream == (before[0].operator_id,)
+
+
+def test_uid_keeps_the_id_through_renaming_and_moving() -> None:
+    given = build_graph([SOURCE, replace(ENRICH, uid="e1")])
+    moved = build_graph([OperatorSpec(kind="transform", name="new", uid="e1")])
+    assert moved[0].operator_id == given[1].operator_id
+
+
+def test_uid_and_path_never_collide() -> None:
+    """A uid that looks like a name is another operator."""
+    assert operator_id(kind="sink", name="x", upstream=(), uid="x") != operator_id(
+        kind="sink", name="x", upstream=()
+    )
+
+
+def test_equal_uids_are_refused_and_both_named() -> None:
+    with pytest.raises(ConfigError, match="same uid 'u'") as refused:
+        build_graph([replace(SOURCE, uid="u"), replace(ENRICH, uid="u")])
+    assert "map_batches 'enrich' (operator 2)" in str(refused.value)
+
+
+def test_renaming_a_source_renames_what_it_feeds() -> None:
+    """Without a uid the id depends on everything upstream: that is why uids exist."""
+    renamed = build_graph([replace(SOURCE, name="orders-2"), ENRICH])
+    assert renamed[1].operator_id != build_graph([SOURCE, ENRICH])[1].operator_id
+
+
+def mode_of(*stated: str | None) -> str:
+    pipeline = Pipeline(StubSource())
+    stream = Stream(pipeline)
+    for mode in stated:
+        stream.transform(same, output_mode=mode)
+    return output_mode(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ([], "update"),
+        ([None], "update"),
+        (["complete"], "complete"),
+        (["complete", None], "complete"),
+        ([None, "append"], "append"),
+        (["append", None, "Append"], "append"),
+    ],
+)
+def test_the_mode_that_any_transform_states_is_the_querys(
+    stated: list[str | None], expected: str
+) -> None:
+    assert mode_of(*stated) == expected
+
+
+def test_transforms_that_state_different_modes_are_refused_where_they_are_written() -> None:
+    """Running in either one's mode would give the other's rows wrong, without a word."""
+    stream = Stream(Pipeline(StubSource()))
+    stream.transform(same, name="counts", output_mode="complete").transform(same)
+    with pytest.raises(ConfigError, match="counts: complete, tops: update") as refused:
+        stream.transform(same, name="tops", output_mode="update")
+    assert "another pipeline" in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["upsert", "", 5])
+def test_a_mode_that_does_not_exist_is_refused(given: Any) -> None:
+    """Spark would say so when the query starts."""
+    match = f"output_mode={given} known=append, update, complete"
+    with pytest.raises(ConfigError, match=match):
+        mode_of(given)

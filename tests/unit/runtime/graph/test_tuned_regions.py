@@ -25,7 +25,6 @@ class Source(KafkaSource):
     asked = 0
 
     def compression(self, *, timeout_s: float) -> str | None:
-        """Of every instance: the tuned one is another than the user's."""
         type(self).asked += 1
         return type(self).codec
 
@@ -63,7 +62,6 @@ def factories(region: Region) -> Sequence[KafkaWriterFactory]:
 
 
 def test_regions_of_one_source_are_compressed_as_it_is_and_ask_once() -> None:
-    """Each sink of each region."""
     found = regions(sink(), sink("other"), parts=3)
     assert Source.asked == 1
     assert [f.settings.codec for r in found for f in factories(r)] == ["zstd"] * 6
@@ -71,16 +69,8 @@ def test_regions_of_one_source_are_compressed_as_it_is_and_ask_once() -> None:
 
 @pytest.mark.parametrize("name", ["kafka.compression.type", "compression.codec"])
 def test_what_the_user_says_wins_and_nobody_is_asked(name: str) -> None:
-    """Under either of librdkafka's names."""
     (region,) = regions(sink(**{name: "lz4"}))
     assert Source.asked == 0
-    assert [factory.settings.codec for factory in factories(region)] == [None]
-
-
-def test_an_unknown_compression_leaves_the_sink_as_it_is() -> None:
-    """librdkafka's own default then holds: none."""
-    Source.codec = None
-    (region,) = regions(sink())
     assert [factory.settings.codec for factory in factories(region)] == [None]
 
 
@@ -94,7 +84,6 @@ def test_the_parts_of_a_chained_task_are_smaller_than_those_of_two_processes() -
 
 
 def test_a_users_queue_is_kept_and_makes_the_others_smaller() -> None:
-    """Of the source, and of the sink that shares the task's memory with it."""
     (plain,) = regions(sink())
     (claiming,) = regions(sink(), **{"kafka.queued.max.messages.kbytes": "102400"})
     assert reader(claiming).settings.queue_kib == 102_400
@@ -111,8 +100,6 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_a_drop_in_query_says_its_own_bound() -> None:
-    """Of its source and of its sink, each of which has a process to itself."""
-
     def queue_kib(**more: str) -> int:
         options = {"kafka.bootstrap.servers": "b:9092", "subscribe": "in", **more}
         made = KafkaSourceFormat(options).streamReader(_Schema())  # type: ignore[arg-type]

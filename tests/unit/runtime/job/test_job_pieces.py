@@ -97,16 +97,11 @@ class StubSink:
 
 
 def identity(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """No change."""
     return batch
 
 
-@given(
-    st.lists(st.integers(0, 1000), max_size=20),
-    st.integers(1, 8),
-)
+@given(st.lists(st.integers(0, 1000), max_size=20), st.integers(1, 8))
 def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks: int) -> None:
-    """No range is lost or read twice, and no task is empty."""
     splits = [split(i, 5, 5 + size) for i, size in enumerate(sizes)]
     io_executor = assign(splits, tasks)
     dealt = sorted((s for hand in io_executor for s in hand), key=lambda s: s.partition)
@@ -128,7 +123,6 @@ def test_deal_gives_every_record_to_exactly_one_task(sizes: Sequence[int], tasks
     ids=["twice", "not at all", "in part", "another partition", "another topic", "no task"],
 )
 def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...]]) -> None:
-    """It writes while Spark reads: what was read twice would be written twice."""
     cut = Barrier(
         checkpoint_id=4,
         region="r",
@@ -142,7 +136,7 @@ def test_a_chained_batch_reads_each_range_once(tasks: list[tuple[SplitRange, ...
 
 
 @pytest.mark.parametrize("answered", [[], [2], [2, 2], [2, 3, 1]])
-def test_rows_that_go_on_into_files_are_those_that_the_tasks_answer_for(
+def test_rows_that_continue_into_files_are_those_that_the_tasks_answer_for(
     answered: list[int],
 ) -> None:
     """Spark logs an answer that it could not deliver, and calls the task done."""
@@ -152,16 +146,7 @@ def test_rows_that_go_on_into_files_are_those_that_the_tasks_answer_for(
         require_all_rows_passed([TaskResult(records_out=rows) for rows in answered], staged)
 
 
-def test_offset_is_self_contained() -> None:
-    """Rule `restore-by-attempt`: the barrier comes back whole from Spark's offset log."""
-    barrier = Barrier(checkpoint_id=4, region="r", attempt_id=3, splits=(split(2, 3, 9, "a-b"),))
-    assert offsets.decode(offsets.encode(barrier)) == barrier
-    assert not offsets.is_initial(offsets.encode(barrier))
-    assert offsets.is_initial(offsets.encode(barrier, initial=True))
-
-
 def test_offset_of_a_later_version_is_refused() -> None:
-    """What this version cannot read it does not guess."""
     with pytest.raises(UnsupportedFormatError):
         offsets.decode({"format": offsets.FORMAT + 1})
     with pytest.raises(DamagedCheckpointError):
@@ -245,7 +230,6 @@ def test_a_job_that_cannot_be_exact_is_refused(
 
 
 def test_a_source_of_uncommitted_records_feeds_a_sink_that_promises_less() -> None:
-    """Whoever asks for a weaker guarantee at both ends gets it."""
     pipeline = Pipeline(
         StubSource(yields_only_committed=False), [], [StubSink(is_exactly_once=False)]
     )
@@ -267,7 +251,6 @@ def test_kafka_reads_uncommitted_records_into_no_exactly_once_sink() -> None:
 
 
 def test_a_jobs_settings_are_its_coordinators() -> None:
-    """Each argument, and the defaults."""
     nowhere = cast(SparkSession, None)
     given: dict[str, Any] = {
         "interval_s": 7.0,
@@ -318,7 +301,6 @@ DEAD = DeadLetters(topic="dead")
 
 
 def kafka_source(**settings: Any) -> KafkaSource:
-    """With the columns that a test gives."""
     return KafkaSource(bootstrap_servers="b:9092", topics=["in"], **settings)
 
 
@@ -329,7 +311,6 @@ def kafka_sink(topic: str = "out", **settings: Any) -> KafkaSink:
 
 
 def test_dead_letters_without_a_kafka_sink_are_refused() -> None:
-    """There would be no transaction to write them in; to skip needs none."""
     pipeline = Pipeline(kafka_source())
     Stream(pipeline).map_batches(identity, on_error=DEAD).sink(StubSink("files"))
     with pytest.raises(ConfigError, match=r"without a Kafka sink.*topics=dead sinks=files"):
@@ -351,7 +332,6 @@ def test_a_source_without_positions_is_refused_for_dead_letters() -> None:
 
 
 def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
-    """Of those that can; its start check asks for their topics, each once."""
     pipeline = Pipeline(kafka_source())
     stream = Stream(pipeline)
     stream.map_batches(identity, on_error=DEAD).map_batches(identity, on_error=DEAD)
@@ -375,7 +355,6 @@ def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
 
 @pytest.mark.parametrize("taker_first", [True, False])
 def test_dead_letters_go_to_the_topic_of_no_output(taker_first: bool) -> None:
-    """Also not to that of a sink which does not write them: its readers could not tell."""
     pipeline = Pipeline(kafka_source())
     stream = Stream(pipeline).map_batches(identity, on_error=DeadLetters(topic="loose"))
     sinks = [kafka_sink("exact"), kafka_sink("loose", guarantee="at-least-once")]
@@ -399,10 +378,9 @@ def test_a_function_declared_non_deterministic_makes_its_region_beyond_repair() 
         job.source(kafka_source()).map_batches(identity, deterministic=False, on_error="skip")
 
 
-def test_a_function_declared_non_deterministic_is_told_in_the_log_once(
+def test_a_function_declared_non_deterministic_is_reported_in_the_log_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever runs the job may not be who wrote it; of other functions nothing is said."""
     nowhere = cast(SparkSession, None)
     job = Job("j", nowhere, checkpoint_dir="/c")
     job.source(kafka_source()).map_batches(identity, name="sure").map_batches(

@@ -1,18 +1,27 @@
-"""Watermarks of splits and regions: they follow the records, and never go back."""
+"""Watermarks of splits and regions, and the PID rate limit."""
 
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from sluice.runtime.errors import ConfigError
+from sluice import KafkaSink, KafkaSource
+from sluice.runtime.coordinator.core.events import Progress, RegionFailed
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.graph.job_graph import job_plan, regions_of
+from sluice.runtime.job.job import Job
 from sluice.runtime.model.event_time import EventTime, advanced, least_watermark_ms
+from sluice.runtime.model.rate_limit import PidRateLimit, RateEstimator
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.service.metrics import CheckpointMetrics
 from sluice.runtime.spark.microbatch.event_times import (
     EventTimes,
     LargestTimestamps,
     TimedReading,
     event_time_of,
 )
+from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 
 def split(**where: Any) -> SplitRange:
@@ -28,11 +37,7 @@ def split(**where: Any) -> SplitRange:
 
 def at(partition: int, watermark_ms: int | None, idle_since_ms: int | None = None) -> SplitRange:
     return split(
-        partition=partition,
-        start=0,
-        end=1,
-        watermark_ms=watermark_ms,
-        idle_since_ms=idle_since_ms,
+        partition=partition, start=0, end=1, watermark_ms=watermark_ms, idle_since_ms=idle_since_ms
     )
 
 
@@ -46,7 +51,6 @@ def test_a_watermark_trails_the_newest_timestamp_and_never_goes_back() -> None:
 
 
 def test_a_range_without_timestamps_leaves_a_split_without_watermark() -> None:
-    """There is nothing to count from."""
     assert advanced(at(0, None), None, EventTime()) == at(0, None)
 
 
@@ -63,14 +67,12 @@ def test_the_least_live_split_is_the_progress_of_the_region() -> None:
 
 
 def test_where_all_splits_are_idle_all_of_them_count() -> None:
-    """Silence is no progress."""
     idle = [at(0, 7, idle_since_ms=0), at(1, 5, idle_since_ms=0)]
     assert least_watermark_ms(idle, EventTime(idle_timeout_ms=1), now_ms=100) == 5
 
 
 @pytest.mark.parametrize("wrong", [{"delay_ms": -1}, {"idle_timeout_ms": 0}])
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    """Before anything runs."""
     with pytest.raises(ConfigError):
         EventTime(**wrong)
 
@@ -105,8 +107,8 @@ def times(told: Any) -> EventTimes:
     return EventTimes(settings=EventTime(), reported=told)
 
 
-def test_what_the_tasks_told_is_counted_for_the_range_they_read() -> None:
-    """Twice the same says the same; what an older range told is not this batch's."""
+def test_what_the_tasks_reported_is_counted_for_the_range_they_read() -> None:
+    """Twice the same says the same; what an older range reported is not this batch's."""
     told = Told()
     mine = [at(0, None), at(1, 3)]
     reading = times(told).reader(Reader({0: 50}))
@@ -122,14 +124,11 @@ def test_what_the_tasks_told_is_counted_for_the_range_they_read() -> None:
 
 
 def test_a_reader_without_timestamps_is_refused() -> None:
-    """Partitions would never be passed."""
     with pytest.raises(ConfigError, match="no timestamps"):
         times(Told()).reader(object())  # type: ignore[arg-type]
 
 
 def test_sinks_that_do_not_ask_cost_nothing() -> None:
-    """And where several ask, the most patient one is heard."""
-
     class Asks:
         name = "files"
         uid = None
@@ -158,3 +157,118 @@ def test_sinks_that_do_not_ask_cost_nothing() -> None:
     assert event_time_of([Asks(None)]) is None
     assert event_time_of([Asks(patient), Asks(quick)]) == EventTime(delay_ms=9)
     assert event_time_of([Asks(quick)]) == quick
+
+
+LIMITED = RegionPlan(
+    name="main", source_ids=("source",), rate_limit=PidRateLimit(initial_rate=1_000.0)
+)
+
+
+def _epoch(rate: RateEstimator, *, records: int, took_s: float, at_s: float = 0.0) -> None:
+    rate.cut(records, splits=1, now_s=at_s)
+    rate.finished(at_s + took_s)
+
+
+def _limited(initial: float = 1_000.0, **settings: float) -> RateEstimator:
+    return RateEstimator(PidRateLimit(initial_rate=initial, **settings), 1.0)
+
+
+def test_the_formula_is_sparks() -> None:
+    rate = _limited(derived=0.1)
+    _epoch(rate, records=1_000, took_s=2.0)
+    assert rate.rate == pytest.approx(1_000 - 1.0 * 500 - 0.2 * 1.0 * 500)
+    _epoch(rate, records=400, took_s=0.5, at_s=2.0)
+    assert rate.rate == pytest.approx(400 + 1.0 * 400 - 0.1 * (-400 - 500) / 0.5)
+
+
+def test_there_is_no_limit_before_an_epoch_was_too_slow() -> None:
+    """Unless an initial rate is given; then what the slow one reached is the limit."""
+    rate = RateEstimator(PidRateLimit(), 1.0)
+    _epoch(rate, records=50_000, took_s=1.0)
+    assert rate.most_records is None
+    _epoch(rate, records=50_000, took_s=5.0)
+    assert rate.rate == pytest.approx(10_000)
+    assert _limited(initial=10.0).rate == 100.0
+
+
+def test_a_quiet_hour_does_not_lower_the_rate() -> None:
+    """A few records take Spark's own time, which says nothing about many of them."""
+    rate = _limited()
+    for _ in range(3_600):
+        _epoch(rate, records=3, took_s=0.3)
+    assert rate.rate == 1_000
+
+
+def test_an_epoch_that_is_given_up_is_measured_when_it_is_read_again() -> None:
+    rate = _limited()
+    rate.cut(1_000, splits=1, now_s=0.0)
+    rate.given_up()
+    rate.finished(60.0)
+    assert rate.rate == 1_000
+    _epoch(rate, records=1_000, took_s=1.0, at_s=60.0)
+    assert rate.rate == 1_000
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"proportional": -1.0}, {"min_rate": 0.0}, {"initial_rate": 0.0}, {"integral": -0.1}],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused_rate(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        PidRateLimit(**settings)
+
+
+# --- in the coordinator ---------------------------------------------------------------------------
+
+
+def test_a_barrier_is_given_again_as_it_was_cut() -> None:
+    driver = CoreDriver(FAST, regions=(LIMITED,))
+    driver.tick()
+    barrier = driver.poll(700)
+    driver.tick(5.0)
+    assert driver.poll(2_000) == barrier
+
+
+def test_a_region_that_comes_back_continues_at_its_rate() -> None:
+    driver = CoreDriver(FAST, regions=(LIMITED,))
+    driver.tick()
+    driver.poll(1_000)
+    driver.tick(3.0)
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
+    driver.tick(5.0)
+    assert driver.asked_cut(attempt_id).max_records == 1_000
+
+
+def test_status_and_metrics_show_the_rate_of_now() -> None:
+    driver = CoreDriver(FAST, regions=(LIMITED,))
+    driver.epoch(500)
+    assert driver.status().regions[0].rate_limit == 10_000
+    assert CoreDriver(FAST).status().regions[0].rate_limit is None
+    registry = CollectorRegistry()
+    metrics = CheckpointMetrics(registry)
+    for report in driver.seen(Progress):
+        metrics.on_progress(report)
+    assert registry.get_sample_value("sluice_region_rate_limit", {"region": "main"}) == 10_000
+
+
+# --- as users say it ------------------------------------------------------------------------------
+
+
+def _plan(source: KafkaSource, *, interval_s: float) -> RegionPlan:
+    job = Job("j", None, checkpoint_dir="/c", interval_s=interval_s)  # type: ignore[arg-type]
+    sink = KafkaSink(bootstrap_servers="b:1", topic="out", transactional_id_prefix="p")
+    job.source(source).sink(sink)
+    graph, regions = regions_of(job.spec.pipelines, [False])
+    settings: CheckpointSettings = job.spec.settings
+    made = job_plan("j", graph, regions, checkpoints=settings, spark_version="4", cluster_ids=["c"])
+    assert "PidRateLimit" in " ".join(made.settings.values())
+    return made.regions[0]
+
+
+def test_a_source_is_limited_in_each_region() -> None:
+    source = KafkaSource(bootstrap_servers="b:1", topics=["in"], rate_limit=PidRateLimit())
+    assert _plan(source, interval_s=1.0).rate_limit == PidRateLimit()
+    with pytest.raises(ConfigError, match="interval_s"):
+        _plan(source, interval_s=0.0)

@@ -51,7 +51,6 @@ class Runs:
 
     @property
     def waited_s(self) -> float:
-        """Since the first one began."""
         return self.clock() - self.began_s
 
     def _open(self, uri: str) -> FakeFileSystem:
@@ -83,8 +82,6 @@ def test_lease_guards_outputs_a_copy_of_a_job_of_files_that_runs_is_refused(runs
 
 
 def test_lease_guards_outputs_a_copy_has_the_files_once_the_other_job_is_gone(runs: Runs) -> None:
-    """A directory that was moved: who has not been heard of for three renewals is dead, and one
-    that lives after all ends before its next decision."""
     first = runs.claimed(CONTEXT)
     second = runs.claimed(COPY)
     assert runs.waited_s == pytest.approx(WATCH_S)
@@ -98,7 +95,7 @@ def test_lease_guards_outputs_a_copy_has_the_files_once_the_other_job_is_gone(ru
 def test_lease_guards_outputs_who_was_frozen_in_a_renewal_does_not_end_who_took_over(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has looked, stands still until another run has its files, and writes: that one writes once
+    """It has looked, hangs until another run has its files, and writes: that one writes once
     more, and the frozen one looks again before it goes by what it has written."""
     first, second = runs.claimed(CONTEXT), runs.sink()
     renewals = iter([RENEWAL_INTERVAL_S] * 3)
@@ -124,7 +121,6 @@ def test_lease_guards_outputs_who_was_frozen_in_a_renewal_does_not_end_who_took_
 def test_lease_guards_outputs_a_renewal_that_lands_late_does_not_end_who_took_over(
     runs: Runs,
 ) -> None:
-    """Its rename was answered by nobody, and happens once another run has the files."""
     first = runs.claimed(CONTEXT)
     runs.fault = Fault.LATE
     with pytest.raises(StorageError):
@@ -137,9 +133,7 @@ def test_lease_guards_outputs_a_renewal_that_lands_late_does_not_end_who_took_ov
         first.renew()
 
 
-def test_lease_guards_outputs_a_store_that_stands_still_does_not_make_a_run_look_dead(
-    runs: Runs,
-) -> None:
+def test_lease_guards_outputs_a_store_that_hangs_does_not_make_a_run_look_dead(runs: Runs) -> None:
     """It holds up the renewals of the one that lives as long as the other one's look."""
     first = runs.claimed(CONTEXT)
     stills = iter([WATCH_S])
@@ -168,7 +162,6 @@ def test_lease_guards_outputs_a_run_that_ends_gives_its_files_back(runs: Runs) -
     """The next one may have its directory somewhere else. Whose they were stays on record."""
     runs.claimed(CONTEXT).close()
     left = LeaseRecord.decode(runs.disk.files[f"{ROOT}/.sluice-lease"].decode())
-    assert left is not None
     assert (left.is_ended, left.session, left.checkpoint_uri) == (
         True,
         "first",
@@ -179,7 +172,6 @@ def test_lease_guards_outputs_a_run_that_ends_gives_its_files_back(runs: Runs) -
 
 
 def test_lease_guards_outputs_other_jobs_write_into_the_same_directory(runs: Runs) -> None:
-    """Each stages for itself, and so does each sink of a job."""
     sinks = [
         runs.claimed(CONTEXT),
         runs.claimed(replace(COPY, job_uid="other")),
@@ -199,7 +191,6 @@ def test_before_its_claim_a_sink_has_nothing_to_renew(runs: Runs) -> None:
 def test_a_store_that_fails_at_the_end_leaves_the_record_to_be_watched(
     runs: Runs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A job that ends does not fail by that."""
     first = runs.claimed(CONTEXT)
     runs.fault = Fault.REFUSED
     with caplog.at_level(logging.INFO):
@@ -211,7 +202,6 @@ def test_a_store_that_fails_at_the_end_leaves_the_record_to_be_watched(
 
 
 def test_a_record_that_cannot_be_read_has_no_owner(runs: Runs) -> None:
-    """Somebody else's file of that name locks nobody out."""
     runs.disk.write(f"{ROOT}/.sluice-lease", b"\xff\x00{")
     runs.claimed(CONTEXT).renew()
     assert runs.waited_s == 0

@@ -1,14 +1,15 @@
 """Rule `lease-guards-outputs`: one job at a time uses a transactional id prefix."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import cast
 
 import pytest
 
 from sluice.connectors.kafka.sink.committer.transaction_lease import lease_group
-from sluice.runtime.contracts import SinkContext
+from sluice.runtime.contracts import SinkContext, SinkCoordinator
 from sluice.runtime.errors import FencedError
 from sluice.runtime.ownership.lease import (
     RENEWAL_INTERVAL_S,
@@ -17,6 +18,8 @@ from sluice.runtime.ownership.lease import (
     LeasedOutput,
     LeaseRecord,
 )
+from sluice.runtime.ownership.lease_watch import _RETRY_FOR_S, LeaseWatch
+from tests.kit.threads.switched_threads import Process, Switched
 
 WATCH_S = RENEWAL_INTERVAL_S * WATCHED_INTERVALS
 
@@ -51,7 +54,7 @@ class FakeStore:
 
 @dataclass
 class SlowStore(FakeStore):
-    """A write that was on its way lands behind the next one."""
+    """A write that was on its way lands after the next one."""
 
     on_its_way: LeaseRecord | None = None
 
@@ -72,18 +75,13 @@ def _claim(
     slept: Callable[[], float] = lambda: 0.0,
 ) -> Lease:
     context = SinkContext(
-        job_uid=uid,
-        job_name="job",
-        operator_id="op",
-        checkpoint_uri=uri,
-        leader_session_id=session,
+        job_uid=uid, job_name="job", operator_id="op", checkpoint_uri=uri, leader_session_id=session
     )
     owned = LeasedOutput(kind="transactional id prefix", name="orders", remedy="Take another one.")
     return Lease(store, context, owned, clock=lambda: store.now_s, sleep=store.sleep, slept=slept)
 
 
 def test_lease_guards_outputs_a_free_prefix_is_taken_at_once() -> None:
-    """Rule `lease-guards-outputs`: nobody has it, nobody is watched."""
     store = FakeStore()
     _claim(store, session="s1").acquire()
 
@@ -94,7 +92,7 @@ def test_lease_guards_outputs_a_free_prefix_is_taken_at_once() -> None:
 
 def test_lease_guards_outputs_the_same_job_and_directory_takes_over_at_once() -> None:
     """Rule `lease-guards-outputs`: a restart; the seal stops the older coordinator, the record
-    tells it why."""
+    reports it why."""
     store = FakeStore()
     older = _claim(store, session="s1")
     older.acquire()
@@ -108,8 +106,7 @@ def test_lease_guards_outputs_the_same_job_and_directory_takes_over_at_once() ->
 def test_lease_guards_outputs_a_take_over_names_the_run_that_may_still_live(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Once for all sinks of a prefix: somebody may have started the job twice. A run that has ended
-    gave its record back."""
+    """A run that has ended gave its record back."""
     store = FakeStore()
     older = _claim(store, session="s1")
     older.acquire()
@@ -276,17 +273,6 @@ def test_lease_guards_outputs_of_two_that_start_at_once_one_is_refused() -> None
         _claim(Racing(), session="s1").acquire()
 
 
-def test_renewals_change_the_record_every_time() -> None:
-    """What a watcher sees is a number, not a clock."""
-    store = FakeStore()
-    claim = _claim(store, session="s1")
-    claim.acquire()
-    for _ in range(3):
-        claim.renew()
-
-    assert [record.renewals for record in store.written] == [1, 2, 3, 4]
-
-
 @dataclass
 class SlowAnswers(FakeStore):
     """Each call takes its time; when the writes landed."""
@@ -322,10 +308,10 @@ class PausingStore(FakeStore):
 
 
 @pytest.mark.parametrize("asleep", [False, True])
-def test_lease_guards_outputs_who_renews_behind_a_pause_looks_whether_it_was_taken_for_dead(
+def test_lease_guards_outputs_who_renews_after_a_pause_looks_whether_it_was_taken_for_dead(
     asleep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However short the renewal is: the pause began before it, or the host's clock stood still in
+    """However short the renewal is: the pause began before it, or the host's clock hung in
     it. Another run has watched meanwhile, and takes the name between the look and the write."""
     store = PausingStore()
     older = _claim(store, session="s1", slept=lambda: store.slept_s)
@@ -403,7 +389,6 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_it_writes_over_the_
 def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_given_back_meanwhile() -> (
     None
 ):
-    """Between its two looks, by a run that has swept."""
     store = PausingStore()
     older, newer = _claim(store, session="s1"), _claim(store, session="s2")
     older.acquire()
@@ -419,7 +404,7 @@ def test_lease_guards_outputs_who_was_taken_over_ends_though_the_record_was_give
         older.renew()
 
 
-def test_lease_guards_outputs_who_finds_no_record_behind_a_pause_ends() -> None:
+def test_lease_guards_outputs_who_finds_no_record_after_a_pause_ends() -> None:
     """Another run had it, and gave it back: what this one has open was swept."""
     store = FakeStore()
     older, newer = _claim(store, session="s1"), _claim(store, uri="file:/copy", session="s2")
@@ -434,7 +419,6 @@ def test_lease_guards_outputs_who_finds_no_record_behind_a_pause_ends() -> None:
 
 
 def test_lease_guards_outputs_a_record_that_somebody_deletes_is_written_again() -> None:
-    """Nobody has watched for long enough: it was a person, or a group that was taken for unused."""
     store = FakeStore()
     claim = _claim(store, session="s1")
     claim.acquire()
@@ -444,7 +428,6 @@ def test_lease_guards_outputs_a_record_that_somebody_deletes_is_written_again() 
 
 
 def test_lease_guards_outputs_who_renews_in_time_looks_once() -> None:
-    """A decision may wait for it."""
     store = FakeStore()
     claim = _claim(store, session="s1")
     claim.acquire()
@@ -457,7 +440,6 @@ def test_lease_guards_outputs_who_renews_in_time_looks_once() -> None:
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"v":3}', "not json", '{"v":1,"uid":1}'])
 def test_a_foreign_record_is_no_owner(text: str) -> None:
-    """A group of that name with other metadata does not lock anybody out."""
     assert LeaseRecord.decode(text) is None
 
 
@@ -472,3 +454,105 @@ def test_a_record_fits_kafkas_offset_metadata() -> None:
     assert store.record is not None
     assert len(store.record.encode()) < 4096
     assert lease_group("orders") == "sluice-lease.orders"
+
+
+_FENCED = FencedError("another job uses this prefix", {}, "Stop one of them.")
+_INTERVAL_S = 5.0
+_PAUSE_S = 600.0
+
+
+class Job:
+    """A process with one record.
+
+    Args:
+        look: what a renewal does.
+
+    Attributes:
+        looks: renewals that have ended.
+    """
+
+    def __init__(self, look: Callable[["Job"], None]) -> None:
+        self.switched = Switched(lambda _: 0)
+        self.process = Process("job")
+        self.looks = 0
+        self._look = look
+
+    def renew(self) -> None:
+        """See `SinkCoordinator.renew`."""
+        try:
+            self._look(self)
+        finally:
+            self.looks += 1
+
+    def pause_in(self, after_s: float) -> None:
+        """Its host sleeps then, for long."""
+
+        def pause() -> None:
+            self.switched.sleep(after_s)
+            self.process.stopped_until_s = self.switched.now_s + _PAUSE_S
+
+        self.switched.spawn(pause, process=Process("host"), name="sleep")
+
+    def live(self, main: Callable[[LeaseWatch], None]) -> None:
+        with self.switched.in_modules("sluice.runtime.ownership.lease_watch"):
+            sinks = cast(Mapping[str, SinkCoordinator], {"sink": self})
+            clock = self.switched.clock
+
+            def run() -> None:
+                owners = LeaseWatch(sinks, interval_s=_INTERVAL_S, age_clock=clock)
+                owners.start()
+                main(owners)
+                owners.stop(timeout_s=0.0)
+
+            thread = self.switched.spawn(run, process=self.process, name="main")
+            try:
+                assert self.switched.run(lambda: not thread.is_alive(), most_turns=10_000)
+            finally:
+                self.switched.end()
+
+
+def test_lease_guards_outputs_a_decision_waits_from_the_beginning_after_a_pause() -> None:
+    """Its patience had nearly run out when the host slept, and another job has the record since:
+    the look that finds it was paused, too."""
+
+    def look(job: Job) -> None:
+        job.switched.sleep(_RETRY_FOR_S - 0.5)  # that is over while the host sleeps
+        job.switched.sleep(6.0)
+        raise _FENCED
+
+    def main(owners: LeaseWatch) -> None:
+        job.pause_in(_RETRY_FOR_S - 1.0)
+        with pytest.raises(FencedError):
+            owners.require()
+
+    job = Job(look)
+    job.live(main)
+    assert job.looks == 1
+
+
+def test_lease_guards_outputs_a_decision_waits_so_long_and_no_longer_for_a_look_that_hangs() -> (
+    None
+):
+    took_s = list[float]()
+
+    def main(owners: LeaseWatch) -> None:
+        began_s = job.switched.now_s
+        owners.require()
+        took_s.append(job.switched.now_s - began_s)
+
+    job = Job(lambda job: job.switched.sleep(_PAUSE_S))
+    job.live(main)
+    assert took_s == [pytest.approx(_RETRY_FOR_S, abs=0.5)]
+
+
+@pytest.mark.parametrize(("timeout_s", "looks"), [(60.0, 1), (1.0, 0)])
+def test_the_end_of_a_watch_waits_for_a_look_under_way(timeout_s: float, looks: int) -> None:
+    """Its client is closed after that. But not for ever, for it may hang."""
+
+    def main(owners: LeaseWatch) -> None:
+        job.switched.sleep(_INTERVAL_S + 0.5)
+        owners.stop(timeout_s=timeout_s)
+        assert job.looks == looks
+
+    job = Job(lambda job: job.switched.sleep(3.0))
+    job.live(main)

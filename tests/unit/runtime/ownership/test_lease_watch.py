@@ -12,8 +12,8 @@ import pytest
 
 from sluice.runtime.contracts import Clock, PublishOutcome, SinkCoordinator, SweepReport, SweepView
 from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Publish, Published
-from sluice.runtime.coordinator.shell.serial_calls import SerialSink
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from sluice.runtime.ownership.lease_watch import _RETRY_FOR_S, LeaseWatch
@@ -26,7 +26,7 @@ INTERVAL_S = 600.0
 
 
 class Sink:
-    """Counts its renewals; the next one may find what it is told to find."""
+    """Counts its renewals; the next one may find what it is reported to find."""
 
     def __init__(self) -> None:
         self.renewals = 0
@@ -50,7 +50,6 @@ class Time:
 
 @contextlib.contextmanager
 def watch(sink: Sink, time: Clock, *others: Sink) -> Iterator[LeaseWatch]:
-    """Of sinks that are renewed where somebody asks, and else too seldom for any test."""
     named = {f"sink{number}": each for number, each in enumerate([sink, *others])}
     sinks = cast(Mapping[str, SinkCoordinator], named)
     owners = LeaseWatch(sinks, interval_s=INTERVAL_S, age_clock=time)
@@ -62,7 +61,6 @@ def watch(sink: Sink, time: Clock, *others: Sink) -> Iterator[LeaseWatch]:
 
 
 def test_lease_guards_outputs_a_record_that_was_not_looked_at_lately_is_looked_at_first() -> None:
-    """A process that was paused does not know what has become of its prefix."""
     sink, time = Sink(), Time()
     with watch(sink, time) as owners:
         owners.require()
@@ -105,8 +103,7 @@ def renewing(sinks: object, *, interval_s: float) -> LeaseWatch:
     return owners
 
 
-def test_lease_guards_outputs_renewals_go_on_whatever_one_of_them_meets() -> None:
-    """Nor does one sink's trouble keep the others from theirs."""
+def test_lease_guards_outputs_renewals_continue_whatever_one_of_them_meets() -> None:
     broken, away, sink = Sink(), Sink(), Sink()
     broken.finds = cast(StreamError, ValueError("a client's own bug"))
     away.finds = UnreachableError("no broker answers", {}, "Start one.")
@@ -118,7 +115,7 @@ def test_lease_guards_outputs_renewals_go_on_whatever_one_of_them_meets() -> Non
         owners.stop(timeout_s=PATIENCE_S)
 
 
-def test_lease_guards_outputs_who_is_told_later_is_told_of_what_was_found_before() -> None:
+def test_lease_guards_outputs_who_is_reported_later_is_reported_what_was_found_before() -> None:
     """A start found out, in its repair: its run ends before its first decision."""
     sink, told = Sink(), list[FencedError]()
     sink.finds = FENCED
@@ -132,7 +129,7 @@ def test_lease_guards_outputs_who_is_told_later_is_told_of_what_was_found_before
     assert sink.renewals == 1
 
 
-def test_lease_guards_outputs_a_running_job_is_told_at_once() -> None:
+def test_lease_guards_outputs_a_running_job_is_reported_at_once() -> None:
     sink, told = Sink(), list[FencedError]()
     owners = renewing({"sink": sink}, interval_s=0.002)
     owners.report_loss(told.append)
@@ -219,8 +216,7 @@ def test_lease_guards_outputs_all_records_are_known_at_the_moment_of_a_decision(
 
 
 def test_lease_guards_outputs_a_renewal_that_is_not_answered_holds_up_no_other_record() -> None:
-    """Three renewals missed, and another job takes this one for dead. Nor may `tell` wait for it:
-    a run begins with that."""
+    """Three renewals missed, and another job takes this one for dead."""
     away, sink = HangingSink(), Sink()
     owners = renewing({"away": away, "sink": sink}, interval_s=0.002)
     try:
@@ -241,14 +237,13 @@ def test_lease_guards_outputs_a_renewal_that_is_not_answered_holds_up_no_other_r
 def test_lease_guards_outputs_a_renewal_that_hangs_holds_up_neither_a_decision_nor_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """On a mount that is away it may hang for ever; and what is not answered fences nobody."""
     away = HangingSink()
     serial = SerialSink(cast(SinkCoordinator, away))
     owners = renewing({"away": serial}, interval_s=0.002)
     try:
         assert away.is_waiting.wait(PATIENCE_S)
         with (
-            patch("sluice.runtime.coordinator.shell.serial_calls._CLOSE_S", 0.01),
+            patch("sluice.runtime.coordinator.committing.sink_committer._CLOSE_S", 0.01),
             patch("sluice.runtime.ownership.lease_watch._RETRY_FOR_S", 0.01),
         ):
             ends = [threading.Thread(target=each) for each in (owners.require, serial.close)]
@@ -263,7 +258,7 @@ def test_lease_guards_outputs_a_renewal_that_hangs_holds_up_neither_a_decision_n
 
 
 def test_lease_guards_outputs_a_decision_whose_own_look_hangs_goes_by_what_is_known() -> None:
-    """Behind a pause it may be the first to look; the next one looks when that is over."""
+    """After a pause it may be the first to look; the next one looks when that is over."""
     away, time = HangingSink(), Time()
     with watch(away, time) as owners:
         try:
@@ -301,7 +296,7 @@ def test_lease_guards_outputs_of_several_records_the_one_that_hangs_is_named(
 def test_lease_guards_outputs_a_host_that_stalls_all_the_time_holds_up_no_decision_for_ever(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Behind each pause it waits from the beginning, for the looks were paused, too."""
+    """After each pause it waits from the beginning, for the looks were paused, too."""
     away, stalls = HangingSink(), Time()
 
     def stalling() -> float:
@@ -320,7 +315,7 @@ def test_lease_guards_outputs_a_host_that_stalls_all_the_time_holds_up_no_decisi
 
 
 def test_lease_guards_outputs_a_look_that_began_before_a_run_is_not_its_first() -> None:
-    """It was under way when the start was over: another start may have written behind it."""
+    """It was under way when the start was over: another start may have written after it."""
     sink, time = Sink(), Time()
     at_renewal, go_on = threading.Event(), threading.Event()
 
@@ -356,10 +351,9 @@ def test_lease_guards_outputs_a_run_that_has_ended_decides_nothing_that_nobody_h
     assert sink.renewals == 1
 
 
-def test_lease_guards_outputs_who_waits_for_a_look_is_told_of_the_end(
+def test_lease_guards_outputs_who_waits_for_a_look_is_reported_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """At once, and not by a warning of a renewal that hangs."""
     away, time = HangingSink(), Time()
     with watch(away, time) as owners:
         try:
@@ -373,10 +367,9 @@ def test_lease_guards_outputs_who_waits_for_a_look_is_told_of_the_end(
     assert "hangs" not in caplog.text
 
 
-def test_lease_guards_outputs_who_waits_is_told_at_once_of_a_fence_that_a_look_under_way_finds() -> (
+def test_lease_guards_outputs_who_waits_is_reported_at_once_of_a_fence_that_a_look_under_way_finds() -> (
     None
 ):
-    """Behind a pause the record's own thread is often the first to look."""
     sink, time = Sink(), Time()
     at_renewal, go_on = threading.Event(), threading.Event()
 
@@ -437,7 +430,6 @@ def test_lease_guards_outputs_a_sweep_that_waits_holds_up_no_renewal() -> None:
 
 
 def fenced() -> None:
-    """What a coordinator finds that was replaced."""
     raise FENCED
 
 
@@ -465,7 +457,7 @@ def test_lease_guards_outputs_nothing_is_decided_under_a_prefix_that_another_job
     assert aborted == Published(checkpoint_id=1, outcome=PublishOutcome.OURS)
 
 
-def test_lease_guards_outputs_who_found_it_first_has_told_it() -> None:
+def test_lease_guards_outputs_who_found_it_first_has_reported_it() -> None:
     """Two sinks' looks, at the same moment, find that the prefix is another's."""
     first, second, told = Sink(), Sink(), list[FencedError]()
     at_renewal, go_on = threading.Event(), threading.Event()

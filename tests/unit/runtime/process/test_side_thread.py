@@ -1,9 +1,11 @@
-"""What is done beside something else ends with it, and tells what has ended it before."""
+"""Side threads, and errors of failed tasks."""
 
+import pickle
 import threading
 
 import pytest
 
+from sluice.runtime.process.failed_tasks import in_short, task_failed
 from sluice.runtime.process.side_thread import SideThread
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -24,11 +26,10 @@ class Counting(SideThread):
         return self._thread.is_alive()
 
     def fail(self, error: Exception) -> None:
-        """As a callback does that is told of a failure while the work goes on."""
+        """As a callback does that is reported a failure while the work continues."""
         self._error = error
 
     def counted(self) -> int:
-        """So far."""
         self._require_sound()
         return self.count
 
@@ -47,19 +48,14 @@ def test_it_works_as_long_as_it_is_entered() -> None:
     counting.close()
 
 
-def test_one_that_was_never_entered_can_be_closed() -> None:
-    """As what an exit stack had not come to."""
-    Counting().close()
-
-
-def test_what_has_ended_it_is_told_whoever_asks() -> None:
+def test_what_has_ended_it_is_reported_whoever_asks() -> None:
     with Counting(error=ValueError("no use")) as counting:
         wait_for(lambda: not counting.is_running, poll_s=0.001)
         with pytest.raises(ValueError, match="no use"):
             counting.counted()
 
 
-def test_what_has_failed_first_is_what_is_told() -> None:
+def test_what_has_failed_first_is_what_is_reported() -> None:
     """A client that has reported its failure refuses everything afterwards."""
     counting = Counting(error=ValueError("refused now"))
     counting.fail(ValueError("failed before"))
@@ -69,9 +65,40 @@ def test_what_has_failed_first_is_what_is_told() -> None:
             counting.counted()
 
 
-def test_an_end_waits_no_longer_than_it_is_told() -> None:
+def test_an_end_waits_no_longer_than_it_is_reported() -> None:
     with Counting(stop_s=0.0) as counting:
         counting.go_on.clear()
     assert counting.is_running
     counting.go_on.set()
     wait_for(lambda: not counting.is_running, poll_s=0.001)
+
+
+def _raised(error: Exception, cause: Exception | None = None) -> Exception:
+    try:
+        raise error from cause
+    except (ValueError, KeyError) as err:
+        return err
+
+
+def test_what_spark_says_of_its_query_is_left_out() -> None:
+    error = RuntimeError("no worker\n=== Streaming Query ===\nIdentifier: x\nState: ACTIVE")
+    failed = task_failed("the query failed", error, region="main", attempt_id=3)
+    assert failed.args[1]["error"] == "RuntimeError: no worker"
+    assert "Identifier" not in str(failed)
+
+
+def test_failed_work_in_short_is_where_and_what_was_raised() -> None:
+    error = _raised(ValueError("no"))
+    failed = task_failed("the task failed", error, region="main", attempt_id=3)
+    short = "StreamError: the task failed [region=main attempt_id=3 error=ValueError: no]"
+    assert in_short(failed) == short
+
+
+def test_failed_work_crosses_processes_without_the_error_itself() -> None:
+    class Local(ValueError):
+        pass
+
+    failed = task_failed("the task failed", Local("no"), region="main", attempt_id=3)
+    again = pickle.loads(pickle.dumps(failed))
+    assert str(again) == str(failed)
+    assert again.__cause__ is None

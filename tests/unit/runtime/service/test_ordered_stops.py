@@ -1,13 +1,18 @@
-"""Several things are closed in order: one that fails leaves none of the others open."""
+"""Stops in order, and calls that the service does not answer."""
 
 import socket
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import urllib3
 import uvicorn
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import NameResolutionError, ProtocolError, SSLError
 
-from sluice.runtime.contracts import AttemptState, RegionAttempt
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -17,11 +22,20 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop
 from sluice.runtime.coordinator.shell.run_threads import Housekeeper, RunThreads
-from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
-from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    MissingRequirementError,
+    StreamError,
+    UnreachableError,
+    UnsupportedFormatError,
+    WaitedTooLongError,
+)
 from sluice.runtime.service import http_thread
-from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.unanswered_calls import no_connection
+from tests.kit.coordinator.coordinated_service import started_service
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.region_queries import ThreadQuery
 from tests.kit.drop_in_simulation import World
@@ -82,7 +96,6 @@ def _of_sluice() -> set[threading.Thread]:
 def test_a_coordinator_that_cannot_stop_one_part_stops_all_others(
     owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What failed is raised; threads and connections are released all the same."""
     before = _of_sluice()
     coordinator, sink, source = _job()
     assert _of_sluice() > before
@@ -97,7 +110,7 @@ def test_a_coordinator_that_cannot_stop_one_part_stops_all_others(
         coordinator.stop()
     assert (sink.closes, source.closes) == (1, 1)
     wait_for(lambda: _of_sluice() <= before, what="the end of all threads")
-    coordinator.stop()  # repeatable, also behind a failure
+    coordinator.stop()  # repeatable, also after a failure
     assert (sink.closes, source.closes) == (1, 1)
 
 
@@ -106,10 +119,7 @@ def _require_free(port: int) -> None:
         again.bind(("127.0.0.1", port))
 
 
-def test_a_service_that_does_not_start_leaves_no_port_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nobody has it, so nobody would stop it."""
+def test_a_service_that_does_not_start_leaves_no_port_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: None)
     service = CoordinatorService()
     port = int(service.address.rpartition(":")[2])
@@ -119,7 +129,6 @@ def test_a_service_that_does_not_start_leaves_no_port_open(
 
 
 def test_a_service_that_is_slow_to_start_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread, too."""
     ended = threading.Event()
 
     def run(self: uvicorn.Server, sockets: object) -> None:
@@ -159,7 +168,7 @@ def test_a_drop_in_query_whose_service_does_not_start_keeps_nothing(
 
 
 class _Attempt(ThreadQuery):
-    """One that cannot be told of its stop."""
+    """One that cannot be reported its stop."""
 
     def __init__(self) -> None:
         self.stops = 0
@@ -178,15 +187,108 @@ class _Attempt(ThreadQuery):
         return None
 
 
-def test_a_life_that_cannot_be_told_of_its_stop_is_stopped(
-    caplog: pytest.LogCaptureFixture,
+_TOKEN = "s3cret-token"
+_HTML = b"<html><body><h1>Sign in</h1></body></html>"
+
+
+def _at(address: str, *, token: str = _TOKEN) -> CoordinatorAddress:
+    return CoordinatorAddress(address=address, token=token, leader_session_id="s", job_uid="u")
+
+
+@contextmanager
+def _answering(status: int, body: bytes, headers: Mapping[str, str]) -> Iterator[str]:
+    """A server that is no coordinator's; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its own name
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _status(address: CoordinatorAddress) -> StreamError:
+    with CoordinatorClient(address, deadline_s=0.1) as client, pytest.raises(StreamError) as raised:
+        client.status()
+    assert _TOKEN not in str(raised.value)
+    return raised.value
+
+
+def test_a_request_that_is_taken_and_not_answered_is_a_wait() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = _at(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with (
+            CoordinatorClient(address, deadline_s=0.0) as client,
+            pytest.raises(WaitedTooLongError, match=r"does not answer it.*waited_s=0\.05"),
+        ):
+            client.query("key", "call", {}, timeout_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (NameResolutionError("h", HTTPConnection("h"), socket.gaierror()), "host .* is unknown"),
+        (SSLError("wrong version number"), "does not speak TLS"),
+        (ProtocolError("reset"), "connection to the coordinator broke"),
+    ],
+)
+def test_other_ways_to_get_no_answer_are_reported_apart(
+    error: urllib3.exceptions.HTTPError, says: str
 ) -> None:
-    """Else it would write on beside its successor."""
-    attempt = _Attempt()
-    region = HostedRegion("main", lambda _: attempt)
-    restored = RegionRecord(region="main", attempt_id=1)
-    region.start(RegionAttempt(attempt_id=1, restored=restored, after=0), timeout_s=1.0)
-    assert region.stop(1, timeout_s=PATIENCE_S)
-    assert attempt.stops == 1
-    assert region.status(timeout_s=1.0).state is AttemptState.STOPPED
-    assert "its JVM is gone" in caplog.text
+    found = no_connection(error, address="http://h:1", path="/p", timeout_s=1.0)
+    with pytest.raises(UnreachableError, match=says):
+        raise found
+
+
+@pytest.mark.parametrize("address", ["", "driver:99", "http://[::1", "ftp://h:1", "http://h:port"])
+def test_what_is_no_address_is_refused_at_once(address: str) -> None:
+    error = _status(_at(address))
+    assert isinstance(error, ConfigError)
+    assert "http://host:port" in str(error)
+
+
+@pytest.mark.parametrize("token", [f"{_TOKEN}\nX: y", f"{_TOKEN}\u20ac"])
+def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: str) -> None:
+    with started_service() as service:
+        error = _status(_at(service.address, token=token))
+    assert isinstance(error, ConfigError)
+    assert error.__cause__ is None
+    assert error.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        (200, UnsupportedFormatError, "not come from a coordinator"),
+        (302, UnsupportedFormatError, "location=http://login/"),
+        (404, UnsupportedFormatError, "not come from a coordinator"),
+        (401, AuthenticationError, "a proxy or another service requires credentials"),
+        (407, AuthenticationError, "a proxy or another service requires credentials"),
+        (502, UnreachableError, "a proxy answers instead of the coordinator"),
+    ],
+)
+def test_the_page_of_a_proxy_is_reported_as_that(
+    status: int, kind: type[StreamError], says: str
+) -> None:
+    headers = {"Content-Type": "text/html", "Location": "http://login/"}
+    with _answering(status, _HTML, headers) as address:
+        error = _status(_at(address))
+    assert isinstance(error, kind)
+    assert says in str(error)
+    assert f"status={status} content_type=text/html server=BaseHTTP" in str(error)
+    assert "Sign in" not in str(error)

@@ -25,7 +25,6 @@ from sluice.connectors.kafka.client.credentials import (
     without_credentials,
 )
 from sluice.connectors.kafka.tools.connection_options import read_options
-from sluice.runtime.embedded.certificates import Certificate
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.service.drop_in_client import DropInClient, DropInMessage, QueryRun
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
@@ -97,7 +96,6 @@ def _objects() -> Iterator[object]:
         token_url=f"https://u:{CANARY}@issuer/t", client_id="me", client_secret=CANARY
     )
     yield OAuthToken(value=CANARY, expires_at_s=1.0, extensions={"a": CANARY})
-    yield Certificate(keystore=Path("k"), password=CANARY, ca_file=Path("c"))
     yield _ADDRESS
     yield CoordinatorClient(_ADDRESS)
     yield DropInClient(address=_ADDRESS)
@@ -134,7 +132,7 @@ def test_what_clients_are_configured_with_hides_its_secrets_from_a_repr(role: Ro
     """Libraries log their whole configuration at DEBUG."""
     assert CANARY not in repr(_connection().librdkafka(role))
     assert CANARY not in repr(_connection().wire())
-    assert _connection().librdkafka(role)["ssl.key.password"] == CANARY, "and they are told it"
+    assert _connection().librdkafka(role)["ssl.key.password"] == CANARY, "and they are reported it"
 
 
 # --- whatever class comes next --------------------------------------------------------------------
@@ -152,7 +150,6 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def test_a_field_named_as_a_secret_is_in_no_repr() -> None:
-    """Of any dataclass that there is."""
     shown = {
         f"{module.__name__}.{name}.{field.name}"
         for module in _modules()
@@ -181,7 +178,7 @@ _NAMES = st.sampled_from(
 def test_no_error_of_an_option_holds_its_secret(
     name: str, value: str, base: Mapping[str, str]
 ) -> None:
-    """Misspelt, incomplete or of another form: its name is told, never its value."""
+    """Misspelt, incomplete or of another form: its name is reported, never its value."""
     options = {**base, name: value}
     for make in (
         lambda: KafkaConnection(bootstrap_servers="b:1", options=options),
@@ -199,7 +196,6 @@ def test_no_error_of_an_option_holds_its_secret(
 
 
 def test_a_line_that_is_no_option_is_not_shown(tmp_path: Path) -> None:
-    """It may be one of a key that somebody has pasted into the file."""
     file = tmp_path / "client.properties"
     file.write_text(f"kafka.security.protocol=SSL\n{CANARY}\n")
     with pytest.raises(ConfigError, match="option=2") as raised:
@@ -210,7 +206,6 @@ def test_a_line_that_is_no_option_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_no_log_line_of_a_request_holds_its_token(caplog: pytest.LogCaptureFixture) -> None:
-    """Also with all libraries at DEBUG."""
     with caplog.at_level(logging.DEBUG), started_service() as service:
         address = service.coordinator_address
         with CoordinatorClient(address) as client:

@@ -1,18 +1,41 @@
-"""Who may ask the coordinator's service, and what nobody is shown."""
+"""The service's address, access, wire format and values."""
 
 import contextlib
 import dataclasses
 import logging
 import socket
+import subprocess
+import sys
+import threading
 
 import pytest
 import urllib3
 
-from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, StreamError
-from sluice.runtime.service import service_json as wire
+from sluice.runtime import errors
+from sluice.runtime.contracts import RegionAttempt
+from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    MissingRequirementError,
+    StreamError,
+    UnreachableError,
+)
+from sluice.runtime.model.checkpoint_record import (
+    FileReference,
+    RegionRecord,
+    RegionStatus,
+    StateSnapshot,
+)
+from sluice.runtime.model.json_values import from_json, to_json
+from sluice.runtime.model.splits import Barrier
+from sluice.runtime.service.error_json import error_from_json, error_to_json
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
-from tests.kit.waiting import PATIENCE_S
+from tests.kit.coordinator.coordinated_service import BATCH
+from tests.kit.coordinator.core_driver import committable, split
+from tests.kit.waiting import PATIENCE_S, join
 
 
 @pytest.mark.parametrize(
@@ -26,15 +49,13 @@ from tests.kit.waiting import PATIENCE_S
 def test_only_who_belongs_to_this_run_is_answered(
     service: CoordinatorService, wrong: dict[str, str], error: type[StreamError]
 ) -> None:
-    """Each message names job and leader session, and carries the token."""
     address = dataclasses.replace(service.coordinator_address, **wrong)
     with CoordinatorClient(address) as client, pytest.raises(error):
         client.poll_barrier("main", 0, wait_s=0.0)
 
 
-@pytest.mark.parametrize("path", ["/v1/status", "/metrics", "/v1/batches/decided"])
+@pytest.mark.parametrize("path", ["/v1/status", "/metrics"])
 def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: str) -> None:
-    """Not even numbers."""
     response = urllib3.request("GET", f"{service.address}{path}")
     assert response.status == 401
 
@@ -46,7 +67,6 @@ def connected(service: CoordinatorService) -> socket.socket:
 
 
 def test_who_has_no_token_is_answered_before_the_body(service: CoordinatorService) -> None:
-    """It is never taken in."""
     head = f"POST /v1/epochs HTTP/1.1\r\nHost: h\r\nContent-Length: {1 << 40}\r\n\r\n{{"
     with connected(service) as connection:
         connection.sendall(head.encode())
@@ -59,8 +79,6 @@ def test_who_has_no_token_is_answered_before_the_body(service: CoordinatorServic
     ids=["target", "value", "names"],
 )
 def test_a_head_without_end_is_hung_up_on(service: CoordinatorService, start: bytes) -> None:
-    """Else anybody could fill the driver's memory, token or not. Who still sends may find the
-    connection reset in place of an answer; who is kept waiting runs into the time-out."""
     more = b"a: b\r\n" * 20_000 if start.endswith(b"1.1\r\n") else b"a" * 120_000
     with connected(service) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(start + more)
@@ -68,22 +86,9 @@ def test_a_head_without_end_is_hung_up_on(service: CoordinatorService, start: by
         assert connection.recv(1 << 16) == b""
 
 
-def test_a_long_body_behind_a_short_head_is_taken(service: CoordinatorService) -> None:
-    """Epochs of many splits are long."""
-    response = urllib3.request(
-        "POST",
-        f"{service.address}/v1/barrier",
-        json={"job_uid": "u" * 1_000_000},
-        headers={"Authorization": f"Bearer {service.coordinator_address.token}"},
-        timeout=PATIENCE_S,
-    )
-    assert response.status == 422
-
-
 def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
     service: CoordinatorService,
 ) -> None:
-    """Where a request's address is made of both, the header could make another path of it."""
     token = service.command_address.token
     head = f"POST /v1/barrier HTTP/1.1\r\nHost: y/v1/status?\r\nAuthorization: Bearer {token}\r\n"
     with connected(service) as connection:
@@ -92,7 +97,6 @@ def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
 
 
 def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> None:
-    """It may end up in a log otherwise."""
     address = service.coordinator_address
     assert address.token not in repr(address)
     with (
@@ -103,13 +107,11 @@ def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> No
     assert address.token not in str(caught.value)
 
 
-def test_the_service_listens_on_loopback_unless_told(service: CoordinatorService) -> None:
-    """Nobody else on the network reaches it by accident."""
+def test_the_service_listens_on_loopback_unless_reported(service: CoordinatorService) -> None:
     assert service.address.startswith("http://127.0.0.1:")
 
 
 def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorService) -> None:
-    """Fields are named, values are not."""
     token = service.coordinator_address.token
     response = urllib3.request(
         "POST",
@@ -118,14 +120,13 @@ def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorSer
         headers={"Authorization": f"Bearer {token}"},
     )
     assert response.status == 422
-    error = wire.error_from_json(response.json()["error"])
+    error = error_from_json(response.json()["error"])
     assert isinstance(error, ConfigError)
-    assert "body.secret" in str(error)
+    assert "BarrierMessage.secret" in str(error)
     assert "value" not in str(error.args[1])
 
 
 def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
-    """What a service that listens there warns of."""
     caplog.clear()
     watched = caplog.at_level(logging.WARNING, "sluice.runtime.service.http_thread")
     with watched, CoordinatorService(host=host):
@@ -135,15 +136,124 @@ def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
 def test_a_service_that_others_reach_says_that_nothing_is_encrypted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Without TLS a token may be read on its way; never the token itself."""
     (warning,) = warned_of(caplog, "0.0.0.0")
     assert warning.startswith("service listens beyond this machine, without TLS: address=http://")
     assert "docs/guide/security.md" in warning
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
-def test_a_service_on_loopback_warns_of_nothing(
-    caplog: pytest.LogCaptureFixture, host: str
+@pytest.mark.parametrize("name", sorted(set(errors.__all__)))
+def test_every_error_crosses_as_itself(name: str) -> None:
+    """Class, text and place; what JSON cannot hold becomes text."""
+    kind = getattr(errors, name)
+    sent = kind("what happened", {"batch": BATCH, "count": 3, "none": None}, "What to do.")
+    got = error_from_json(error_to_json(sent))
+    assert type(got) is kind
+    assert str(got) == str(sent)
+
+
+def test_an_error_of_a_later_version_is_still_an_error() -> None:
+    got = error_from_json({"type": "Future", "what": "a", "where": {}, "remedy": "b"})
+    assert type(got) is StreamError
+
+
+def test_the_client_is_light() -> None:
+    """Every Python worker imports it: no server, no Spark, no Kafka client."""
+    code = (
+        "import sys; import sluice.runtime.service.service_client; "
+        "import sluice.runtime.service.drop_in_client; "
+        "print([m for m in ('starlette','uvicorn','httptools','pyspark',"
+        "'confluent_kafka','kafka','prometheus_client','fastavro') if m in sys.modules])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_coordinator_that_does_not_answer_ends_no_wait(service: CoordinatorService) -> None:
+    """It is the brokers that are waited for; how long it may be silent others know."""
+    with CoordinatorClient(service.coordinator_address) as client:
+        service.stop()
+        client.waits(BATCH, "a producer", why="no broker answers")
+        client.waited(BATCH, "a producer")
+
+
+def test_a_client_asks_until_it_is_answered(coordinator: BarrierCoordinator) -> None:
+    """The service may come up after the first try."""
+    service = CoordinatorService(coordinator)
+    answers: list[Barrier | None] = []
+    client = CoordinatorClient(service.coordinator_address)
+    thread = threading.Thread(
+        target=lambda: answers.append(client.poll_barrier("main", 0, wait_s=0.2))
+    )
+    thread.start()
+    with service:
+        join(thread)
+    client.close()
+    assert len(answers) == 1
+
+
+def test_not_yet_is_tried_again_and_named_at_the_end() -> None:
+    """A service without a job answers that, not silence."""
+    with CoordinatorService() as service:
+        address = service.coordinator_address
+        with (
+            CoordinatorClient(address, deadline_s=0.3) as client,
+            pytest.raises(UnreachableError, match="this service has no coordinator"),
+        ):
+            client.poll_barrier("main", 0, wait_s=0.0)
+
+
+def test_an_occupied_port_is_one_clear_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(MissingRequirementError, match=f"port={port}"):
+            CoordinatorService(port=port)
+
+
+def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:
+    service.stop()
+    service.stop()
+    with (
+        CoordinatorClient(service.coordinator_address, deadline_s=0.1) as client,
+        pytest.raises(UnreachableError),
+    ):
+        client.status()
+
+
+STATE = StateSnapshot(
+    provider="rocksdb",
+    checkpoint_format_version=2,
+    state_version=4,
+    state_partitions=3,
+    operators=((0, "dedup"), (1, "windows")),
+    location="spark/main/state",
+    files=(FileReference(path="a/b", length_bytes=3, sha256="0" * 64),),
+)
+RECORD = RegionRecord(
+    region="main",
+    attempt_id=3,
+    status=RegionStatus.SKIPPED,
+    snapshot_id=2,
+    batch_id=None,
+    splits=(split(0, 3, 5), split(1, 0, 0)),
+    state=STATE,
+    operator_states=(committable("\u00ff held"),),
+)
+LIFE = RegionAttempt(attempt_id=7, restored=RECORD, after=4)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "error"),
+    [
+        ("attempt_id", "7", TypeError),
+        ("attempt_id", -1, ConfigError),
+        ("unknown", 1, LookupError),
+        ("restored", None, TypeError),
+    ],
+)
+def test_what_is_not_such_a_value_is_refused(
+    field: str, wrong: object, error: type[Exception]
 ) -> None:
-    """Nobody on another machine connects there."""
-    assert warned_of(caplog, host) == []
+    with pytest.raises(error):
+        from_json(RegionAttempt, to_json(LIFE) | {field: wrong})

@@ -1,4 +1,4 @@
-"""What a local file system has on its disk when: the order of syncs and names."""
+"""Local files: the order of syncs and names, and checks of published marks."""
 
 import errno
 import os
@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.errors import ConfigError, StorageError, StorageUnreachableError
+from sluice.runtime.storage.file_system import require_writable
+from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.local_fs import LocalFileSystem
+from tests.chaos.published_files import PublishedFiles
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 
 
 def test_publish_whole_a_record_is_on_the_disk_before_it_has_its_name(
@@ -34,8 +38,7 @@ def test_publish_whole_a_record_is_on_the_disk_before_it_has_its_name(
 
 
 @pytest.mark.parametrize("below", ["", "further/below"])
-def test_a_file_in_the_place_of_a_directory_is_told_as_that(tmp_path: Path, below: str) -> None:
-    """The disk is well."""
+def test_a_file_in_the_place_of_a_directory_is_reported_as_that(tmp_path: Path, below: str) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(StorageError, match="the path is no directory") as caught:
         LocalFileSystem(tmp_path / "file" / below).entries("")
@@ -46,7 +49,7 @@ def test_a_tree_goes_from_the_directory_that_it_lies_in_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its user may write there, and need not above: beside the target lies what an administrator
-    has made for him. What a crash leaves of it nobody sees, and the next one takes it along."""
+    has made for him."""
     fs = LocalFileSystem(tmp_path)
     for name in ("first", "second"):
         fs.write_temporary(f"attempt/{name}/part-0", b"rows")
@@ -78,20 +81,10 @@ def test_a_look_that_fails_is_no_answer(tmp_path: Path, look: str) -> None:
     assert (tmp_path / "other").read_bytes() == b"x"
 
 
-def test_what_is_below_a_file_is_not_there(tmp_path: Path) -> None:
-    """That is an answer."""
-    (tmp_path / "file").write_bytes(b"x")
-    fs = LocalFileSystem(tmp_path)
-    assert not fs.exists("file/below")
-    assert fs.length_bytes("file/below") is None
-
-
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN])
 def test_a_mount_whose_server_is_away_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """As HDFS is; a disk that fails is not."""
-
     def failed(*_: object, **__: object) -> None:
         raise OSError(error, os.strerror(error))
 
@@ -107,3 +100,42 @@ def test_a_mount_whose_server_is_away_is_waited_for(
 def test_a_name_that_is_too_long_is_no_failure_of_the_disk(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name that is too long"):
         LocalFileSystem(tmp_path).make_directories(f"day={'x' * 300}")
+
+
+FILE = "part-000000000003-in-0-00000-aa-c000.snappy.parquet"
+WRITTEN_S = 1_000
+
+
+@pytest.mark.parametrize(
+    ("marked_s", "is_fault"),
+    [(WRITTEN_S + 1, False), (WRITTEN_S - 1, True), (None, True)],
+    ids=["behind the file", "before a late file", "never"],
+)
+def test_a_partition_must_be_marked_after_its_newest_file(
+    tmp_path: Path, marked_s: int | None, is_fault: bool
+) -> None:
+    directory = tmp_path / "files" / "slice=0"
+    (tmp_path / "files" / "slice=1").mkdir(parents=True)
+    for name, at_s in ((FILE, WRITTEN_S), ("_SUCCESS", marked_s)):
+        if at_s is not None:
+            directory.mkdir(exist_ok=True)
+            (directory / name).touch()
+            os.utime(directory / name, (at_s, at_s))
+    files = PublishedFiles(fs=open_file_system(str(tmp_path)), name="files")
+    assert files.unmarked() == ([str(directory)] if is_fault else [])
+
+
+KEPT = {"below/file": b"kept"}
+
+
+def test_what_was_not_written_whole_is_deleted_again() -> None:
+    disk = Disk(files=dict(KEPT))
+    faults = {"write": Fault.ANSWER_LOST}
+    with pytest.raises(StorageError, match="step=write"):
+        require_writable(FakeFileSystem(disk, fault=lambda step: faults.get(step, Fault.NONE)), "")
+    assert disk.files == KEPT
+
+
+def test_why_nothing_can_be_written_is_reported_where_nothing_can_be_deleted_either() -> None:
+    with pytest.raises(StorageError, match="step=write"):
+        require_writable(FakeFileSystem(Disk(), fault=lambda _: Fault.REFUSED), "below")

@@ -1,9 +1,8 @@
-"""`FileCommitter` where one call is not enough: each goes on where the last one ended."""
+"""`FileCommitter` where one call is not enough: each continues where the last one ended."""
 
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -55,7 +54,7 @@ def test_an_epoch_of_more_files_than_one_call_can_look_at_is_published() -> None
     ],
 )
 def test_a_call_ends_when_its_time_is_up_however_many_files_are_left(finals: list[str]) -> None:
-    """Other regions wait for their commits behind it. Each step takes a second."""
+    """Other regions wait for their commits after it. Each step takes a second."""
     disk = Disk(files={f".s/a/s{n}": b"x" for n in range(100)})
     steps: list[str] = []
 
@@ -72,46 +71,6 @@ def test_a_call_ends_when_its_time_is_up_however_many_files_are_left(finals: lis
     (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
     assert report.outcome is CommitOutcome.PENDING
     assert len(steps) == _CALL_S
-
-
-def test_a_file_that_was_seen_is_published_by_one_call() -> None:
-    """A NameNode is asked nothing that is known: the decision was made on what was staged."""
-    entry = entry_of("fake:///data", ["part-0", "part-1"])
-    disk = Disk(files={".s/a/s0": b"x", ".s/a/s1": b"x"})
-    steps: list[str] = []
-    looks: list[str] = []
-
-    def step(name: str) -> Fault:
-        steps.append(name)
-        return Fault.NONE
-
-    def look(name: str) -> bool:
-        looks.append(name)
-        return False
-
-    committer = FileCommitter(
-        lambda uri: FakeFileSystem(disk, uri=uri, fault=step, is_unreadable=look), at_once=1
-    )
-    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
-    assert report.outcome is CommitOutcome.COMMITTED
-    assert steps == ["mkdir", "move", "move", "sync", "delete"]
-    assert not looks
-
-
-def test_no_thread_of_a_committer_outlives_it() -> None:
-    """A job has one for each of its lives, and each has eight threads."""
-
-    def living() -> set[threading.Thread]:
-        return {each for each in threading.enumerate() if each.name.startswith("sluice-files")}
-
-    others = living()
-    entry = entry_of("fake:///data", [f"part-{n}" for n in range(20)])
-    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(20)})
-    committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri))
-    committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
-    assert living() - others
-    committer.close()
-    assert not living() - others
 
 
 def test_a_directory_that_somebody_deletes_between_two_calls_is_made_again(tmp_path: Path) -> None:
@@ -145,8 +104,8 @@ def test_a_report_names_a_few_files_and_counts_the_rest() -> None:
         assert len(found.detail) < 2_000
 
 
-def test_a_commit_is_told_once_the_names_are_durable() -> None:
-    """Its mark is: a host that loses its power behind that would leave a decided file nowhere."""
+def test_a_commit_is_reported_once_the_names_are_durable() -> None:
+    """Its mark is: a host that loses its power after that would leave a decided file nowhere."""
     refused = {"sync"}
     disk = Disk(files={".s/a/s0": b"x"})
     committer = FileCommitter(
@@ -163,8 +122,7 @@ def test_a_commit_is_told_once_the_names_are_durable() -> None:
     assert set(disk.files) == {"orders/part-0"}
 
 
-def test_an_abort_that_runs_out_of_time_says_so_and_goes_on_later() -> None:
-    """What is left is an orphan that the sweep finds, not a file that anybody reads."""
+def test_an_abort_that_runs_out_of_time_says_so_and_continues_later() -> None:
     now_s = [0.0]
     disk = Disk(files={".s/a/s0": b"x"})
     committer = FileCommitter(lambda uri: FakeFileSystem(disk, uri=uri), clock=lambda: now_s[0])
@@ -201,7 +159,6 @@ def test_files_that_each_fail_in_their_own_way_are_named_up_to_a_few() -> None:
 
 
 def test_a_report_of_a_file_that_is_gone_does_not_hide_it_among_others() -> None:
-    """That one needs somebody who looks for it; the others are tried again."""
     disk = Disk(files={".s/a/s1": b"x"})
     committer = FileCommitter(
         lambda uri: FakeFileSystem(
@@ -216,7 +173,6 @@ def test_a_report_of_a_file_that_is_gone_does_not_hide_it_among_others() -> None
 
 
 def test_a_staging_directory_that_stays_holds_up_no_published_epoch() -> None:
-    """Nothing in it is anybody's output; the sweep finds it."""
     disk = Disk(files={".s/a/s0": b"x"})
 
     def opened(uri: str) -> FileSystem:
@@ -232,7 +188,7 @@ def test_a_staging_directory_that_stays_holds_up_no_published_epoch() -> None:
 
 
 def test_one_rename_at_a_time_ends_at_the_one_at_which_the_process_dies() -> None:
-    """In the caller's thread: no rename behind it is under way, as the simulated worlds need it."""
+    """In the caller's thread: no rename after it is under way, as the simulated worlds need it."""
     entry = entry_of("fake:///data", [f"part-{n}" for n in range(3)])
     disk = Disk(files={f".s/a/s{n}": b"x" for n in range(3)})
     moves: list[str] = []
@@ -261,7 +217,7 @@ atexit.register(lambda: print(committer.commit([entry], timeout_s=10, after_cras
 
 
 def test_what_is_decided_when_a_process_ends_is_published(tmp_path: Path) -> None:
-    """A program with a drop-in query that goes on has its last batch settled at its end, when
+    """A program with a drop-in query that continues has its last batch settled at its end, when
     Python's thread pools take no work any more."""
     staging = tmp_path / ".s" / "a"
     staging.mkdir(parents=True)

@@ -12,12 +12,8 @@ from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoor
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
 from sluice.runtime.contracts import (
     Frame,
-    FrameSink,
-    Sink,
     SinkContext,
-    SinkCoordinator,
     SweepView,
-    TaskSink,
 )
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StorageError
 from sluice.runtime.model.splits import BatchKey
@@ -34,14 +30,6 @@ ROOT = staging_root("orders", job_uid="job", operator_id="op")
 
 class TestSettings:
     """What is said before anything runs."""
-
-    def test_it_is_a_sink_that_sparks_writers_write(self) -> None:
-        """By which of the two contracts a region tells how to run it."""
-        sink: Sink = HdfsSink("/data/orders")
-        assert isinstance(sink, FrameSink)
-        assert not isinstance(sink, TaskSink)
-        coordinator: SinkCoordinator = sink.coordinator()
-        coordinator.close()
 
     @pytest.mark.parametrize(
         ("settings", "said"),
@@ -66,23 +54,7 @@ class TestSettings:
         with pytest.raises(ConfigError, match=said):
             HdfsSink(**settings)
 
-    def test_values_that_sparks_tasks_take_are_taken(self) -> None:
-        """As Java and Hadoop read numbers; a separator may be any, and a limit of 0 is none."""
-        HdfsSink("/data/x", options={"maxRecordsPerFile": 0, "parquet.block.size": " +1048576 "})
-        HdfsSink("/data/x", options={"maxrecordsperfile": "-1", "parquet.block.size": "0x100000"})
-        for separator in ("\t", "||", " "):
-            HdfsSink("/data/x", format="csv", options={"sep": separator})
-
-    def test_a_relative_path_names_one_place(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whatever the process's directory later is."""
-        monkeypatch.chdir(tmp_path)
-        for path in ("out/rows", Path("out") / "rows"):
-            assert HdfsSink(path).settings()["path"] == f"file://{tmp_path}/out/rows"
-
     def test_one_name_is_one_column(self) -> None:
-        """And not its letters."""
         shown = HdfsSink("/d/x", columns="value", partition_by="key").settings()
         assert (shown["columns"], shown["partition_by"]) == ("value", "key")
 
@@ -128,11 +100,9 @@ class TestCoordinator:
         assert self.on(tmp_path).check(timeout_s=1) == {}
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_directory_of_which_sparks_log_tells_what_to_read_is_refused(
+    def test_a_directory_of_which_sparks_log_reports_what_to_read_is_refused(
         self, tmp_path: Path
     ) -> None:
-        """Spark's readers list the files of its own sink's log alone: what is published beside it
-        no query would ever find, and no error say so."""
         (tmp_path / "orders" / "_spark_metadata").mkdir(parents=True)
         (tmp_path / "orders" / "_spark_metadata" / "0").write_text("v1")
         with pytest.raises(ConfigError, match=r"/orders/_spark_metadata\b.*another path.*delete"):
@@ -144,7 +114,6 @@ class TestCoordinator:
     def test_a_claim_makes_both_directories_and_leaves_nothing_in_them(
         self, tmp_path: Path
     ) -> None:
-        """A rename between them has been tried. Who has the staging, or had it, is on record."""
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         assert list((tmp_path / "orders").iterdir()) == []
@@ -154,7 +123,6 @@ class TestCoordinator:
 
     @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
     def test_a_rename_that_fails_is_said_before_the_first_decision(self, fault: Fault) -> None:
-        """And the probe is deleted, wherever it is."""
         disk = Disk()
 
         def opened(uri: str) -> FileSystem:
@@ -170,7 +138,7 @@ class TestCoordinator:
 
     def test_a_rename_that_is_answered_with_no_is_said_before_the_first_decision(self) -> None:
         """A decided file that keeps its staged name would stop the job for good. No client is left
-        behind; and nothing is swept before a claim."""
+        after; and nothing is swept before a claim."""
         closed: list[str] = []
 
         class Refusing(FakeFileSystem):
@@ -193,7 +161,6 @@ class TestCoordinator:
         assert closed == ["fake:///data"]
 
     def test_a_sweep_deletes_orphans_and_empty_lives_alone(self, tmp_path: Path) -> None:
-        """What belongs to the present life, to another job or to nobody stays."""
         coordinator = self.on(tmp_path)
         coordinator.claim(CONTEXT, timeout_s=1)
         old, now = (
@@ -216,19 +183,7 @@ class TestCoordinator:
         assert not (root / "gone.0").exists()
         assert all(file.exists() for file in kept)
 
-    def test_a_file_beside_the_attempts_does_not_stop_the_sweep(self, tmp_path: Path) -> None:
-        """A start that was killed while it tried a rename leaves one."""
-        coordinator = self.on(tmp_path)
-        coordinator.claim(CONTEXT, timeout_s=1)
-        (tmp_path / ROOT / ".sluice-probe-0").write_text("sluice")
-        old = StagingAttempt.draw(BatchKey(region="main", attempt_id=1, batch_id=1))
-        (tmp_path / ROOT / old.path).mkdir(parents=True)
-        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
-        assert coordinator.sweep(view, timeout_s=1).aborted == 1
-
     def test_what_killed_runs_have_left_half_made_goes_in_the_end(self) -> None:
-        """Leases and probes, which another run may be writing at this moment: what is there
-        an hour later is nobody's."""
         disk, clock = Disk(), ManualClock()
         coordinator = FileSinkCoordinator(
             "fake:///data/orders", lambda uri: FakeFileSystem(disk, uri=uri), clock=clock
@@ -250,9 +205,6 @@ class TestCoordinator:
     def test_partitions_are_marked_where_that_was_asked_for(
         self, tmp_path: Path, commit: PartitionCommit | None
     ) -> None:
-        """By what the sink keeps for the run of its job, so that another job that runs meanwhile
-        is refused; readers who wait for marks that nobody makes are told nothing. Without them the
-        object stands in any number of jobs."""
         sink = HdfsSink(tmp_path / "orders", partition_by=["dt"], partition_commit=commit)
         first, second = sink.coordinator(), sink.coordinator()
         first.claim(CONTEXT, timeout_s=1)
@@ -265,16 +217,6 @@ class TestCoordinator:
         finally:
             second.close()
             first.close()
-
-    def test_a_sink_whose_job_runs_can_be_sent_to_workers(self, tmp_path: Path) -> None:
-        """Without what this process keeps for the run: threads and locks."""
-        sink = HdfsSink(tmp_path / "x", partition_by=["dt"], partition_commit=PartitionCommit())
-        coordinator = sink.coordinator()
-        coordinator.claim(CONTEXT, timeout_s=1)
-        try:
-            assert pickle.loads(pickle.dumps(sink)).settings() == sink.settings()
-        finally:
-            coordinator.close()
 
     @staticmethod
     def on(directory: Path) -> FileSinkCoordinator:

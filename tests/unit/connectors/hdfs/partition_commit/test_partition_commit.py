@@ -15,7 +15,7 @@ from sluice.connectors.hdfs.partition_commit.partition_state import (
 )
 from sluice.connectors.hdfs.partition_commit.policies import MarkRefusedError
 from sluice.connectors.hdfs.tools.file_kinds import OPEN_PARTITIONS
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import DamagedCheckpointError, LateRecordsError, UnsupportedFormatError
 from tests.kit.files.partition_marks import HOUR_MS, MarkedSink, by_time, hour
 

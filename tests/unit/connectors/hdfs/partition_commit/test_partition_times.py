@@ -88,6 +88,34 @@ def test_a_sink_needs_the_partitions_that_its_marks_are_about() -> None:
         HdfsSink("/data/orders", partition_by=["dt"], partition_commit=by_time)
 
 
+@pytest.mark.parametrize(
+    ("session", "chosen", "expected"),
+    [
+        ("America/New_York", None, "2026-03-01 12:00:00"),
+        ("GMT-05:00", None, "2026-03-01 12:00:00"),
+        ("Asia/Tokyo", None, "2026-02-28 22:00:00"),
+        ("America/New_York", "UTC", "2026-03-01 07:00:00"),
+    ],
+)
+def test_values_are_of_the_sessions_zone_unless_another_is_chosen(
+    session: str, chosen: str | None, expected: str
+) -> None:
+    """As Spark's functions and partition directories spell them."""
+    commit = PartitionCommit(trigger="partition-time", watermark_time_zone=chosen)
+    times = commit.in_session(session).times
+    found = times.begins_ms("dt=2026-03-01 07%3A00%3A00")
+    assert found is not None
+    moment = datetime.datetime.fromtimestamp(found / 1000, datetime.UTC)
+    assert moment.isoformat(" ")[:19] == expected
+
+
+def test_a_session_zone_that_java_alone_knows_is_refused_where_it_counts() -> None:
+    """By process time no value is read as a time."""
+    assert PartitionCommit().in_session("ACT") == PartitionCommit()
+    with pytest.raises(ConfigError, match=r"time_zone=ACT.*watermark_time_zone"):
+        PartitionCommit(trigger="partition-time").in_session("ACT")
+
+
 def test_only_partition_time_asks_for_watermarks() -> None:
     """They cost a look at each timestamp."""
     settings = {"watermark_delay_s": 2.0, "idle_timeout_s": 30.0}

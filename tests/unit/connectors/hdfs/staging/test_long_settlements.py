@@ -6,6 +6,7 @@ from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoor
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.connectors.hdfs.staging.staged_names import staging_root
 from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import UnreachableError
@@ -51,7 +52,7 @@ def start(store: FakeStore, disk: Disk, clock: ManualClock, *, is_broken: bool =
         plan=PLAN,
         settings=CheckpointSettings(),
         store=store,
-        sinks={"sink": sink},
+        sinks={"sink": SerialSink(sink)},
         sources={"source": FakeSource("source", {0: 100})},
         session="new",
         clock=clock,

@@ -1,6 +1,7 @@
 """Staged files: their names, their form in checkpoints, what to do with one, which are orphans."""
 
 import dataclasses
+import fnmatch
 import itertools
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from sluice.connectors.hdfs.staging.pending_files import (
 from sluice.connectors.hdfs.staging.staged_names import (
     StagingAttempt,
     final_name,
+    rolled_name,
     split_target,
+    staged_name,
     staging_root,
     without_scheme,
 )
@@ -115,6 +118,19 @@ class TestNames:
         assert first != second
         assert first.startswith("part-000000000042-main-00003-")
         assert first.endswith("-c000.snappy.parquet")
+
+    @pytest.mark.parametrize(
+        "kind", [".snappy.parquet", ".json", ".json.gz", ".csv", ".avro", ".orc"]
+    )
+    def test_no_pattern_of_a_reader_takes_a_staged_file(self, kind: str) -> None:
+        """Even of one that lists hidden directories; publication gives the name of the format."""
+        written = f"part-00003-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000{kind}"
+        staged = staged_name(written)
+        suffix = kind.split(".")[1 if kind.startswith((".json", ".csv")) else -1]
+        for pattern in (f"*{kind}", f"*.{suffix}", f"*.{suffix}*", "part-*.*.*", f"*.{suffix}.gz"):
+            assert not fnmatch.fnmatch(staged, pattern)
+        for name in (staged, f"rolled/00001-{staged}".rpartition("/")[2]):
+            assert rolled_name(attempt(), name, number=1, checkpoint_id=2).endswith(kind)
 
     def test_a_name_is_never_too_long_for_a_directory(self) -> None:
         """A region may be named after many topics; found out after the decision it would wedge."""

@@ -7,13 +7,13 @@ import pytest
 
 from sluice.connectors.hdfs.rolling.merging import JoiningMerger
 from sluice.connectors.hdfs.staging.committables import StagedFile
-from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staged_name
 from sluice.connectors.hdfs.staging.staged_output import StagedOutput
 from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
 from sluice.runtime.contracts import Frame
-from sluice.runtime.errors import IllegalTransitionError
+from sluice.runtime.errors import IllegalTransitionError, StorageError
 from sluice.runtime.model.splits import BatchKey
-from tests.kit.files.fake_file_system import Disk, FakeFileSystem
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 
 ATTEMPT = StagingAttempt.draw(BatchKey(region="main", attempt_id=3, batch_id=7))
 HEADER = "part-00000-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000.csv"
@@ -23,8 +23,8 @@ ROWS = "part-00001-0f6c1fd2-7f0f-4a43-9ae3-d5d0fd2ed5d8-c000.csv"
 class RecordingFileSystem(FakeFileSystem):
     """Remembers what was made durable."""
 
-    def __init__(self, disk: Disk) -> None:
-        super().__init__(disk, uri="fake:///data")
+    def __init__(self, disk: Disk, fault: Callable[[str], Fault] = lambda _: Fault.NONE) -> None:
+        super().__init__(disk, uri="fake:///data", fault=fault)
         self.durable: set[str] = set()
 
     def make_durable(self, path: str) -> None:
@@ -39,8 +39,10 @@ def output(
     count: Callable[[str], int] | None = None,
     *,
     leaves_rows_out: bool = False,
+    fault: Callable[[str], Fault] = lambda _: Fault.NONE,
 ) -> tuple[StagedOutput, RecordingFileSystem]:
-    fs = RecordingFileSystem(Disk(files={f"root/{ATTEMPT.path}/{p}": d for p, d in files.items()}))
+    disk = Disk(files={f"root/{ATTEMPT.path}/{p}": d for p, d in files.items()})
+    fs = RecordingFileSystem(disk, fault)
     made = StagedOutput(
         fs=fs, root="root", attempt=ATTEMPT, count=count, leaves_rows_out=leaves_rows_out
     )
@@ -74,7 +76,7 @@ def test_rows_are_counted_where_the_format_tells() -> None:
     """A file without rows is left out; one row too few is an error."""
     found, _ = output({HEADER: b"x", ROWS: b"xyz"}, lambda uri: 3 if uri.endswith(ROWS) else 0)
     (file,) = found.files(rows=3, checkpoint_id=1)
-    assert (file.staged, file.rows, file.length_bytes) == (ROWS, 3, 3)
+    assert (file.staged, file.rows, file.length_bytes) == (staged_name(ROWS), 3, 3)
     with pytest.raises(IllegalTransitionError, match="do not hold"):
         found.files(rows=4, checkpoint_id=1)
 
@@ -101,7 +103,7 @@ def test_a_task_whose_rows_csv_leaves_out_has_an_empty_file(other: bytes) -> Non
     """Rows of nulls in the only column: nothing of them is written, and nothing is missing."""
     found, _ = output({HEADER: b"", ROWS: other}, leaves_rows_out=True)
     files = found.files(rows=2, tasks={0, 1}, checkpoint_id=1)
-    assert [file.staged for file in files] == [ROWS] * bool(other)
+    assert [file.staged for file in files] == [staged_name(ROWS)] * bool(other)
     found, _ = output({HEADER: b"", ROWS: other})  # JSON's was cut
     with pytest.raises(IllegalTransitionError):
         found.files(rows=2, tasks={0, 1}, checkpoint_id=1)
@@ -111,7 +113,22 @@ def test_spark_s_own_files_are_not_data() -> None:
     """Checksums, markers, and what tasks did not commit."""
     left = {f".{ROWS}.crc": b"x", "_SUCCESS": b"x", f"_temporary/0/{ROWS}": b"x", ROWS: b"x"}
     found, _ = output(left)
-    assert [file.staged for file in found.files(rows=1, checkpoint_id=1)] == [ROWS]
+    assert [file.staged for file in found.files(rows=1, checkpoint_id=1)] == [staged_name(ROWS)]
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST, Fault.LATE])
+def test_a_file_whose_name_is_unknown_is_not_decided(fault: Fault) -> None:
+    """The attempt has failed, whether or not the rename happened: the sweep deletes all of it."""
+    found, _ = output({f"dt=1/{ROWS}": b"x"}, fault=lambda _: fault)
+    with pytest.raises(StorageError, match="simulated"):
+        found.files(rows=1, checkpoint_id=1)
+
+
+def test_a_file_whose_staged_name_is_taken_is_not_decided() -> None:
+    """By whom, and with which rows, is unknown."""
+    found, _ = output({ROWS: b"x", staged_name(ROWS): b"y"})
+    with pytest.raises(StorageError, match="was not renamed"):
+        found.files(rows=2, checkpoint_id=1)
 
 
 def test_a_file_is_durable_with_every_directory_that_leads_to_it() -> None:
@@ -125,7 +142,7 @@ def test_a_file_is_durable_with_every_directory_that_leads_to_it() -> None:
         attempt,
         f"{attempt}/dt=1",
         f"{attempt}/dt=1/hour=2",
-        f"{attempt}/dt=1/hour=2/{ROWS}",
+        f"{attempt}/dt=1/hour=2/{staged_name(ROWS)}",
     }
 
 

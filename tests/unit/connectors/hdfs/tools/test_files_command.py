@@ -65,7 +65,6 @@ class Ended:
         return attempt, encode_file_set(found, operator_id="op")
 
     def hold(self, attempt: StagingAttempt, name: str = "part-0") -> StateEntry:
-        """What a record says that goes on holding the attempt's file."""
         root = staging_root("orders", job_uid=JOB_UID, operator_id="op")
         file = PendingFile(
             directory="",
@@ -123,8 +122,7 @@ def job(tmp_path: Path) -> Ended:
     return Ended(tmp_path)
 
 
-def test_each_file_that_a_checkpoint_names_is_told_where_it_is(job: Ended) -> None:
-    """Staged, published, or neither."""
+def test_each_file_that_a_checkpoint_names_is_reported_where_it_is(job: Ended) -> None:
     staged, published, missing = (job.stage(1, f"part-{n}")[1] for n in range(3))
     for number, entry in enumerate((staged, published, missing)):
         job.decide(number, entry)
@@ -145,7 +143,7 @@ def test_each_file_that_a_checkpoint_names_is_told_where_it_is(job: Ended) -> No
 
 
 def test_clean_deletes_unnamed_attempts_of_earlier_runs_alone(job: Ended) -> None:
-    """Dry run unless told; what any checkpoint names stays, and what the newest run stages."""
+    """Dry run unless reported; what any checkpoint names stays, and what the newest run stages."""
     named, entry = job.stage(1)
     gone, _ = job.stage(1)
     current, _ = job.stage(3)
@@ -186,7 +184,7 @@ def test_what_a_checkpoint_holds_is_shown_and_never_an_orphan(job: Ended) -> Non
 def test_retire_after_commit_what_newer_checkpoints_hold_is_safe_while_older_ones_are_retired_meanwhile(
     job: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job runs, and goes on faster than the command reads: the last checkpoint that was listed
+    """The job runs, and continues faster than the command reads: the last checkpoint that was listed
     is gone when its turn comes, and others hold the same."""
     held, _ = job.stage(1)
     job.decide(0)
@@ -206,7 +204,6 @@ def test_retire_after_commit_what_newer_checkpoints_hold_is_safe_while_older_one
 
 
 def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job: Ended) -> None:
-    """It may name any of them."""
     job.stage(1)
     job.decide(0)
     job.decide(3)
@@ -222,7 +219,7 @@ def test_nothing_is_called_an_orphan_beside_a_checkpoint_that_cannot_be_read(job
 def test_lease_guards_outputs_what_a_run_of_another_directory_has_staged_is_no_orphan(
     job: Ended, words: tuple[str, ...], is_ended: bool
 ) -> None:
-    """A copy was started by mistake, and refused behind its seal: its checkpoints do not name what
+    """A copy was started by mistake, and refused after its seal: its checkpoints do not name what
     the job has staged, or holds, since it was copied; and held when it ended in order."""
     job.stage(1)
     job.decide(0)
@@ -239,7 +236,6 @@ def test_lease_guards_outputs_what_a_run_of_another_directory_has_staged_is_no_o
 def test_a_directory_that_was_moved_is_the_one_that_its_last_run_had(
     job: Ended, is_ended: bool
 ) -> None:
-    """It has left its record, under the old URI; the one of an older run tells less."""
     job.decide(0)
     job.decide(3)
     here = (job.directory / "checkpoint").as_uri()

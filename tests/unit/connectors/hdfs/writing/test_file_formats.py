@@ -262,16 +262,59 @@ def test_timestamps_are_iso_8601_and_instants_are_in_utc(name: str) -> None:
         assert found == [*(f'{{"at":"{text}+00:00","local":"{text}"}}' for text in at), "{}"]
 
 
+_YEARS = {4_000_000: "+12921-08-18", -800_000: "-0221-09-04", -719_528: "0000-01-01"}
+"""Days since 1970, and how Spark spells them."""
+
+
 @pytest.mark.parametrize("name", ["csv", "json"])
 @pytest.mark.parametrize("kind", [pa.timestamp("us", tz="UTC"), pa.timestamp("us"), pa.date32()])
-@pytest.mark.parametrize("days", [4_000_000, -800_000])
-def test_year_that_python_does_not_have_is_refused(name: str, kind: pa.DataType, days: int) -> None:
-    """Arrow would spell some of them as other years."""
-    column = pa.array([days], pa.int32()).cast(pa.date32())
-    micros = pa.array([days * 86_400_000_000], pa.int64())
-    batch = pa.record_batch({"d": column if kind == pa.date32() else micros.cast(kind)})
-    with pytest.raises(ConfigError, match="years from 1 to 9999"):
-        _text(name, batch)
+@pytest.mark.parametrize("days", _YEARS)
+def test_year_that_python_does_not_have_is_spelt_as_spark_spells_it(
+    name: str, kind: pa.DataType, days: int
+) -> None:
+    """Also inside of a list."""
+    text = _YEARS[days]
+    if kind != pa.date32():
+        text += "T00:00:00.000000+00:00" if kind.tz else "T00:00:00.000000"
+    column = _moments(days, kind)
+    assert _text(name, pa.record_batch({"d": column})) == (
+        f'"{text}"\n' if name == "csv" else f'{{"d":"{text}"}}\n'
+    )
+    lists = pa.ListArray.from_arrays([0, 1], column)
+    assert _text("json", pa.record_batch({"d": lists})) == f'{{"d":["{text}"]}}\n'
+
+
+def _moments(days: int, kind: pa.DataType) -> pa.Array:
+    if kind == pa.date32():
+        return pa.array([days], pa.int32()).cast(kind)
+    return pa.array([days * 86_400_000_000], pa.int64()).cast(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("json", '{"m":{"a":1,"a":2,"b":null}}\n{}\n{"m":{}}\n{"m":{"c":3}}\n'),
+        ("avro", [[("a", 1), ("a", 2), ("b", None)], None, [], [("c", 3)]]),
+    ],
+)
+def test_a_map_with_a_key_twice_is_written_whole(name: str, expected: Any) -> None:
+    """As from_json makes it: readers of Avro and most of JSON keep the last of the two, as from
+    files of Spark's own writers; Parquet keeps both."""
+    maps = [[("a", 1), ("a", 2), ("b", None)], None, [], [("c", 3)]]
+    batch = pa.record_batch({"m": pa.array(maps, pa.map_(pa.string(), pa.int64()))})
+    if name == "json":
+        assert _text(name, batch) == expected
+        return
+    stream = io.BytesIO()
+    writer = task_format(name, compression="uncompressed").open(stream, batch.schema)
+    writer.write(batch)
+    assert writer.close() == 4
+    stream.seek(0)
+    assert [row["m"] for row in fastavro.reader(stream)] == [
+        None if each is None else dict(each) for each in expected
+    ]
+    # Both values of the key: two letters, each with a length before and a union's branch behind.
+    assert b"\x06\x02a\x00\x02\x02a\x00\x04\x02b\x02\x00" in stream.getvalue()
 
 
 def test_floats_are_spelt_as_java_spells_them() -> None:
@@ -397,14 +440,33 @@ def test_bytes_that_are_not_utf8_have_a_directory() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("us", tz="UTC"), pa.timestamp("us"), pa.date32()])
-@pytest.mark.parametrize("days", [4_000_000, -800_000])
-def test_years_without_a_spelling_are_told(kind: pa.DataType, days: int) -> None:
-    """Spark has more of them than Python's calendar."""
-    column = pa.array([days], pa.int32()).cast(pa.date32())
-    micros = pa.array([days * 86_400_000_000], pa.int64())
-    values = column if kind == pa.date32() else micros.cast(kind)
-    with pytest.raises(ConfigError, match="from 1 to 9999"):
-        PartitionPaths(columns=("d",)).split(pa.record_batch({"d": values, "n": [1]}))
+@pytest.mark.parametrize("days", _YEARS)
+def test_a_directory_may_be_of_any_year(kind: pa.DataType, days: int) -> None:
+    """As Spark casts it to a string; instants in the session's zone, by the rules of that year."""
+    partitions = PartitionPaths(columns=("d",), session_zone="America/New_York")
+    ((path, _),) = partitions.split(pa.record_batch({"d": _moments(days, kind), "n": [1]}))
+    if kind == pa.date32():
+        assert path == f"d={_YEARS[days]}"
+    elif not kind.tz:
+        assert path == f"d={_YEARS[days]} 00%3A00%3A00"
+    else:  # from Spark 4.3
+        spelt = ("+12921-08-17 20:00:00", "-0221-09-03 19:03:58", "-0001-12-31 19:03:58")
+        assert path == f"d={dict(zip(_YEARS, spelt, strict=True))[days]}".replace(":", "%3A")
+
+
+@pytest.mark.parametrize("value", ["x" * 254, "\0", "a\0b"])
+def test_a_value_that_names_no_directory_is_refused_with_its_record(value: str) -> None:
+    """If the rows still have its position; else by column and length alone."""
+    batch = pa.record_batch(
+        {"c": ["a", value, "b"], "topic": ["in"] * 3, "partition": [3] * 3, "offset": [7, 8, 9]}
+    )
+    where = r"column=c .*source_topic=in source_partition=3 source_offset=8\]"
+    with pytest.raises(ConfigError, match=where):
+        PartitionPaths(columns=("c",)).split(batch)
+    with pytest.raises(ConfigError, match=r"column=c bytes=\d+ limit=255\]"):
+        PartitionPaths(columns=("c",)).split(
+            batch.select(["c", "topic"]).rename_columns(["c", "t"])
+        )
 
 
 def test_an_early_year_has_four_digits_beside_a_fraction() -> None:

@@ -29,10 +29,10 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from tests.kit.kafka.kafka_options import CANARY, SERVERS, connection_with
+from tests.kit.kafka.kafka_options import SERVERS, connection_with
 from tests.kit.source.fake_source_cluster import FakeClock
 
-# --- names ----------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_options_of_others_are_left_alone() -> None:
@@ -43,37 +43,54 @@ def test_options_of_others_are_left_alone() -> None:
     assert connection.options == {}
 
 
-def test_sparks_case_does_not_matter() -> None:
-    """Spark hands options over in lower case, or as they were written."""
-    connection = KafkaConnection.of({"Kafka.Bootstrap.Servers": "a:1", "KAFKA.client.id": "me"})
+@pytest.mark.parametrize(
+    ("servers", "part"),
+    [
+        ("a:9092/", "a:9092/"),
+        ("a:9092,b:abc", "b:abc"),
+        ("a:9092, b:99999", "b:99999"),
+        ("a:0", "a:0"),
+        ("a:65536", "a:65536"),
+        ("a:9092;b:9092", "a:9092;b:9092"),
+        ("SASL_SSL://a:9092", "SASL_SSL://a:9092"),
+        ("me:secret@a:9092", "a:9092"),
+        ("a", "a"),
+        ("a:", "a:"),
+        (":9092", ":9092"),
+        ("::1:9092", "::1:9092"),
+        ("[::1]", "[::1]"),
+        ("[::1:9092", "[::1:9092"),
+        ("a:9092 b:9092", "a:9092 b:9092"),
+        ("a:٩٠٩٢", "a:٩٠٩٢"),
+    ],
+)
+def test_a_part_of_the_servers_that_is_no_address_is_named_before_any_client_sees_it(
+    servers: str, part: str
+) -> None:
+    with pytest.raises(ConfigError, match="not host:port") as caught:
+        KafkaConnection.of({"kafka.bootstrap.servers": servers})
+    assert caught.value.args[1]["part"] == part
 
-    assert connection.bootstrap_servers == "a:1"
-    assert connection.options == {"client.id": "me"}
+
+@pytest.mark.parametrize("servers", ["", " ", ",", " , ,"])
+def test_servers_without_any_part_are_none(servers: str) -> None:
+    with pytest.raises(ConfigError, match="no Kafka servers"):
+        KafkaConnection(bootstrap_servers=servers)
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("servers", "parts"),
     [
-        ("kafka.securty.protocol", "kafka.security.protocol"),
-        ("kafka.sasl.mechansim", "kafka.sasl.mechanism"),
-        ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
-        ("kafka.fetch.max.wait", "kafka.fetch.max.wait.ms"),
-        ("kafka.lingerms", "kafka.linger.ms"),
+        ("a:1,b_2.c-d:65535", ("a:1", "b_2.c-d:65535")),
+        ("[::1]:9092,[fe80::1%eth0]:9092", ("[::1]:9092", "[fe80::1%eth0]:9092")),
+        # Java's clients skip empty parts, too.
+        (" a:9092 , ,b:9092,", ("a:9092", "b:9092")),
     ],
 )
-def test_a_misspelt_option_names_the_nearest_right_one(written: str, meant: str) -> None:
-    """A setting that does nothing is worse than an error."""
-    with pytest.raises(ConfigError) as caught:
-        KafkaConnection.of({**SERVERS, written: CANARY})
-
-    assert f"Did you mean {meant}?" in str(caught.value)
-    assert CANARY not in str(caught.value)
-
-
-def test_a_hopeless_name_is_an_error_without_a_guess() -> None:
-    """Better no advice than a wrong one."""
-    with pytest.raises(ConfigError, match="Remove it"):
-        KafkaConnection.of({**SERVERS, "kafka.zzz": "1"})
+def test_servers_that_java_clients_accept_are_accepted(
+    servers: str, parts: tuple[str, ...]
+) -> None:
+    assert KafkaConnection(bootstrap_servers=servers).servers == parts
 
 
 @pytest.mark.parametrize(
@@ -86,7 +103,6 @@ def test_a_hopeless_name_is_an_error_without_a_guess() -> None:
     ],
 )
 def test_what_only_a_java_client_can_do_is_refused_with_an_alternative(name: str) -> None:
-    """The remedy says what to do in its place."""
     with pytest.raises(ConfigError) as caught:
         KafkaConnection.of({**SERVERS, name: "x"})
 
@@ -124,7 +140,6 @@ def test_weaker_guarantees_may_have_weaker_settings() -> None:
 
 
 def test_what_is_for_producers_does_nothing_in_a_source() -> None:
-    """Programs share their options; only what a reader is told may weaken what is read."""
     options = {**SERVERS, "subscribe": "in", "kafka.acks": "1", "kafka.enable.idempotence": "false"}
     SourceOptions.of(options, bounded=False, stream=True)
     connection_with(acks="all").refuse_owned(exactly_once=True)
@@ -135,13 +150,11 @@ def test_what_is_for_producers_does_nothing_in_a_source() -> None:
 
 
 def test_a_number_that_is_none_is_named() -> None:
-    """In Java's unit; with none it is no traceback of ours."""
     with pytest.raises(ConfigError, match=r"kafka\.buffer\.memory value=64m"):
         translate_names({"buffer.memory": "64m"}, Role.PRODUCER)
 
 
 def test_java_names_become_librdkafkas() -> None:
-    """What a Spark user wrote for the Java client works here, units converted."""
     java = {
         "fetch.max.wait.ms": "100",
         "max.request.size": "2000000",
@@ -170,17 +183,10 @@ def test_java_names_become_librdkafkas() -> None:
 def test_a_broker_that_hangs_is_waited_for_as_long_as_the_java_client_does(
     role: Role, name: str
 ) -> None:
-    """Unless told otherwise, by either name; a producer's has a meaning of its own."""
+    """Unless reported otherwise, by either name; a producer's has a meaning of its own."""
     assert connection_with().librdkafka(role)["socket.timeout.ms"] == 30_000
     told = KafkaConnection.of({**SERVERS, f"kafka.{name}": "9000"}).librdkafka(role)
     assert told[name if role is Role.PRODUCER else "socket.timeout.ms"] == "9000"
-
-
-@pytest.mark.parametrize(("java", "ours"), [("600000", "300000"), ("9000", "9000"), ("x", "x")])
-def test_a_longer_wait_than_librdkafka_takes_is_its_longest(java: str, ours: str) -> None:
-    """What is no number is for its own check of values."""
-    told = translate_names({"request.timeout.ms": java}, Role.CONSUMER)
-    assert told == {"socket.timeout.ms": ours}
 
 
 _VALUES: dict[str, object] = {
@@ -226,7 +232,7 @@ def test_every_option_of_the_tables_exists_in_librdkafka(role: Role) -> None:
     assert len(names) > 50
 
 
-# --- errors ---------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -276,7 +282,7 @@ def test_client_errors_become_typed_ones(code: str, kind: type[StreamError]) -> 
         (KafkaError.TOPIC_EXCEPTION, "1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"),
     ],
 )
-def test_a_refused_topic_name_is_told_with_what_it_may_be(code: int, remedy: str) -> None:
+def test_a_refused_topic_name_is_reported_with_what_it_may_be(code: int, remedy: str) -> None:
     """A broker's sentence ends with a full stop, as ours will."""
     translated = translate(KafkaError(code, "Topic 'out' is refused."), {"topic": "out"})
     assert "Kafka: Topic 'out' is refused [topic=out" in str(translated)
@@ -309,27 +315,6 @@ def test_librdkafka_logs_through_pythons_logging(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "level"),
-    [
-        ("Connect to ipv4#10.0.0.1:9092 failed: Connection refused (after 0ms)", logging.INFO),
-        ("Disconnected (after 81ms in state UP)", logging.INFO),
-        ("Disconnected: verify that security.protocol is correctly configured", logging.ERROR),
-        ("SASL authentication error: Authentication failed (after 3ms)", logging.ERROR),
-        ("SSL handshake failed: certificate verify failed", logging.ERROR),
-    ],
-)
-def test_a_lost_connection_is_no_error_of_the_log(
-    caplog: pytest.LogCaptureFixture, text: str, level: int
-) -> None:
-    """The client connects again by itself; what no further try can mend stays an error."""
-    log = logging.getLogger("sluice.connectors.kafka.librdkafka")
-    with caplog.at_level(logging.INFO, logger=log.name):
-        broker = "[thrd:sasl_ssl://b:9093/1]: sasl_ssl://b:9093/1"
-        log.log(logging.ERROR, "%s [%s] %s", "FAIL", "rdkafka#producer-1", f"{broker}: {text}")
-    assert [record.levelno for record in caplog.records] == [level]
-
-
 def test_a_lost_connection_is_silent_where_no_log_is_set_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -341,7 +326,7 @@ def test_a_lost_connection_is_silent_where_no_log_is_set_up(
     assert caplog.records == []
 
 
-def test_a_name_that_does_not_resolve_is_told_once_a_minute(
+def test_a_name_that_does_not_resolve_is_reported_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """librdkafka says it with each of its tries: hundreds of lines for one misspelt host."""
@@ -363,12 +348,6 @@ def test_a_name_that_does_not_resolve_is_told_once_a_minute(
     clock.pass_time(1)
     assert told("localhst:9092")
     assert any(isinstance(each, OncePerMinute) for each in log.filters)
-
-
-def test_librdkafkas_own_name_for_the_servers_is_theirs_everywhere() -> None:
-    connection = KafkaConnection.of({"kafka.metadata.broker.list": "new:9092"})
-    assert connection.librdkafka(Role.PRODUCER)["bootstrap.servers"] == "new:9092"
-    assert connection.wire()["bootstrap_servers"] == ["new:9092"]
 
 
 def test_servers_are_one_cluster_by_whatever_name() -> None:

@@ -27,7 +27,7 @@ from sluice.runtime.errors import AuthenticationError, ConfigError
 from tests.kit.kafka.kafka_options import CANARY, SCRAM, SERVERS, connection_with
 from tests.kit.waiting import join
 
-# --- credentials ----------------------------------------------------------------------------
+# --- credentials ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,6 @@ def test_jaas_is_read_as_java_reads_it(text: str, family: str, options: dict[str
     ],
 )
 def test_a_broken_jaas_is_an_error_that_does_not_show_it(text: str) -> None:
-    """It holds a password."""
     with pytest.raises(ConfigError) as caught:
         connection_with(
             security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_jaas_config=text or "broken"
@@ -81,24 +80,6 @@ def test_a_broken_jaas_is_an_error_that_does_not_show_it(text: str) -> None:
 
     assert CANARY not in str(caught.value)
     assert CANARY not in repr(caught.value)
-
-
-def test_credentials_reach_both_clients() -> None:
-    """From JAAS or from librdkafka's own names."""
-    plain = {
-        "kafka.security.protocol": "SASL_PLAINTEXT",
-        "kafka.sasl.mechanism": "PLAIN",
-        "kafka.sasl.username": "alice",
-        "kafka.sasl.password": CANARY,
-    }
-    for options in (SCRAM, plain):
-        connection = KafkaConnection.of({**SERVERS, **options})
-        ours, theirs = connection.librdkafka(Role.PRODUCER), connection.wire()
-        assert (ours["sasl.username"], ours["sasl.password"]) == ("alice", CANARY)
-        assert theirs["sasl_plain_username"] == "alice"
-        assert theirs["sasl_plain_password"] == CANARY
-        assert theirs["security_protocol"] == options["kafka.security.protocol"]
-        assert "sasl.jaas.config" not in ours
 
 
 @pytest.mark.parametrize(
@@ -126,17 +107,10 @@ def test_credentials_reach_both_clients() -> None:
     ],
 )
 def test_incomplete_or_contradictory_security_is_refused_at_once(options: dict[str, str]) -> None:
-    """Before any connection, with the option's name."""
     with pytest.raises(ConfigError) as caught:
         connection_with(**options)
 
     assert "kafka." in str(caught.value)
-
-
-def test_no_servers_is_one_clear_sentence() -> None:
-    """The most common mistake."""
-    with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
-        KafkaConnection.of({"topic": "x"})
 
 
 def test_no_text_of_a_connection_holds_a_secret() -> None:
@@ -169,7 +143,7 @@ def test_a_secret_is_text_that_does_not_show_itself() -> None:
     logging.getLogger(__name__).debug("%s", {"password": secret})
 
 
-# --- tokens ---------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def make_token() -> OAuthToken:
@@ -178,7 +152,6 @@ def make_token() -> OAuthToken:
 
 
 def test_a_named_token_function_crosses_processes_by_name() -> None:
-    """Executors import it themselves."""
     function = load_token_function(f"{__name__}:make_token")
     copy = pickle.loads(pickle.dumps(function))
 
@@ -216,7 +189,7 @@ class _Issuer(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def issuer() -> Iterator[tuple[str, type[_Issuer]]]:
-    """A token endpoint that answers as told."""
+    """A token endpoint that answers as reported."""
     handler = type("Handler", (_Issuer,), {"answers": [], "asked": []})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -258,7 +231,6 @@ def test_client_credentials_fetch_a_token_for_both_clients(
 def test_a_refused_token_is_an_authentication_error_without_the_secret(
     issuer: tuple[str, type[_Issuer]], answer: tuple[int, dict[str, object]]
 ) -> None:
-    """What, where, what to do."""
     url, handler = issuer
     handler.answers += [answer]
     ask = ClientCredentials(token_url=url, client_id="me", client_secret=CANARY)
@@ -270,7 +242,7 @@ def test_a_refused_token_is_an_authentication_error_without_the_secret(
     assert CANARY not in f"{caught.value!r} {ask!r}"
 
 
-# --- TLS ------------------------------------------------------------------------------------
+# --- TLS ------------------------------------------------------------------------------------------
 
 
 CLIENT_PEM = Path(__file__).parents[4] / "data" / "tls-client.pem"
@@ -295,7 +267,6 @@ def test_tls_settings_reach_both_clients() -> None:
 
 
 def test_a_client_certificate_reaches_both_clients() -> None:
-    """As a PEM key store file, or as PEM text; the key's password too."""
     by_file = connection_with(
         security_protocol="SSL",
         ssl_keystore_type="PEM",
@@ -321,7 +292,6 @@ def test_a_client_certificate_reaches_both_clients() -> None:
 
 
 def test_a_wrong_key_password_is_a_typed_error_without_it() -> None:
-    """Both clients refuse; ours says which options to look at."""
     connection = connection_with(
         security_protocol="SSL", ssl_keystore_location=str(CLIENT_PEM), ssl_key_password=CANARY
     )
@@ -333,7 +303,6 @@ def test_a_wrong_key_password_is_a_typed_error_without_it() -> None:
 
 
 def test_a_missing_tls_file_is_a_typed_error(tmp_path: Path) -> None:
-    """What cannot be read is named by its kind, in the driver, before any task."""
     connection = connection_with(
         security_protocol="SSL", ssl_ca_location=str(tmp_path / "absent.pem")
     )

@@ -76,7 +76,6 @@ class TableNet:
         return self.pauses >= 0
 
     def of(self, name: str) -> list[Any]:
-        """What was sent of one kind."""
         return [request for request in self.sent if type(request).__name__ == name]
 
 
@@ -102,7 +101,20 @@ def features(level: int | None) -> Answer:
     found = [said(name="kraft.version", max_version_level=1)]
     if level is not None:
         found.append(said(name="transaction.version", max_version_level=level))
-    return lambda request, node_id: said(error_code=0, finalized_features=found)
+    return lambda request, node_id: said(
+        error_code=0, finalized_features=found, api_keys=requests()
+    )
+
+
+def requests(**newest: int) -> list[SimpleNamespace]:
+    """What a broker of Kafka 4.3 says of its requests; -1: it lacks this one."""
+    known = {"FindCoordinator": (10, 6), "EndTxn": (26, 5)}
+    known |= {"DescribeTransactions": (65, 0), "ListTransactions": (66, 2)}
+    return [
+        said(api_key=key, max_version=newest.get(name, version))
+        for name, (key, version) in known.items()
+        if newest.get(name, version) >= 0
+    ]
 
 
 def ended(
@@ -138,7 +150,6 @@ def test_endtxn_version_version_5_is_sent_only_where_its_level_is_finalised(
 
 
 def test_endtxn_version_no_request_goes_out_where_the_level_cannot_be_read() -> None:
-    """Not even in version 4: the same broker is asked again."""
     net = TableNet(
         {
             "FindCoordinatorRequest": coordinators,
@@ -184,8 +195,6 @@ def test_abort_by_endtxn_an_abort_is_an_endtxn_with_the_transactions_own_epoch()
 def test_outcome_from_broker_only_what_was_certainly_not_done_is_asked_again(
     answer: Any, outcome: EndOutcome, tries: int
 ) -> None:
-    """Of a request that may have arrived only the verdict tells; another one may end the id's next
-    transaction."""
     net = TableNet(
         {
             "FindCoordinatorRequest": coordinators,
@@ -216,7 +225,7 @@ def test_a_late_answer_costs_only_its_own_transaction() -> None:
 
 
 def test_ids_without_a_coordinator_are_asked_about_again() -> None:
-    """The log's partition is moving: neither the id's end, nor its absence, is told."""
+    """The log's partition is moving: neither the id's end, nor its absence, is reported."""
 
     def none_yet(request: Any, node_id: int | None) -> Any:
         moving = code(kafka_errors.CoordinatorNotAvailableError)
@@ -273,7 +282,7 @@ NOT_FOUND = code(kafka_errors.TransactionalIdNotFoundError)
 LOADING = code(kafka_errors.CoordinatorLoadInProgressError)
 
 
-def test_outcome_from_broker_an_id_that_is_not_known_is_told_from_one_that_is_not_told_yet() -> (
+def test_outcome_from_broker_an_id_that_is_not_known_is_reported_from_one_that_is_not_reported_yet() -> (
     None
 ):
     """The one has expired, or never was; the other is asked for again."""
@@ -311,8 +320,8 @@ def test_a_broker_that_does_not_describe_is_asked_again() -> None:
     assert described(net, ours)["x"].identity == ours
 
 
-# --- lists (`wait-for-all-brokers`)
-# ----------------------------------------------------------------------------
+# --- lists (`wait-for-all-brokers`)----------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 PREFIX = "p/j/"
 IDS = id_for_each_partition(PREFIX, 2)
@@ -329,14 +338,12 @@ def log_of(*leaders: int, brokers: tuple[int, ...] = (1, 2), error_code: int = 0
 
 
 def all_loaded(request: Any, node_id: int | None) -> Any:
-    """Each id is answered for: there is none."""
     return said(
         transaction_states=[row(i, error_code=NOT_FOUND) for i in request.transactional_ids]
     )
 
 
 def one_open(request: Any, node_id: int | None) -> Any:
-    """Each broker lists one of ours and one of somebody else's."""
     rows = [
         said(transactional_id=name, producer_id=7, transaction_state="Ongoing")
         for name in (f"{PREFIX}r.1/o/{node_id}", "theirs")
@@ -370,10 +377,9 @@ def test_wait_for_all_brokers_a_partition_without_a_living_leader_is_missing() -
 @pytest.mark.parametrize(
     "error", [kafka_errors.TopicAuthorizationFailedError, kafka_errors.LeaderNotAvailableError]
 )
-def test_wait_for_all_brokers_a_log_whose_partitions_are_not_told_is_not_taken_for_an_empty_one(
+def test_wait_for_all_brokers_a_log_whose_partitions_are_not_reported_is_not_taken_for_an_empty_one(
     error: type[kafka_errors.KafkaError],
 ) -> None:
-    """Nobody could tell then that a broker has not loaded its part."""
     with pytest.raises(error):
         listed({"MetadataRequest": log_of(error_code=code(error))})
 
@@ -382,8 +388,6 @@ def test_wait_for_all_brokers_a_log_whose_partitions_are_not_told_is_not_taken_f
 def test_wait_for_all_brokers_a_broker_that_knows_nothing_yet_does_not_list_for_the_cluster(
     names_it: bool,
 ) -> None:
-    """It says that there is no log, and would be believed; or, since version 13 of its answer,
-    that whoever asks has to begin at the bootstrap servers again."""
     unknown = code(kafka_errors.UnknownTopicOrPartitionError)
     starting = log_of(brokers=(), error_code=unknown)
     elsewhere = lambda *_: said(error_code=129, topics=[], brokers=[])  # noqa: E731
@@ -416,7 +420,6 @@ def test_wait_for_all_brokers_a_broker_that_does_not_list_is_missing(answer: Any
 def test_wait_for_all_brokers_a_broker_that_has_not_loaded_a_partition_is_missing(
     late: bool,
 ) -> None:
-    """It would leave out what is open there and say nothing; before the listing or behind it."""
     asked = 0
 
     def loads(request: Any, node_id: int | None) -> Any:
@@ -436,7 +439,7 @@ def test_wait_for_all_brokers_a_broker_that_does_not_describe_is_missing() -> No
     assert listed(silent)[1] == ("broker 1", "broker 2")
 
 
-# --- the start check ----------------------------------------------------------------------------
+# --- the start check ------------------------------------------------------------------------------
 
 
 def test_topics_that_do_not_exist_are_named() -> None:
@@ -454,8 +457,6 @@ def test_topics_that_do_not_exist_are_named() -> None:
 def test_the_smallest_timeout_limit_of_the_brokers_is_the_clusters(
     limits: tuple[str | None, str | None], expected: float | None
 ) -> None:
-    """Where ACLs, or a broker that is away, hide one, the others count."""
-
     def limit(request: Any, node_id: int | None) -> Any:
         value = limits[0 if node_id == 1 else 1]
         if value is None and node_id == 1:
@@ -474,6 +475,44 @@ def test_the_smallest_timeout_limit_of_the_brokers_is_the_clusters(
     found = asyncio.run(transaction_wire._cluster(cast(Net, net)))  # noqa: SLF001
     assert (found.cluster_id, found.transaction_version) == ("", 1)
     assert found.max_transaction_timeout_s == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "missing"),
+    [
+        (requests(), requests(), ()),
+        (requests(), requests(FindCoordinator=3), ("FindCoordinator v4",)),
+        (
+            requests(DescribeTransactions=-1, ListTransactions=-1),
+            requests(ListTransactions=-1),
+            ("DescribeTransactions", "ListTransactions"),
+        ),
+        (requests(), kafka_errors.RequestTimedOutError(), ()),
+    ],
+)
+def test_requests_that_some_broker_lacks_are_named_once(
+    first: Any, second: Any, missing: tuple[str, ...]
+) -> None:
+    """Brokers of several versions serve one cluster; one that is away says nothing."""
+    answers = {None: first, 1: first, 2: second}
+
+    def versions(_: Any, node_id: int | None) -> Any:
+        found = answers[node_id]
+        if isinstance(found, BaseException):
+            return found
+        return said(error_code=0, finalized_features=(), api_keys=found)
+
+    net = TableNet(
+        {
+            "MetadataRequest": lambda *_: said(
+                error_code=0, cluster_id="c", brokers=[said(node_id=1), said(node_id=2)]
+            ),
+            "ApiVersionsRequest": versions,
+            "DescribeConfigsRequest": lambda *_: said(results=[]),
+        }
+    )
+    found = asyncio.run(transaction_wire._cluster(cast(Net, net)))  # noqa: SLF001
+    assert found.missing_requests == missing
 
 
 def test_wait_for_all_brokers_a_broker_that_is_not_known_is_looked_for() -> None:

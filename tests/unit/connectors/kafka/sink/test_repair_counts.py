@@ -130,7 +130,6 @@ def open_transactions(cluster: FakeCluster) -> list[str]:
 
 
 def test_two_phase_repair_what_is_written_again_has_as_many_records_as_were_lost() -> None:
-    """And stays open: it is committed once it is on record."""
     cluster, gone = FakeCluster(), lost(1, ("out", 5))
     again = decode_handle(repaired(cluster, Log(5), gone)[gone.payload])
     assert (again.record_count, again.outputs) == (5, decode_handle(gone).outputs)
@@ -160,7 +159,6 @@ def test_two_phase_repair_a_repair_of_other_records_than_were_lost_is_refused(
 def test_two_phase_repair_what_was_written_again_is_aborted_if_the_rest_of_its_region_cannot_be() -> (
     None
 ):
-    """No record names it, and no sweep takes what is of the newest attempt."""
     cluster = FakeCluster()
     with pytest.raises(TransactionLostError):
         repaired(cluster, Log(5, 3), lost(1, ("out", 5)), lost(2, ("out", 5)))

@@ -10,7 +10,12 @@ from sluice.connectors.kafka.source.enumerator.discovery import ClusterView
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.connectors.kafka.source.source_options import SourceOptions
-from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError
+from sluice.runtime.errors import (
+    ConfigError,
+    DataLostError,
+    SourceChangedError,
+    StreamError,
+)
 from sluice.runtime.model.splits import SplitRange
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 from tests.kit.source.source_setup import TIMEOUT_S, Bench, bounds
@@ -363,6 +368,40 @@ def test_a_batch_read_does_not_stop_short_of_the_end_it_was_told() -> None:
         bench.enumerator.require_readable_ends(ranges)
     bench.cluster.log("orders", 0).latest = 11
     bench.enumerator.require_readable_ends(bench.cut(bench.start()))
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_an_error_about_a_retired_topic_names_all_positions_and_how_to_give_it_up(
+    *, is_deleted: bool
+) -> None:
+    """So that neither way doubles the other topics' records, or loses any."""
+    bench = Bench(subscribe="orders,returns")
+    bench.cluster.create("returns", FakeLog(latest=7))
+    positions = bench.cut(bench.start())
+    if is_deleted:
+        del bench.cluster.topics["returns"]
+    with pytest.raises(StreamError, match="forget=") as caught:
+        Bench(bench.cluster).enumerator.restore(positions, timeout_s=TIMEOUT_S)
+    read_to = caught.value.args[1]["read_to"]
+    assert read_to == '{"orders":{"0":10,"1":20},"returns":{"0":7}}'
+    left = tuple(split for split in positions if split.topic == "orders")
+    again = Bench(bench.cluster, forgetTopics="returns")
+    again.enumerator.restore(left, timeout_s=TIMEOUT_S)
+    assert again.discover() == ()
+    fresh = Bench(bench.cluster, startingOffsets='{"orders":{"0":10,"1":20}}').start()
+    assert bounds(fresh) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+
+
+def test_a_range_of_a_topic_that_is_given_up_is_replayed_as_long_as_it_exists() -> None:
+    """It may be decided, and its output is promised."""
+    bench = Bench(subscribe="orders,returns")
+    bench.cluster.create("returns", FakeLog(latest=7))
+    ranges = bench.cut(bench.start())
+    again = Bench(bench.cluster, forgetTopics="returns").enumerator
+    assert again.replayable(ranges, timeout_s=TIMEOUT_S) == ranges
+    del bench.cluster.topics["returns"]
+    with pytest.raises(SourceChangedError, match="returns-0"):
+        again.replayable(ranges, timeout_s=TIMEOUT_S)
 
 
 def test_topic_no_longer_named_is_an_error_on_restore() -> None:

@@ -1,5 +1,6 @@
 """The driver's side of a Kafka source, on a cluster in memory."""
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ from tests.kit.source.source_setup import TIMEOUT_S, Bench, bounds
         ({"startingOffsets": "latest"}, 10, 20),
         ({"startingOffsets": '{"orders":{"0":7,"1":-1}}'}, 7, 20),
         ({"startingOffsets": '{"orders":{"0":-2,"1":4}}'}, 2, 4),
+        ({"startingOffsets": '{"orders":"eArliest"}'}, 2, 0),
+        ({"startingOffsets": '{"orders":"latest"}'}, 10, 20),
         ({"startingOffsets": "committed", "kafka.group.id": "g"}, 2, 13),
         ({"startingTimestamp": "500"}, 5, 3),
         ({"startingOffsetsByTimestamp": '{"orders":{"0":400,"1":500}}'}, 4, 3),
@@ -206,6 +209,106 @@ def test_pattern_matches_whole_names_and_no_internal_topics() -> None:
     assert "__consumer_offsets-0" not in bounds(Bench(cluster, subscribePattern=".*").start())
 
 
+def test_topics_that_a_pattern_leaves_out_are_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark's own source also reads a topic of which only a part matches."""
+    bench = Bench(FakeSourceCluster(), subscribePattern="orders")
+    bench.start()
+    bench.cluster.create("re-orders", FakeLog())
+    for _ in range(3):
+        bench.clock.pass_time(60)
+        bench.discover()
+    assert [record.getMessage() for record in caplog.records] == [
+        "no topic matches the pattern: pattern=orders",
+        "topics are not read, because only a part of the name matches: pattern=orders "
+        "topics=re-orders; write the pattern for the whole name",
+    ]
+
+
+def test_a_start_of_a_whole_topic_is_of_those_that_are_read_and_not_of_later_ones() -> None:
+    """As of Spark's source: the others begin at their first record."""
+    bench = Bench(subscribePattern="orders.*", startingOffsets='{"orders":"latest"}')
+    start = bench.start()
+    assert bounds(start) == {"orders-0": (10, 10), "orders-1": (20, 20)}
+    bench.cluster.create("orders-eu", FakeLog(latest=3))
+    assert bounds(bench.discover()) == {"orders-eu-0": (0, 0)}
+    with pytest.raises(ConfigError, match="topics=payments"):
+        Bench(startingOffsets='{"orders":"latest","payments":"latest"}').start()
+
+
+WAYS = {
+    "assign": json.dumps({"orders": [0, 1]}),
+    "subscribe": "orders",
+    "subscribePattern": "ord.*",
+}
+STARTS = {
+    "latest": ({"startingOffsets": "latest"}, (10, 20)),
+    "earliest": ({"startingOffsets": "earliest"}, (2, 0)),
+    "specific offsets": ({"startingOffsets": json.dumps({"orders": {"0": -2, "1": 4}})}, (2, 4)),
+    "specific timestamps": (
+        {"startingOffsetsByTimestamp": json.dumps({"orders": {"0": 400, "1": 500}})},
+        (4, 3),
+    ),
+    "global timestamp": ({"startingTimestamp": "400"}, (4, 3)),
+}
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize("kind", STARTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_query_starts_once_and_goes_on_where_it_was(
+    way: str, kind: str, fail_on_data_loss: str
+) -> None:
+    """The start of Spark's suite: then a restart with records that came meanwhile, and a partition
+    that was added, from its first record."""
+    cluster = FakeSourceCluster()
+    times = {n: n * 100 for n in range(2, 10)}
+    cluster.create(
+        "orders",
+        FakeLog(earliest=2, latest=10, times_ms=times),
+        FakeLog(latest=20, times_ms={3: 500}),
+    )
+    starting, expected = STARTS[kind]
+    given = {way: WAYS[way]} | starting | {"failOnDataLoss": fail_on_data_loss}
+    bench = Bench(cluster, **given)
+    start = bench.start()
+    assert tuple(split.end_offset for split in start) == expected
+    read = bench.cut(start)
+    assert [split.end_offset for split in read] == [10, 20]
+    for number in range(2):
+        cluster.log("orders", number).latest += 3
+    again = Bench(cluster, **given)
+    again.enumerator.restore(read, timeout_s=TIMEOUT_S)
+    assert bounds(again.cut(read)) == {"orders-0": (10, 13), "orders-1": (20, 23)}
+    cluster.topics["orders"][1][2] = FakeLog(latest=5)
+    added = () if way == "assign" else (("orders-2", (0, 0)),)
+    assert tuple(bounds(again.discover()).items()) == added
+
+
+@pytest.mark.parametrize("way", ["subscribe", "subscribePattern"])
+@pytest.mark.parametrize("kind", ["startingOffsetsByTimestamp", "startingTimestamp"])
+@pytest.mark.parametrize("strategy", [None, "error", "latest"])
+def test_a_start_after_every_record_follows_the_strategy(
+    way: str, kind: str, strategy: str | None
+) -> None:
+    """Partition 1 has no record of that time."""
+    cluster = FakeSourceCluster()
+    cluster.create(
+        "orders", FakeLog(latest=3, times_ms={1: 2000}), FakeLog(latest=3, times_ms={1: 1000})
+    )
+    at = "2000" if kind == "startingTimestamp" else json.dumps({"orders": {"0": 2000, "1": 2000}})
+    given = {way: WAYS[way], kind: at}
+    if strategy is not None:
+        given["startingOffsetsByTimestampStrategy"] = strategy
+    bench = Bench(cluster, **given)
+    if strategy == "latest":
+        assert bounds(bench.start()) == {"orders-0": (1, 1), "orders-1": (3, 3)}
+    else:
+        with pytest.raises(ConfigError, match="orders-1"):
+            bench.start()
+
+
 # --- cuts ---------------------------------------------------------------------------------------
 
 
@@ -235,17 +338,32 @@ def test_limit_is_shared_in_proportion_to_the_backlog() -> None:
 
 
 def test_least_offsets_are_waited_for_but_not_longer_than_the_delay() -> None:
+    """As in Spark, the first barrier of a start never waits, and starts the wait of the next."""
     bench = Bench(minOffsetsPerTrigger="40", maxTriggerDelay="10s")
-    start = bench.start()
-    assert all(split.is_empty for split in bench.cut(start))
+    first = bench.cut(bench.start())
+    assert bounds(first) == {"orders-0": (0, 10), "orders-1": (0, 20)}
     bench.cluster.log("orders", 0).latest = 25
-    assert bounds(bench.cut(start))["orders-0"] == (0, 25)
+    assert all(split.is_empty for split in bench.cut(first))
+    bench.cluster.log("orders", 0).latest = 50
+    second = bench.cut(first)
+    assert bounds(second)["orders-0"] == (10, 50)
+    bench.cluster.log("orders", 1).latest = 21
+    assert all(split.is_empty for split in bench.cut(second))
+    bench.clock.pass_time(10)
+    assert bounds(bench.cut(second))["orders-1"] == (20, 21)
 
-    impatient = Bench(minOffsetsPerTrigger="40", maxTriggerDelay="10s")
-    start = impatient.start()
-    assert all(split.is_empty for split in impatient.cut(start))
-    impatient.clock.pass_time(10)
-    assert bounds(impatient.cut(start)) == {"orders-0": (0, 10), "orders-1": (0, 20)}
+
+def test_least_and_largest_limit_together() -> None:
+    """Spark's composite limit: a batch that runs takes no more than the largest."""
+    bench = Bench(minOffsetsPerTrigger="8", maxOffsetsPerTrigger="15", maxTriggerDelay="10s")
+    first = bench.cut(bench.start())
+    assert bounds(first) == {"orders-0": (0, 5), "orders-1": (0, 10)}
+    second = bench.cut(first)
+    assert bounds(second) == {"orders-0": (5, 10), "orders-1": (10, 20)}
+    bench.cluster.log("orders", 1).latest = 24
+    assert all(split.is_empty for split in bench.cut(second))
+    bench.clock.pass_time(10)
+    assert bounds(bench.cut(second))["orders-1"] == (20, 24)
 
 
 def test_bounded_source_ends_where_the_topic_ended_at_its_start() -> None:
@@ -354,6 +472,7 @@ def test_losses_of_two_topics_are_not_taken_for_one_another() -> None:
 def test_who_wants_what_there_is_does_not_wait_for_more(at_once: bool, end: int) -> None:
     """The last batch of a query, say: the least number of offsets is for those that follow."""
     bench = Bench(minOffsetsPerTrigger="1000", assign='{"orders":[0]}')
+    bench.cut(bench.start())  # the first one does not wait
     found = bench.enumerator.cut_to_ends(
         bench.start(), max_records=None, timeout_s=TIMEOUT_S, at_once=at_once
     )

@@ -58,6 +58,26 @@ def test_defaults_are_those_of_spark_but_for_read_committed() -> None:
     assert stream().read_committed
 
 
+def test_a_forgotten_topic_is_not_subscribed_also_by_a_pattern() -> None:
+    found = SourceOptions.of(
+        {
+            "kafka.bootstrap.servers": "b:9092",
+            "subscribePattern": "orders|returns",
+            "forgetTopics": "returns, old",
+        },
+        bounded=False,
+        stream=True,
+    )
+    assert found.subscription.choose({"orders", "returns"}) == {"orders"}
+    assert found.forgotten == {"returns", "old"}
+    assert "topics=orders " in error_of({**BASE, "forgetTopics": "orders,old"})
+    assert "forgetTopics" in error_of({**BASE, "forgetTopics": "old"}, is_stream=False)
+    made = KafkaSource(bootstrap_servers="b:9092", topics=["orders"], forget=["old"])
+    assert made.forgotten == {"old"}
+    with pytest.raises(ConfigError, match=r"forget=\['old'\]"):
+        KafkaSource(bootstrap_servers="b:9092", topics=["orders"], forget="old")
+
+
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
@@ -119,11 +139,63 @@ def test_the_three_ways_to_subscribe() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("pattern", "part"),
+    [
+        ("[a-z&&[^x]]*", "[a-z&&[^x"),
+        ("orders|[^a[bc]]", "[^a[bc"),
+        ("[]a[]", "[]a["),
+        (r"a\0101", r"\0"),
+        (r"(a)\101", r"\101"),
+    ],
+)
+def test_a_pattern_that_java_reads_in_another_way_is_refused(pattern: str, part: str) -> None:
+    """Python reads these without an error, and would read other topics than Spark's source."""
+    text = error_of({"kafka.bootstrap.servers": "b:9092", "subscribePattern": pattern})
+    assert f"part={part}]" in text
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\[a\[b\]", r"[a\[&]+", r"[]&]+", r"(a)\1.*", r"(?:(?!x)[a-z])*"]
+)
+def test_a_pattern_that_java_reads_alike_is_taken(pattern: str) -> None:
+    assert Pattern(regex=pattern).regex == pattern
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\Qa.b\E.*", r"\p{Alpha}+", "(?<name>a)", r"a\h", r"a\z", "a**"]
+)
+def test_javas_own_syntax_is_an_error(pattern: str) -> None:
+    assert "not a regular expression" in error_of(
+        {"kafka.bootstrap.servers": "b:9092", "subscribePattern": pattern}
+    )
+
+
+def test_offsets_may_name_whole_topics_as_in_spark() -> None:
+    """Spark's cases of ``JsonUtils.specificOffsets``; its ending offsets are given alike."""
+    text = '{"a":"earliest","orders":{"0":23,"1":-1},"c":"LATEST"}'
+    assert stream(startingOffsets=text).starting == PerPartition(
+        offsets={("orders", 0): 23, ("orders", 1): Edge.LATEST},
+        topics={"a": Edge.EARLIEST, "c": Edge.LATEST},
+    )
+    for wrong in ('{"a":"latest"}', '{"a":{"0":-1}}'):
+        assert "latest" in error_of({**BASE, "startingOffsets": wrong}, is_stream=False)
+    assert "twice" in error_of({**BASE, "startingOffsets": '{"a":"earliest","a":{"0":23}}'})
+    for wrong in ('{"a":"first"}', '{"a":[0,1]}', '{"a":{"0":"earliest"}}', '"earliest"', "not"):
+        assert wrong in error_of({**BASE, "startingOffsets": wrong})
+
+
+def test_limits_go_up_to_javas_largest_number() -> None:
+    largest = str(2**63 - 1)
+    assert stream(maxOffsetsPerTrigger=largest).max_offsets == 2**63 - 1
+    assert "9223372036854775807" in error_of({**BASE, "maxOffsetsPerTrigger": str(2**63)})
+
+
 def test_a_pattern_that_a_later_python_may_read_in_another_way_is_taken() -> None:
     """Python warns of "[[", which is an error where a program makes warnings errors."""
-    options = {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "[[a]+"}
+    options = {"kafka.bootstrap.servers": "b:9092", "subscribePattern": "[a||b]+"}
     assert SourceOptions.of(options, bounded=False, stream=True).subscription == Pattern(
-        regex="[[a]+"
+        regex="[a||b]+"
     )
 
 
@@ -286,6 +358,12 @@ def test_trigger_delay_is_written_as_in_spark(text: str, seconds: float) -> None
 def test_least_above_largest_is_refused() -> None:
     text = error_of({**BASE, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"})
     assert "minOffsetsPerTrigger" in text
+
+
+def test_an_isolation_level_that_does_not_exist_is_refused() -> None:
+    text = error_of({**BASE, "kafka.isolation.level": "intentionally_invalid"})
+    assert "kafka.isolation.level" in text
+    assert "intentionally_invalid" in text
 
 
 def test_read_uncommitted_is_refused_with_exactly_once() -> None:

@@ -6,18 +6,6 @@ from sluice.connectors.kafka.tools.connection_options import connection_of
 from sluice.runtime.errors import ConfigError
 
 
-def test_servers_on_the_command_line_win_over_those_of_the_options() -> None:
-    """As with every option that is given in both places."""
-    made = connection_of("given:9092", {"kafka.bootstrap.servers": "file:9092"})
-    assert made is not None
-    assert made.bootstrap_servers == "given:9092"
-
-
-def test_nothing_given_is_no_connection() -> None:
-    """A command then takes what is on record, or what runs here."""
-    assert connection_of(None, {}) is None
-
-
 def test_an_option_without_its_prefix_is_refused_by_name() -> None:
     """Otherwise it would count for nothing, without a word."""
     with pytest.raises(ConfigError, match="lacks its prefix") as caught:

@@ -1,12 +1,13 @@
-"""A start beside a coordinator that lives: found by the simulator, told again without it."""
+"""A start beside a coordinator that lives: found by the simulator, reported again without it."""
 
 import dataclasses
 
 import pytest
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, slot_name
-from sluice.runtime.contracts import CommitOutcome, SinkCoordinator
+from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import Commit, CommitReported, MarkCommitted, Marked
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
@@ -27,7 +28,7 @@ def _up_to(steps: Steps[Found], point: str) -> None:
 def _first_start(disk: Disk, session: str) -> Steps[Found]:
     """A start of a new job, with the production store."""
     clock = ManualClock()
-    sinks: dict[str, SinkCoordinator] = {"sink": FakeSink(FakeBroker())}
+    sinks = {"sink": SerialSink(FakeSink(FakeBroker()))}
     store = CheckpointStore(FakeFileSystem(disk), clock=clock, pause=clock.advance)
     sequence = StartSequence(
         plan=PLAN,
@@ -56,13 +57,10 @@ def test_fence_first_of_two_first_starts_the_slower_one_seals() -> None:
     assert not found.is_new
     assert found.record.job_uid == fast.record.job_uid
     fencing_record = CheckpointStore(FakeFileSystem(disk)).read(1)
-    assert fencing_record is not None
     assert (fencing_record.verdict, fencing_record.leader_session_id) == (Verdict.ABORTED, "slow")
 
 
 def test_outcome_from_broker_what_the_older_run_has_marked_meanwhile_is_not_unknown() -> None:
-    """The older run commits its last decision behind our seal, marks it, and uses the id again:
-    the broker cannot tell any more what became of it, the mark does."""
     job = Job()
     entry = job.pre_commit("a")
     job.store.records = {0: record(0), 1: record(1, entries=(entry,))}
@@ -77,10 +75,10 @@ def test_outcome_from_broker_what_the_older_run_has_marked_meanwhile_is_not_unkn
 
 
 @pytest.mark.parametrize("looks", ["at once", "when the store answers again"])
-def test_callback_after_commit_no_batch_of_a_run_returns_behind_one_that_went_back_with_state(
+def test_callback_after_commit_no_batch_of_a_run_returns_after_one_that_went_back_with_state(
     looks: str,
 ) -> None:
-    """Else Spark logs it where the newer run has rewound its logs, and the next life there would
+    """Else Spark logs it where the newer run has rewound its logs, and the next attempt there would
     take the older run's state for that of the newer one's batch of this number."""
     stateful = dataclasses.replace(PLAN.regions[0], stateful=True)
     plan = dataclasses.replace(PLAN, regions=(stateful,))
@@ -113,7 +111,7 @@ class _Unreadable(FakeStore):
 
 
 def test_outcome_from_broker_what_the_older_run_has_marked_meanwhile_is_not_lost() -> None:
-    """As above, and what the id carried next was aborted: at transaction.version 0 that looks as
+    """As above, and what the id skipped next was aborted: at transaction.version 0 that looks as
     if the decided one had been, and a repair would write its records twice."""
     job = Job()
     entry = job.pre_commit("a")
@@ -127,10 +125,9 @@ def test_outcome_from_broker_what_the_older_run_has_marked_meanwhile_is_not_lost
     assert drive(steps).record.checkpoint_id == 1
 
 
-def test_outcome_from_broker_behind_what_the_older_run_has_marked_the_next_decision_is_committed() -> (
+def test_outcome_from_broker_after_what_the_older_run_has_marked_the_next_decision_is_committed() -> (
     None
 ):
-    """The older run ends between its two decisions; the later one waits for nobody."""
     job = Job()
     first, second = job.pre_commit("a"), job.pre_commit("b")
     job.store.records = {
@@ -150,7 +147,7 @@ def test_outcome_from_broker_behind_what_the_older_run_has_marked_the_next_decis
 
 
 def test_outcome_from_broker_what_a_start_has_marked_and_retired_meanwhile_is_not_lost() -> None:
-    """As above, by a start behind ours, which has gone on for so long that the place is empty."""
+    """As above, by a start after ours, which has gone on for so long that the place is empty."""
     job = Job()
     entry = job.pre_commit("a")
     job.store.records = {0: record(0), 1: record(1, entries=(entry,))}
@@ -180,7 +177,7 @@ def _aborted_behind_its_mark(job: Job) -> Commit:
 def test_outcome_from_broker_what_a_start_has_marked_is_not_lost_to_the_run_that_decided_it(
     place: str,
 ) -> None:
-    """A repair would write its records twice. Only a start behind it marks them: it is over."""
+    """A repair would write its records twice. Only a start after it marks them: it is over."""
     job = Job()
     commit = _aborted_behind_its_mark(job)
     if place != "marked":
@@ -204,7 +201,6 @@ class _Away(FakeStore):
 def test_outcome_from_broker_nothing_is_lost_before_the_store_says_that_nobody_has_marked_it() -> (
     None
 ):
-    """It is asked again."""
     job = Job()
     commit = _aborted_behind_its_mark(job)
     job.store = _Away()
@@ -227,7 +223,6 @@ class _Retired(FakeFileSystem):
 
 
 def test_retire_after_commit_a_place_that_is_retired_during_a_look_keeps_nothing() -> None:
-    """What was listed and is not there was committed, and nobody needs it any more."""
     disk = Disk()
     store = CheckpointStore(FakeFileSystem(disk))
     for checkpoint_id in range(3):

@@ -1,23 +1,31 @@
-"""Who a batch is to the coordinator: region, attempt and number, and no checkpoint id."""
+"""How the coordinator knows a batch (region, attempt, number), and batches that a sink requests."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
+    EndJob,
     Publish,
+    RegionFailed,
     RegionRestarted,
     RestartRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.errors import FencedError, IllegalTransitionError, WrongJobError
-from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.coordinator.region.region_pace import Pace
+from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.errors import FencedError, IllegalTransitionError, StreamError, WrongJobError
+from sluice.runtime.model import offsets
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateSnapshot
+from sluice.runtime.model.json_values import from_json, to_json
+from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
 
 def test_an_older_attempt_is_refused_and_changes_nothing() -> None:
-    """Rule `callback-after-commit`: every message carries the region's attempt."""
+    """Rule `callback-after-commit`: every message skips the region's attempt."""
     driver = CoreDriver(FAST)
     driver.tick()
     barrier = driver.poll(3)
@@ -33,7 +41,6 @@ def test_an_older_attempt_is_refused_and_changes_nothing() -> None:
 
 
 def test_an_acknowledgement_may_be_repeated() -> None:
-    """Before and after the decision: the answer may have been lost."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     barrier = driver.poll(3)
@@ -60,7 +67,6 @@ def test_a_batch_that_no_barrier_asked_for_joins_the_next_checkpoint() -> None:
 
 
 def test_it_joins_a_checkpoint_that_is_under_way() -> None:
-    """Whatever id its offset claims."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -69,8 +75,8 @@ def test_it_joins_a_checkpoint_that_is_under_way() -> None:
     assert [r.batch_id for r in driver.seen(Publish)[0].regions] == [1, 1]
 
 
-def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_life() -> None:
-    """Its logs begin anew: batch 1 of a new attempt is another batch."""
+def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_attempt() -> None:
+    """Its logs begin again: batch 1 of a new attempt is another batch."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
     driver.tell(RestartRequested(region="main"))
@@ -86,7 +92,7 @@ def test_batch_ids_of_a_stateless_region_mean_nothing_in_its_next_life() -> None
         RegionPlan(name="main", source_ids=("source",), keeps_logs=True),
     ],
 )
-def test_batch_ids_that_go_on_are_recognised_in_the_next_life(plan: RegionPlan) -> None:
+def test_batch_ids_that_continue_are_recognised_in_the_next_attempt(plan: RegionPlan) -> None:
     """Rule `batch-identity` and `stateful-replay`: Spark replays its last batch under a new
     attempt."""
     driver = CoreDriver(FAST, regions=[plan])
@@ -111,7 +117,6 @@ def test_a_batch_over_decided_ranges_is_refused() -> None:
 
 
 def test_a_second_batch_before_the_first_is_decided_is_a_bug() -> None:
-    """Refused, and nothing changes."""
     driver = CoreDriver(FAST)
     driver.epoch(3)
     driver.ack(None)
@@ -120,6 +125,170 @@ def test_a_second_batch_before_the_first_is_decided_is_a_bug() -> None:
 
 
 def test_an_unknown_region_is_refused() -> None:
-    """The message comes from another job."""
     with pytest.raises(WrongJobError, match="other"):
         CoreDriver(FAST).poll(3, region="other")
+
+
+BOUNDED = (RegionPlan(name="main", source_ids=("source",), bounded=True),)
+
+
+def test_an_asked_batch_has_a_barrier_without_records_once_its_time_has_come() -> None:
+    driver = CoreDriver(FAST)
+    driver.tick()
+    driver.ack(driver.poll(3), again_in_s=5.0)
+    driver.tick(4.0)
+    assert driver.poll(3) is None
+    driver.tick(1.0)
+    asked = driver.poll(3)
+    assert [(s.start_offset, s.end_offset) for s in asked.splits] == [(3, 3)]
+    assert driver.poll(3) == asked
+    driver.ack(asked)
+    driver.tick(60.0)
+    assert driver.poll(3) is None
+
+
+def test_records_that_come_first_are_cut_as_ever() -> None:
+    driver = CoreDriver(FAST)
+    driver.tick()
+    driver.ack(driver.poll(3), again_in_s=5.0)
+    driver.tick(2.0)
+    driver.ack(driver.poll(4))
+    driver.tick(60.0)
+    assert driver.poll(4) is None
+
+
+def test_a_sink_that_keeps_a_state_is_asked_at_once_in_each_attempt() -> None:
+    driver = CoreDriver(FAST)
+    driver.tick()
+    driver.ack(driver.poll(3), keeps=True, again_in_s=60.0)
+    driver.tick(1.0)
+    assert driver.poll(3) is None
+    driver.tell(RegionFailed(region="main", attempt_id=0, error=StreamError("x", {}, "")))
+    attempt_id = driver.restart()
+    driver.tick(1.0)
+    asked = driver.poll(3, attempt_id=attempt_id)
+    assert asked is not None
+    driver.ack(asked, attempt_id=attempt_id)
+    driver.tick(1.0)
+    assert driver.poll(3, attempt_id=attempt_id) is None
+
+
+def test_a_region_without_states_and_wishes_runs_no_empty_batch() -> None:
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    driver.tick(60.0)
+    assert driver.poll(3) is None
+
+
+@pytest.mark.parametrize("end", [3, 4])
+def test_the_last_batch_of_a_bounded_run_knows_that_it_is(end: int) -> None:
+    """Also where the sources turn out to have ended with the batch before it."""
+    driver = CoreDriver(FAST, regions=BOUNDED)
+    driver.tick()
+    first = driver.poll(3)
+    assert not first.is_last
+    driver.ack(first, keeps=True, again_in_s=60.0)
+    driver.tick(1.0)
+    last = driver.poll(end, finished=True)
+    assert last.is_last
+    driver.ack(last)
+    assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
+    assert driver.seen(EndJob)[-1].finished
+
+
+def test_a_bounded_run_that_nobody_asks_ends_without_an_empty_batch() -> None:
+    driver = CoreDriver(FAST, regions=BOUNDED)
+    driver.epoch(3)
+    driver.tick(1.0)
+    assert driver.poll(3, finished=True) is None
+    driver.poll(3, finished=True)
+    assert driver.seen(EndJob)[-1].finished
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_the_end_travels_with_the_barrier(is_last: bool) -> None:
+    """Through the service and through Spark's offset."""
+    barrier = Barrier(
+        checkpoint_id=4, region="main", attempt_id=3, splits=(split(0, 5, 5),), is_last=is_last
+    )
+    assert from_json(Barrier, to_json(barrier)) == barrier
+    assert offsets.decode(offsets.encode(barrier)) == barrier
+
+
+STATEFUL = RegionPlan(name="main", source_ids=("source",), stateful=True)
+
+
+def test_a_quiet_state_has_a_batch_where_it_has_something_to_give_and_no_other() -> None:
+    """As Spark runs one without records: each of them would write a whole result once more."""
+    driver = CoreDriver(FAST, regions=[STATEFUL])
+    driver.tick()
+    assert driver.poll(0) is None, "there is no state yet"
+    driver.ack(driver.poll(3), state_is_due=True)
+    driver.tick(1.0)
+    barrier = driver.poll(3)
+    assert all(found.is_empty for found in barrier.splits)
+    driver.ack(barrier)
+    driver.tick(1.0)
+    assert driver.poll(3) is None
+    assert driver.poll(4) is not None
+
+
+def test_a_state_is_asked_once_in_each_attempt() -> None:
+    driver = CoreDriver(FAST, regions=[STATEFUL])
+    driver.tick()
+    first = BatchKey(region="main", attempt_id=0, batch_id=1)
+    kept = driver.acknowledgement(first, driver.poll(3))
+    state = StateSnapshot(
+        provider="RocksDB", checkpoint_format_version=2, state_version=2, state_partitions=1
+    )
+    driver.tell(Acknowledged(ack=replace(kept, region=replace(kept.region, state=state))))
+    attempt_id = driver.restart()
+    driver.tick(1.0)
+    barrier = driver.poll(3, attempt_id=attempt_id)
+    assert barrier is not None
+    second = BatchKey(region="main", attempt_id=attempt_id, batch_id=2)
+    driver.tell(Acknowledged(ack=driver.acknowledgement(second, barrier)))
+    driver.tick(1.0)
+    assert driver.poll(3, attempt_id=attempt_id) is None
+
+
+def test_a_region_that_has_become_stateless_has_no_batch_without_records() -> None:
+    """And its batches are reported from those of older lives by their attempt, not by their ids."""
+    state = StateSnapshot(
+        provider="RocksDB", checkpoint_format_version=2, state_version=9, state_partitions=0
+    )
+    record = RegionRecord(region="main", attempt_id=0, batch_id=8, state=state)
+    for plan, goes_on in ((STATEFUL, True), (replace(STATEFUL, stateful=False), False)):
+        region = RegionState(plan=plan, attempt_id=5, record=record, pace=Pace(limit=1))
+        assert region.wants_batch(0.0, is_last=False) is goes_on
+        assert region.is_decided(BatchKey(region="main", attempt_id=5, batch_id=1)) is goes_on
+
+
+def test_a_bounded_state_has_a_batch_after_its_last_records() -> None:
+    """In which Spark gives what the watermark of those has closed; only then is it the end."""
+    region = RegionPlan(name="main", source_ids=("source",), bounded=True, stateful=True)
+    driver = CoreDriver(FAST, regions=[region])
+    driver.tick()
+    with_records = driver.poll(3, finished=True)
+    assert not with_records.is_last
+    driver.ack(with_records, state_is_due=True)
+    assert not driver.seen(EndJob)
+    driver.tick()  # nobody waits for an interval, which may be long
+    behind_them = driver.poll(3, finished=True)
+    assert behind_them.is_last
+    assert all(each.is_empty for each in behind_them.splits)
+    driver.ack(behind_them)
+    assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
+    assert driver.seen(EndJob)[-1].finished
+
+
+def test_a_bounded_state_that_has_nothing_more_to_give_ends_after_its_last_records() -> None:
+    """At once, without a batch that would write a complete result a second time."""
+    region = replace(STATEFUL, bounded=True)
+    driver = CoreDriver(replace(FAST, interval_s=3600.0), regions=[region])
+    driver.tick()
+    driver.ack(driver.poll(3, finished=True))
+    driver.tick()
+    assert driver.poll(3, finished=True) is None
+    assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
+    assert driver.seen(EndJob)[-1].finished

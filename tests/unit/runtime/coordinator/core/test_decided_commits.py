@@ -1,16 +1,22 @@
-"""Behind a decision: commits are tried until all is committed; what is lost is repaired or told."""
+"""After a decision: commits are retried until all succeed, and each step waits for its answer."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome, PublishOutcome
 from sluice.runtime.coordinator.core.events import (
+    AbortWork,
+    Action,
     Commit,
     EndJob,
     FailBatches,
     MarkCommitted,
     Marked,
+    Publish,
+    Published,
+    PublishPositions,
     Repair,
     Repaired,
     ReturnBatches,
@@ -22,7 +28,42 @@ from sluice.runtime.errors import (
     TransactionUnknownError,
     UnreachableError,
 )
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
+
+
+def test_a_checkpoint_takes_its_steps_in_order() -> None:
+    """Decision, commit, mark, return, group offsets: never in another order (design section 4)."""
+    driver = CoreDriver(FAST)
+    driver.epoch(3)
+    order = [
+        type(action)
+        for action in driver.log
+        if isinstance(action, Publish | Commit | MarkCommitted | ReturnBatches | PublishPositions)
+    ]
+    assert order == [Publish, Commit, MarkCommitted, ReturnBatches, PublishPositions]
+
+
+def test_no_step_begins_before_the_one_before_is_answered() -> None:
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    driver.epoch(3)
+    for expected in (Publish, Commit, MarkCommitted):
+        (step,) = driver.held
+        assert isinstance(step, expected)
+        assert not driver.seen(ReturnBatches)
+        driver.held.clear()
+        driver.answer(step)
+    assert driver.seen(ReturnBatches)
+
+
+def test_a_barrier_is_given_again_until_it_is_acknowledged() -> None:
+    driver = CoreDriver(FAST)
+    driver.tick()
+    barrier = driver.poll(3)
+    assert driver.poll(9) == barrier
+    driver.ack(barrier)
+    assert driver.poll(9) is None
 
 
 @pytest.mark.parametrize("outcome", [CommitOutcome.PENDING, CommitOutcome.UNKNOWN])
@@ -137,7 +178,6 @@ def test_two_phase_repair_of_what_is_decided_only_a_batch_under_repair_is_writte
 
 
 def test_a_repair_by_somebody_else_means_that_we_are_fenced() -> None:
-    """Only a newer run repairs what this one decided."""
     driver = CoreDriver(REPAIRING, regions=CHAINED)
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.epoch(3)
@@ -160,7 +200,6 @@ def test_repair_aborts_later_work_of_the_region_first() -> None:
     driver.poll(0, region="slow")
     driver.tick(1.0)
     later = driver.poll(6)
-    assert later is not None
     assert later.checkpoint_id == 2
     driver.ack(later)
     driver.auto = True
@@ -180,7 +219,7 @@ def test_repair_is_refused_where_it_is_not_exact() -> None:
 
 
 def test_a_mark_that_is_not_durable_is_tried_again() -> None:
-    """Step 6: callbacks return only behind the mark."""
+    """Step 6: callbacks return only after the mark."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.epoch(3)
@@ -190,3 +229,85 @@ def test_a_mark_that_is_not_durable_is_tried_again() -> None:
     assert not driver.seen(ReturnBatches)
     driver.tick(1.0)
     assert len(driver.seen(MarkCommitted)) == 2
+
+
+HUNG = replace(FAST, settle_timeout_s=30.0, call_timeout_s=2.0)
+
+
+def _hanging(step: type[Action]) -> CoreDriver:
+    """A run whose step of this kind is never answered."""
+    driver = CoreDriver(HUNG)
+    driver.auto = False
+    driver.epoch(3)
+    while not isinstance(driver.held[-1], step):
+        driver.answer(driver.held.pop())
+    return driver
+
+
+def _watch(driver: CoreDriver, seconds: float) -> None:
+    for _ in range(round(seconds)):
+        driver.tick(1.0)
+
+
+@pytest.mark.parametrize("step", [Publish, Commit, MarkCommitted])
+def test_a_step_that_never_returns_ends_the_job(step: type[Action]) -> None:
+    """Nothing else would: without an answer nothing is late, and nothing is tried again."""
+    driver = _hanging(step)
+    _watch(driver, HUNG.hung_after_s - 1.0)
+    assert not driver.seen(EndJob)
+    _watch(driver, 1.0)
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, UnreachableError)
+    assert "checkpoint_id=1" in str(end.error)
+
+
+def test_publish_whole_the_end_of_the_job_is_no_answer_to_a_step_that_hangs() -> None:
+    """It may have decided: nothing of it is aborted, and when it returns it counts as ever."""
+    driver = _hanging(Publish)
+    _watch(driver, 2 * HUNG.hung_after_s)
+    assert driver.seen(EndJob)
+    assert not driver.seen(AbortWork)
+    assert [each.verdict for each in driver.seen(Publish)] == [Verdict.DECIDED]
+    driver.auto = True
+    driver.tell(Published(checkpoint_id=1, outcome=PublishOutcome.OURS))
+    (commit,) = driver.seen(Commit)
+    assert commit.committables == (committable("main.0.1"),)
+    assert driver.core.last_committed == 1
+
+
+def test_no_step_could_return_while_the_whole_driver_was_stopped() -> None:
+    driver = _hanging(Publish)
+    driver.tick(10 * HUNG.hung_after_s)
+    assert not driver.seen(EndJob)
+    driver.auto = True
+    driver.answer(driver.held.pop())
+    assert driver.core.last_committed == 1
+
+
+def test_two_phase_repair_a_repair_takes_as_long_as_it_takes() -> None:
+    """It writes again what all tasks of a region had written, in one process."""
+    driver = CoreDriver(replace(HUNG, on_lost=OnLost.REPAIR), regions=CHAINED)
+    driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
+    driver.epoch(3)
+    assert driver.seen(Repair)
+    _watch(driver, 3 * HUNG.hung_after_s)
+    assert not driver.seen(EndJob)
+    replaced = {b"main.0.1": committable("replacement")}
+    driver.tell(Repaired(checkpoint_id=1, outcome=PublishOutcome.OURS, replaced=replaced))
+    assert driver.core.last_committed == 1
+
+
+def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_second_time() -> None:
+    driver = CoreDriver(FAST)
+    driver.auto = False
+    batch = driver.epoch_batch(3)
+    (publish,) = driver.held
+    assert isinstance(publish, Publish)
+    driver.stop()
+    assert [end.error for end in driver.seen(EndJob)] == [None]
+    driver.tell(Published(checkpoint_id=publish.checkpoint_id, outcome=PublishOutcome.TAKEN))
+    failed = driver.seen(FailBatches)[-1]
+    assert failed.batches == (batch,)
+    assert "taken over" in str(failed.error)
+    assert len(driver.seen(EndJob)) == 1
+    assert driver.core.is_fenced

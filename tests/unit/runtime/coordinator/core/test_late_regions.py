@@ -1,4 +1,4 @@
-"""A late region whose neighbours are quiet: its carries go on counting, so it ends in time."""
+"""Regions that are late, or that fail at the same time: what a regional checkpoint skips, and when it waits."""
 
 from dataclasses import replace
 
@@ -9,22 +9,30 @@ from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     EndJob,
     Publish,
+    RegionFailed,
+    RegionRestarted,
     RegionSuspended,
+    RestartRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     OnRegionFailure,
     RegionPlan,
 )
-from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.policy.handlers import (
+    CheckpointHandler,
+    GlobalCheckpointHandler,
+    RegionalCheckpointHandler,
+)
+from sluice.runtime.errors import StreamError
+from sluice.runtime.failover.restart_strategies import FailureRateRestart
 from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
 
 _CARRIES = 3
 _LATE = replace(
-    FAST,
-    handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_skipped_in_a_row=_CARRIES),
+    FAST, handler=RegionalCheckpointHandler(region_timeout_s=2.0, max_skipped_in_a_row=_CARRIES)
 )
 _BOUND_S = 40  # of carries, an interval and a time limit each, and of the last one's time-out
 
@@ -35,7 +43,7 @@ def _hanging(
     regions: tuple[RegionPlan, ...] = TWO,
     finished: bool = False,
 ) -> tuple[CoreDriver, Barrier]:
-    """Both have a barrier; main has acknowledged, and side, which hangs, is carried."""
+    """Both have a barrier; main has acknowledged, and side, which hangs, is skipped."""
     driver = CoreDriver(settings, regions=regions)
     driver.tick()
     barrier = driver.poll(3, finished=finished)
@@ -90,7 +98,6 @@ def test_restore_by_attempt_a_late_region_that_asks_again_gets_the_barrier_that_
 
 
 def test_abort_before_skip_a_bounded_job_ends_though_a_late_region_hangs() -> None:
-    """The others have read everything; the late one reads its range again in a new life."""
     bounded = tuple(replace(plan, follows=True, bounded=True) for plan in TWO)
     driver, _ = _hanging(regions=bounded, finished=True)
     _quiet(driver, _BOUND_S, finished=True)
@@ -108,8 +115,8 @@ def test_abort_before_skip_a_bounded_job_ends_though_a_late_region_hangs() -> No
     assert ended.finished
 
 
-def test_a_late_region_that_comes_through_keeps_its_life_while_the_others_are_quiet() -> None:
-    """Within its carries it is only slow; behind it, a quiet job decides nothing again."""
+def test_a_late_region_that_comes_through_keeps_its_attempt_while_the_others_are_quiet() -> None:
+    """Within its skips it is only slow; after it, a quiet job decides nothing again."""
     driver, late = _hanging()
     _quiet(driver, 4)
     driver.ack(late, region="side")
@@ -134,7 +141,6 @@ def _ack_old(driver: CoreDriver, late: Barrier) -> None:
 
 
 def test_transaction_timeout_a_late_region_that_is_too_old_takes_no_other_along() -> None:
-    """The others' epoch is decided without it; it reads its own again, and nothing of it stays."""
     driver, late = _hanging()
     driver.tick(1.0)
     barrier = driver.poll(6)
@@ -148,13 +154,12 @@ def test_transaction_timeout_a_late_region_that_is_too_old_takes_no_other_along(
     assert aborted.committables == (committable("side.0.1"),)
     driver.tick(1.0)
     again = driver.poll(3, region="side", attempt_id=attempt_id)
-    assert again is not None
     assert again.splits == late.splits
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["between two", "for the next one"])
 def test_transaction_timeout_a_late_region_that_is_too_old_ends_no_job(*, is_open: bool) -> None:
-    """Whatever is done without a region that has failed: no other one is blamed."""
+    """Whatever is done without a region that has failed: no other one is named as the cause."""
     suspend = replace(_LATE, on_region_failure=OnRegionFailure.SUSPEND, tolerable_failures=0)
     driver, late = _hanging(suspend)
     driver.tick(1.0)
@@ -169,10 +174,9 @@ def test_transaction_timeout_a_late_region_that_is_too_old_ends_no_job(*, is_ope
     assert not driver.core.is_suspended("main")
 
 
-def test_transaction_timeout_in_a_checkpoint_that_all_share_the_one_that_is_too_old_is_blamed() -> (
+def test_transaction_timeout_in_a_checkpoint_that_all_share_the_one_that_is_too_old_is_named_as_cause() -> (
     None
 ):
-    """It takes the others' epochs along, but not their place in the job."""
     settings = replace(FAST, on_region_failure=OnRegionFailure.SUSPEND, tolerable_failures=0)
     driver = CoreDriver(settings, regions=TWO)
     driver.tick()
@@ -182,3 +186,74 @@ def test_transaction_timeout_in_a_checkpoint_that_all_share_the_one_that_is_too_
     _ack_old(driver, late)
     assert [told.region for told in driver.seen(RegionSuspended)] == ["side"]
     assert not driver.seen(EndJob)
+
+
+_HANDLERS = (GlobalCheckpointHandler(), RegionalCheckpointHandler())
+_LOST = StreamError("its executor is lost", {}, "See Spark's log.")
+_DELAY_S, _KEPT_S = 30.0, 22.5
+
+
+def regions(count: int) -> tuple[RegionPlan, ...]:
+    """Continuous ones: each runs all the time, also between two barriers."""
+    return tuple(
+        RegionPlan(name=f"r{number}", source_ids=("source",), follows=True)
+        for number in range(count)
+    )
+
+
+def epoch(driver: CoreDriver, end: int, attempts: dict[str, int]) -> None:
+    """One whole checkpoint of these lives."""
+    driver.tick(1.0)
+    for name, attempt_id in attempts.items():
+        barrier = driver.poll(end, region=name, attempt_id=attempt_id)
+        driver.ack(barrier, region=name, attempt_id=attempt_id)
+
+
+def fail(driver: CoreDriver, name: str, attempt_id: int) -> None:
+    driver.tell(RegionFailed(region=name, attempt_id=attempt_id, error=_LOST))
+
+
+@pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
+def test_who_grew_old_while_another_region_was_away_begins_again_at_once(
+    handler: CheckpointHandler,
+) -> None:
+    """With a delay of its own it would let the other's next epoch grow old, and so on for ever."""
+    strategy = FailureRateRestart(
+        max_failures_per_interval=2, failure_rate_interval_s=60.0, delay_s=_DELAY_S
+    )
+    settings = CheckpointSettings(handler=handler, restart_strategy=strategy, timeout_s=600.0)
+    driver = CoreDriver(settings, regions=regions(2))
+    epoch(driver, 3, {"r0": 0, "r1": 0})
+    began_s = driver.clock()
+    fail(driver, "r0", 0)
+    driver.tell(RestartRequested(region="r0"))
+    assert not driver.seen(RegionRestarted)
+    driver.tick(_DELAY_S)
+    (back,) = driver.seen(RegionRestarted)
+    driver.tick(1.0)
+    driver.poll(6, region="r0", attempt_id=back.attempt_id)
+    old(driver, driver.poll(6, region="r1"), decide_by_s=began_s + _KEPT_S)
+    driver.tick()
+    assert not driver.core.is_live("r1", 0)
+    for name in ("r0", "r1"):
+        driver.tell(RestartRequested(region=name))
+    driver.tick()  # no delay, for either
+    attempts = {begun.region: begun.attempt_id for begun in driver.seen(RegionRestarted)}
+    assert attempts.keys() == {"r0", "r1"}
+    epoch(driver, 9, attempts)
+    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
+
+
+def old(driver: CoreDriver, barrier: Barrier | None, *, decide_by_s: float) -> None:
+    """``r1`` acknowledges what it has had open for too long."""
+    ack = driver.acknowledgement(BatchKey(region="r1", attempt_id=0, batch_id=2), barrier)
+    driver.tell(Acknowledged(ack=replace(ack, decide_by_s=decide_by_s)))
+
+
+def many(count: int, handler: RegionalCheckpointHandler) -> CoreDriver:
+    plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(count)]
+    return CoreDriver(replace(FAST, handler=handler), regions=plans)
+
+
+def _fail(driver: CoreDriver, name: str) -> None:
+    driver.tell(RegionFailed(region=name, attempt_id=0, error=RuntimeError("killed")))

@@ -1,23 +1,27 @@
-"""What regional checkpoints do at their limits, on a manual clock."""
+"""Limits of regional checkpoints, and the lines that a regional job logs."""
 
+import io
 from dataclasses import replace
+from typing import Any
 
+from examples.regional import RegionLines
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core.events import (
     Commit,
     EndJob,
+    Progress,
     Publish,
+    RegionalStep,
     RegionFailed,
     SweepOrphans,
     Triggered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
 from sluice.runtime.coordinator.policy.handlers import (
     CheckpointHandler,
-    GlobalCheckpointHandler,
     RegionalCheckpointHandler,
 )
+from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import StorageUnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier
@@ -79,7 +83,6 @@ def test_a_savepoint_waits_for_regions_that_are_coming_back() -> None:
 
 
 def test_a_savepoint_takes_over_a_barrier_that_is_idle_once_all_are_back() -> None:
-    """The others may have nothing to cut for ever."""
     driver = _all_closed()
     for plan in _FOUR[:3]:
         driver.restart(plan.name)
@@ -91,7 +94,7 @@ def test_a_savepoint_takes_over_a_barrier_that_is_idle_once_all_are_back() -> No
 
 
 def test_a_region_that_fails_before_any_barrier_is_counted() -> None:
-    """No checkpoint carries it and none is given up: its new lives would never end."""
+    """No checkpoint skips it and none is given up: its new attempts would never end."""
     driver = CoreDriver(_REGIONAL, regions=TWO)
     driver.tick()
     attempt_id = 0
@@ -104,18 +107,7 @@ def test_a_region_that_fails_before_any_barrier_is_counted() -> None:
     assert driver.seen(EndJob)
 
 
-def test_a_region_that_fails_behind_its_acknowledgement_is_not_counted() -> None:
-    """It has got on: the checkpoint contains it."""
-    driver = CoreDriver(replace(_REGIONAL, tolerable_failures=0), regions=TWO)
-    driver.tick()
-    driver.poll(3)
-    driver.ack(driver.poll(3, region="side"), region="side")
-    _fail(driver, "side")
-    assert not driver.seen(EndJob)
-
-
 def test_an_outage_before_any_barrier_is_not_counted() -> None:
-    """The engine waits for it, and how long."""
     driver = CoreDriver(_REGIONAL, regions=TWO)
     driver.tick()
     attempt_id = 0
@@ -152,7 +144,6 @@ def test_restore_by_attempt_a_late_region_at_the_limit_is_stopped_and_cut_smalle
 
 
 def test_a_decision_says_whom_it_carries_holds_and_releases() -> None:
-    """So that tests can interrupt it there; an ordinary one says nothing."""
     handler = RegionalCheckpointHandler(region_timeout_s=1.5)
     driver = CoreDriver(replace(FAST, handler=handler), regions=_FOUR)
     names = [plan.name for plan in _FOUR]
@@ -207,7 +198,7 @@ def test_an_outage_does_not_hide_another_failure() -> None:
 
 
 def _starting(handler: CheckpointHandler) -> tuple[CoreDriver, int]:
-    """``side`` has failed, and its new life, of that attempt, has begun."""
+    """``side`` has failed, and its new attempt, of that attempt, has begun."""
     driver = CoreDriver(replace(FAST, handler=handler), regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -224,9 +215,8 @@ def _decided(driver: CoreDriver) -> list[Publish]:
     return [found for found in driver.seen(Publish) if found.verdict is Verdict.DECIDED]
 
 
-def test_the_others_epochs_do_not_wait_until_a_new_life_is_at_work() -> None:
-    """Its query takes seconds to its first barrier. What its old life left is swept before the
-    first of these decisions (`abort-before-skip`), and each of them has its last good snapshot."""
+def test_the_others_epochs_do_not_wait_until_a_new_attempt_is_at_work() -> None:
+    """Its query takes seconds to its first barrier."""
     driver, attempt_id = _starting(RegionalCheckpointHandler())
     sweeps = len(driver.seen(SweepOrphans))
     for end in (6, 9):
@@ -247,8 +237,7 @@ def test_the_others_epochs_do_not_wait_until_a_new_life_is_at_work() -> None:
     assert {r.status for r in _decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
 
 
-def test_a_new_life_that_fails_before_it_is_at_work_is_swept_again() -> None:
-    """It may have opened something."""
+def test_a_new_attempt_that_fails_before_it_is_at_work_is_swept_again() -> None:
     driver, attempt_id = _starting(RegionalCheckpointHandler())
     sweeps = len(driver.seen(SweepOrphans))
     driver.tick(1.0)
@@ -258,8 +247,8 @@ def test_a_new_life_that_fails_before_it_is_at_work_is_swept_again() -> None:
     assert len(driver.seen(SweepOrphans)) == sweeps + 1
 
 
-def test_one_more_failure_beside_lives_that_start_costs_nobody_else_an_epoch() -> None:
-    """Three of four are more than may be carried: those that start are waited for, until
+def test_one_more_failure_beside_attempts_that_start_costs_nobody_else_an_epoch() -> None:
+    """Three of four are more than may be skipped: those that start are waited for, until
     half of all have acknowledged."""
     driver = CoreDriver(_REGIONAL, regions=_FOUR)
     driver.tick(1.0)
@@ -279,32 +268,45 @@ def test_one_more_failure_beside_lives_that_start_costs_nobody_else_an_epoch() -
     assert driver.seen(Commit)[-1].skipped.keys() == {"r2", "r3"}
 
 
-def test_a_global_checkpoint_waits_for_a_new_life() -> None:
-    """All or nobody: as long as it takes."""
-    driver, attempt_id = _starting(GlobalCheckpointHandler())
-    main = driver.status().regions[0].attempt_id
-    driver.tick(1.0)
-    driver.ack(driver.poll(6, attempt_id=main), attempt_id=main)
-    assert not _decided(driver)
-    barrier = driver.poll(6, region="side", attempt_id=attempt_id)
-    driver.ack(barrier, region="side", attempt_id=attempt_id)
-    assert len(_decided(driver)) == 1
+def _progress(checkpoint_id: int, state: State, **more: Any) -> Progress:
+    return Progress(
+        checkpoint_id=checkpoint_id,
+        kind=CheckpointKind.CHECKPOINT,
+        requested_by="interval",
+        state=state,
+        **more,
+    )
 
 
-def test_more_new_lives_than_may_be_carried_are_waited_for() -> None:
-    """The limits hold for them, too; none of it is given up."""
-    driver = _all_closed()
-    attempt_ids = {plan.name: driver.restart(plan.name) for plan in _FOUR}
-    driver.tick(1.0)
-    for name in ("r0", "r1"):
-        barrier = driver.poll(3, region=name, attempt_id=attempt_ids[name])
-        driver.ack(barrier, region=name, attempt_id=attempt_ids[name])
-    assert len(_decided(driver)) == 1, "two of four may be carried"
-    driver.tick(1.0)
-    driver = _all_closed()
-    attempt_ids = {plan.name: driver.restart(plan.name) for plan in _FOUR}
-    driver.tick(1.0)
-    barrier = driver.poll(3, region="r0", attempt_id=attempt_ids["r0"])
-    driver.ack(barrier, region="r0", attempt_id=attempt_ids["r0"])
-    assert not _decided(driver)
-    assert all(driver.core.is_live(name, attempt_id) for name, attempt_id in attempt_ids.items())
+def test_a_line_for_each_checkpoint_and_the_attempts_at_any_end() -> None:
+    """A region that failed after the last checkpoint counts, too."""
+    out = io.StringIO()
+    lines = RegionLines(out)
+    once = {"a": 1, "b": 1}
+    with lines:
+        lines.on_progress(_progress(7, State.DECIDED, attempts=once))
+        lines.on_progress(
+            _progress(
+                7,
+                State.MARKED,
+                attempts=once,
+                skipped={"b": FailureReason.ERROR},
+                records=5,
+                marked_s=0.25,
+            )
+        )
+        lines.on_progress(_progress(8, State.ALIGNING, attempts={"a": 1, "b": 2}))
+    assert out.getvalue().splitlines() == [
+        "checkpoint=7 completed=a skipped=b records=5 seconds=0.250",
+        "region=a attempts=1",
+        "region=b attempts=2",
+        "last_checkpoint=7",
+    ]
+
+
+def test_a_run_without_a_checkpoint_says_so() -> None:
+    """The run ended before its first checkpoint."""
+    out = io.StringIO()
+    with RegionLines(out):
+        pass
+    assert out.getvalue() == "last_checkpoint=none\n"

@@ -11,12 +11,13 @@ from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.checkpoint.retained_states import KeptStates
 from sluice.runtime.contracts import CommitOutcome, CommitReport, PublishOutcome
 from sluice.runtime.coordinator.committing.commit_steps import (
-    by_sink,
+    DecidedWork,
+    SharedCommitters,
     commit_all,
     drive,
     publish_record,
 )
-from sluice.runtime.coordinator.committing.decided_commits import DecidedWork, SharedCommitters
+from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
     AbortWork,
@@ -29,12 +30,13 @@ from sluice.runtime.coordinator.core.events import (
     Publish,
     Published,
     PublishPositions,
+    RegionalStep,
+    RemoteAction,
     Repair,
     Repaired,
     Retire,
 )
-from sluice.runtime.coordinator.policy.commit_failpoints import RegionalStep
-from sluice.runtime.coordinator.shell.io_executor import IoExecutor, RemoteStep
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import (
     StorageError,
     TransactionLostError,
@@ -60,12 +62,11 @@ AWAY = StorageError("the store does not answer", {}, "Ask again.")
 
 
 def io_executor(store: FakeStore, sink: FakeSink | None = None, **parts: Any) -> IoExecutor:
-    """Of a run behind one other."""
     parts.setdefault("sinks", {"sink": sink or FakeSink(FakeBroker())})
     return hands_of(store, plan=PLAN, job_uid=JOB_UID, session="new", attempt_id=1, **parts)
 
 
-def done(of: IoExecutor, action: RemoteStep) -> CoreEvent | None:
+def done(of: IoExecutor, action: RemoteAction) -> CoreEvent | None:
     """Its answer to the core."""
     return drive(of.perform(action))
 
@@ -91,7 +92,7 @@ def refuse(_: str) -> None:
 
 
 def test_publish_whole_a_taken_place_in_which_nothing_stands_is_no_answer() -> None:
-    """Whose record it was cannot be told: neither a decision of ours nor another run's."""
+    """Whose record it was cannot be reported: neither a decision of ours nor another run's."""
 
     class Emptied(FakeStore):
         def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
@@ -111,8 +112,6 @@ def test_publish_whole_a_taken_place_in_which_nothing_stands_is_no_answer() -> N
 def test_publish_whole_whose_record_stands_in_a_taken_place_is_looked_at(
     standing: CheckpointRecord, outcome: PublishOutcome
 ) -> None:
-    """A late try of ours may have landed; with the other verdict it is not what is published now.
-    Only the time of writing may differ."""
     store = FakeStore(records={1: standing})
     again = record(1, leader_session_id="ours", created_at_ms=7)
     assert publish_record(store, again, timeout_s=1.0) is outcome
@@ -122,7 +121,6 @@ def test_publish_whole_whose_record_stands_in_a_taken_place_is_looked_at(
 
 
 def test_transaction_timeout_a_withdrawal_is_no_repetition_of_the_decision() -> None:
-    """What is published in the place of a decision that was not answered is an abort."""
     store = FakeStore(lose_answer=lambda: False)
     of = io_executor(store)
     decision = decision_of()
@@ -135,7 +133,6 @@ def test_transaction_timeout_a_withdrawal_is_no_repetition_of_the_decision() -> 
 
 
 def test_transaction_timeout_a_withdrawal_finds_the_decision_that_landed_before_it() -> None:
-    """Of its own run; another's is another's."""
     for session, outcome in (("ours", PublishOutcome.DECIDED), ("theirs", PublishOutcome.TAKEN)):
         store = FakeStore(records={1: record(1, leader_session_id=session)})
         abort = record(1, leader_session_id="ours", verdict=Verdict.ABORTED)
@@ -146,7 +143,7 @@ def test_transaction_timeout_a_withdrawal_finds_the_decision_that_landed_before_
 def test_transaction_timeout_a_decision_that_grew_old_before_its_turn_is_withdrawn(
     slow: str,
 ) -> None:
-    """Its step waited behind others, or its process was stopped: brokers may have aborted it."""
+    """Its step waited after others, or its process was stopped: brokers may have aborted it."""
     driver = _decided_within(5.0)
     (decision,) = driver.seen(Publish)
     store = FakeStore()
@@ -191,7 +188,7 @@ def test_transaction_timeout_a_decision_that_landed_before_it_grew_old_stands() 
 
 
 def _decided_within(seconds: float) -> CoreDriver:
-    """A run whose first decision is safe for so long, and has not been carried out."""
+    """A run whose first decision is safe for so long, and has not been done."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.tick()
@@ -218,15 +215,15 @@ def test_retire_after_commit_a_withdrawal_forgets_nothing_that_a_landed_decision
 
 def test_a_committable_of_a_sink_that_the_job_lacks_is_refused_by_name() -> None:
     """Left out it would never become visible, though it is decided."""
-    sinks = {"sink": FakeSink(FakeBroker())}
+    committers = SharedCommitters({"sink": SerialSink(FakeSink(FakeBroker()))}, PLAN)
     with pytest.raises(WrongJobError, match="operator_id=gone"):
-        by_sink(sinks, [committable("a"), replace(committable("b"), operator_id="gone")])
+        committers.positions([committable("a"), replace(committable("b"), operator_id="gone")])
 
 
 def test_a_commit_can_be_interrupted_between_two_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Armed by tests alone: all others commit at once. What was begun is finished by the next."""
+    """Armed by tests alone: all others commit at once."""
     broker = FakeBroker()
     opened = [broker.init(f"fake/{JOB_UID}/main.0/{name}") for name in "ab"]
     for transaction in opened:
@@ -235,7 +232,7 @@ def test_a_commit_can_be_interrupted_between_two_transactions(
     regions = record(1, entries=entries).regions
     decided = DecidedWork(checkpoint_id=1, regions=regions, entries=entries)
     monkeypatch.setenv(VARIABLE, "mid-commit=kill")
-    committers = SharedCommitters({"sink": FakeSink(broker)}, PLAN)
+    committers = SharedCommitters({"sink": SerialSink(FakeSink(broker))}, PLAN)
     steps = commit_all(committers, decided, timeout_s=1.0, after_crash=False)
     while next(steps) != "mid-commit":
         pass
@@ -246,7 +243,6 @@ def test_a_commit_can_be_interrupted_between_two_transactions(
 
 
 def drive_quietly(steps: Iterable[str]) -> list[CommitReport]:
-    """To the end, without taking the failpoints on the way."""
     iterator = iter(steps)
     while True:
         try:
@@ -256,8 +252,7 @@ def drive_quietly(steps: Iterable[str]) -> list[CommitReport]:
             return found
 
 
-def test_outcome_from_broker_a_loss_that_no_other_run_explains_is_told_as_one() -> None:
-    """The place is not marked: nobody behind this run has committed it."""
+def test_outcome_from_broker_a_loss_that_no_other_run_explains_is_reported_as_one() -> None:
     broker = FakeBroker()
     gone = broker.init(f"fake/{JOB_UID}/main.0/gone")
     broker.append(gone, 0, "gone")
@@ -274,7 +269,7 @@ def test_outcome_from_broker_a_loss_that_no_other_run_explains_is_told_as_one() 
 
 
 def test_a_decision_that_moves_splits_is_committed_like_any_other() -> None:
-    """Tests interrupt it behind its commit; here nothing is armed."""
+    """Tests interrupt it after its commit; here nothing is armed."""
     store = FakeStore()
     mine = io_executor(store)
     made = record(1)
@@ -318,15 +313,15 @@ def test_fence_first_a_decision_counts_once_the_store_says_that_nobody_has_taken
     assert answer == Published(checkpoint_id=1, outcome=PublishOutcome.UNKNOWN)
 
 
-def test_positions_are_not_told_while_the_store_is_away() -> None:
-    """Lag tools wait for the next ones; the job goes on."""
+def test_positions_are_not_reported_while_the_store_is_away() -> None:
+    """Lag tools wait for the next ones; the job continues."""
     source = FakeSource("input", {0: 10})
     told = PublishPositions(checkpoint_id=1, positions=(split(0, 0, 5),))
     done(io_executor(_Blind(), sources={"input": source}), told)
     assert source.group == {}
 
 
-def test_positions_are_not_told_by_a_run_that_was_taken_over() -> None:
+def test_positions_are_not_reported_by_a_run_that_was_taken_over() -> None:
     """The newer run's are further on: these would be a step back for lag tools."""
     source = FakeSource("source", {0: 9})
     store = FakeStore(records={1: aborted(1), 2: aborted(2, leader_session_id="newer")})
@@ -335,7 +330,7 @@ def test_positions_are_not_told_by_a_run_that_was_taken_over() -> None:
     assert source.group == {}
 
 
-# --- behind the commit ----------------------------------------------------------------------------
+# --- after the commit -----------------------------------------------------------------------------
 
 
 def test_a_mark_that_is_not_durable_is_asked_for_again() -> None:
@@ -350,7 +345,7 @@ def test_a_mark_that_is_not_durable_is_asked_for_again() -> None:
 
 
 def test_an_abort_that_a_sink_does_not_answer_is_left_to_the_sweep() -> None:
-    """The record says that it is aborted: the job goes on, and the sweep comes back to it."""
+    """The record says that it is aborted: the job continues, and the sweep comes back to it."""
     sink = FakeSink(FakeBroker())
 
     class Away:
@@ -369,7 +364,7 @@ def test_an_abort_that_a_sink_does_not_answer_is_left_to_the_sweep() -> None:
     assert done(io_executor(FakeStore(), sink), action) == AbortedWork(checkpoint_id=1)
 
 
-def test_positions_are_told_to_the_sources_they_are_of_and_to_all_though_one_fails() -> None:
+def test_positions_are_reported_to_the_sources_they_are_of_and_to_all_though_one_fails() -> None:
     """Lag tools read them, nothing else: no reason to end a job."""
 
     class Broken(FakeSource):
@@ -423,14 +418,11 @@ def test_retire_after_commit_what_a_newer_run_may_have_begun_with_is_neither_ret
 
 
 @pytest.mark.parametrize(
-    ("error", "level"),
-    [(AWAY, logging.WARNING), (ValueError("a client's own bug"), logging.ERROR)],
+    ("error", "level"), [(AWAY, logging.WARNING), (ValueError("a client's own bug"), logging.ERROR)]
 )
 def test_what_cannot_be_retired_ends_no_job(
     error: Exception, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next checkpoint tries again."""
-
     class Stuck(FakeStore):
         def retire(self, checkpoint_ids: Collection[int]) -> None:
             raise error
@@ -444,7 +436,6 @@ def test_what_cannot_be_retired_ends_no_job(
 
 
 def test_a_loss_that_nobody_can_write_again_ends_with_its_ranges() -> None:
-    """The engine gave no repairer: better an error that names what is missing than a wait."""
     entry = committable("lost")
     (region,) = record(1, entries=(entry,)).regions
     lost = LostCommittables(region=region, committables=(entry,))

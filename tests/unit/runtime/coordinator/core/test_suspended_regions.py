@@ -1,15 +1,14 @@
-"""Regions that failed for good: suspended, carried in every checkpoint, restarted by command."""
+"""Regions that failed for good: suspended, skipped in every checkpoint, restarted by command."""
 
 from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.contracts import FailureReason, PublishOutcome
+from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     BarrierPolled,
-    Commit,
     EndJob,
     Publish,
     Published,
@@ -21,7 +20,7 @@ from sluice.runtime.coordinator.core.events import (
     SplitsDiscovered,
     SweepOrphans,
 )
-from sluice.runtime.coordinator.core.suspension import apply_failure
+from sluice.runtime.coordinator.core.failures import apply_failure
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
 from sluice.runtime.coordinator.policy.failure_policy import Failure
 from sluice.runtime.coordinator.policy.handlers import (
@@ -37,7 +36,7 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
@@ -74,63 +73,20 @@ def record_of(driver: CoreDriver, region: str) -> RegionRecord:
     return next(r for r in decided(driver)[-1].regions if r.region == region)
 
 
-# --- suspended
-# ---------------------------------------------------------------------------------------
-
-
-@BOTH
-def test_an_error_that_would_come_again_suspends_its_region_alone(
-    settings: CheckpointSettings,
-) -> None:
-    """The epoch under way is decided without it, and so is every later one: its record stays where
-    it was, whatever the handler says of ratios and of checkpoints in a row."""
-    strict = replace(settings, tolerable_failures=0)
-    driver = suspended(strict)
-    for end in range(6, 60, 3):
-        side_epoch(driver, end)
-    assert not driver.seen(EndJob)
-    assert len(decided(driver)) >= 18
-    main, side = record_of(driver, "main"), record_of(driver, "side")
-    assert (main.status, main.snapshot_id) == (RegionStatus.SKIPPED, 0)
-    assert [found.end_offset for found in main.splits] == [0]
-    assert [found.end_offset for found in side.splits] == [57]
-    (told,) = driver.seen(RegionSuspended)
-    assert (told.region, told.cause) == ("main", NO_USE)
-
-
-def test_without_the_setting_it_ends_the_job() -> None:
-    """As ever."""
-    driver = suspended(FAST)
-    assert driver.seen(EndJob)[0].error is NO_USE
-    assert not driver.seen(RegionSuspended)
+# --------------------------------------------------------------------------------------------------
 
 
 @BOTH
 def test_the_last_region_that_is_left_ends_the_job(settings: CheckpointSettings) -> None:
-    """With nobody to go on there is nothing to wait for."""
     driver = suspended(settings)
     break_for_good(driver, "side")
     assert driver.seen(EndJob)[0].error is NO_USE
-
-
-def test_a_strategy_that_gives_a_region_up_suspends_it() -> None:
-    """With the region's name, attempts and last cause."""
-    driver = CoreDriver(
-        replace(REGIONAL, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
-    )
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=ValueError("the cause")))
-    assert not driver.seen(EndJob)
-    (told,) = driver.seen(RegionSuspended)
-    assert isinstance(told.cause, RegionGivenUpError)
-    assert "region=main attempts=1" in str(told.cause)
-    assert "cause=ValueError: the cause" in str(told.cause)
 
 
 @BOTH
 def test_one_failure_more_than_the_job_tolerates_suspends_who_failed(
     settings: CheckpointSettings,
 ) -> None:
-    """The count begins anew for the others."""
     driver = CoreDriver(replace(settings, tolerable_failures=1), regions=TWO)
     attempt_id = 0
     for _ in range(2):
@@ -144,7 +100,7 @@ def test_one_failure_more_than_the_job_tolerates_suspends_who_failed(
 
 
 def test_a_region_that_is_suspended_while_it_waits_to_begin_again_waits_no_more() -> None:
-    """It has failed behind its acknowledgement, and what it acknowledged grew old."""
+    """It has failed after its acknowledgement, and what it acknowledged grew old."""
     strategy = FixedDelayRestart(attempts=1, delay_s=60.0)
     plans = (*TWO, replace(TWO[0], name="third"))
     driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=plans)
@@ -161,8 +117,7 @@ def test_a_region_that_is_suspended_while_it_waits_to_begin_again_waits_no_more(
     assert main.begins_ms is None
 
 
-def test_the_record_that_ends_a_suspended_regions_life_says_so() -> None:
-    """Somebody may ask years later why that place was aborted."""
+def test_the_record_that_ends_a_suspended_regions_attempt_says_so() -> None:
     driver = suspended()
     side_epoch(driver, 6)
     reasons = [found.reason for found in driver.seen(Publish) if found.verdict is Verdict.ABORTED]
@@ -170,7 +125,7 @@ def test_the_record_that_ends_a_suspended_regions_life_says_so() -> None:
 
 
 def test_an_epoch_that_never_comes_suspends_the_slow_region() -> None:
-    """The one that acknowledged is not to blame."""
+    """The one that acknowledged is not the cause."""
     driver = CoreDriver(replace(SUSPEND, tolerable_failures=0), regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -183,7 +138,7 @@ def test_an_epoch_that_never_comes_suspends_the_slow_region() -> None:
 
 def test_a_decision_that_nobody_made_late_suspends_nobody() -> None:
     """Its store did not answer until all of it had grown old: where a strategy gives a region up
-    for that, the job ends. It would go on for ever and decide nothing."""
+    for that, the job ends. It would continue for ever and decide nothing."""
     driver = CoreDriver(
         replace(SUSPEND, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
     )
@@ -203,7 +158,6 @@ def test_a_decision_that_nobody_made_late_suspends_nobody() -> None:
 
 
 def test_an_outage_suspends_nobody() -> None:
-    """The engine waits for it."""
     away = StorageUnreachableError("a file system is away", {}, "Wait.")
     driver = CoreDriver(
         replace(SUSPEND, restart_strategy=FixedDelayRestart(attempts=0)), regions=TWO
@@ -212,14 +166,13 @@ def test_an_outage_suspends_nobody() -> None:
     assert not driver.core.is_suspended("main")
 
 
-# --- its old life ---------------------------------------------------------------------------------
+# --- its old attempt ------------------------------------------------------------------------------
 
 
 @BOTH
 def test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the_first_decision_without_it(
     settings: CheckpointSettings,
 ) -> None:
-    """Once: later decisions do not pay for it."""
     driver = suspended(settings)
     for end in (6, 9):
         side_epoch(driver, end)
@@ -234,36 +187,23 @@ def test_abort_before_skip_what_a_suspended_region_left_open_is_swept_before_the
 
 
 @BOTH
-def test_callback_after_commit_a_suspended_regions_old_life_is_over(
+def test_callback_after_commit_a_suspended_regions_old_attempt_is_over(
     settings: CheckpointSettings,
 ) -> None:
-    """Its messages are refused, its callbacks woken, and a durable record stands behind it, so that
-    a sweep takes everything that this life ever opened, also what it opens later."""
+    """Its messages are refused, its callbacks woken, and a durable record stands after it, so that
+    a sweep takes everything that this attempt ever opened, also what it opens later."""
     driver = suspended(settings)
     side_epoch(driver, 6)
     with pytest.raises(FencedError):
         driver.tell(BarrierPolled(region="main", attempt_id=0))
     with pytest.raises(FencedError):
         driver.ack(region="main")
-    fence = driver.core.sweep_view("uid", ()).attempt_ids["main"]
+    fence = driver.core.sweep_view("uid").attempt_ids["main"]
     assert fence > 0
     verdicts = {found.checkpoint_id: found.verdict for found in driver.seen(Publish)}
     assert verdicts[fence] is Verdict.ABORTED
     assert not driver.core.is_live("main", 0)
     assert not driver.core.is_live("main", fence)
-
-
-def test_what_it_had_acknowledged_is_decided_with_the_others() -> None:
-    """It is pre-committed; only what comes behind it is missing."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    side = driver.poll(3, region="side")
-    break_for_good(driver)
-    driver.ack(side, region="side")
-    assert [found.end_offset for found in record_of(driver, "main").splits] == [3]
-    side_epoch(driver, 6)
-    assert record_of(driver, "main").snapshot_id == decided(driver)[0].checkpoint_id
 
 
 def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
@@ -278,13 +218,6 @@ def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
     assert aborted == [b"main.0.2"]
 
 
-def test_committers_are_told_that_it_is_suspended() -> None:
-    """Not just that it failed: they may wait for it for ever."""
-    driver = suspended(REGIONAL)
-    side_epoch(driver, 6)
-    assert driver.seen(Commit)[-1].skipped == {"main": FailureReason.SUSPENDED}
-
-
 def test_its_splits_stay_and_new_ones_go_to_others() -> None:
     """A partition that was discovered shall be read."""
     driver = suspended(REGIONAL)
@@ -294,38 +227,7 @@ def test_its_splits_stay_and_new_ones_go_to_others() -> None:
     assert {found.partition for found in record_of(driver, "side").splits} == {1, 7, 8}
 
 
-def test_it_is_shown() -> None:
-    """Since when and why; it has no pressure, and the end of its attempt is told."""
-    driver = suspended(REGIONAL)
-    side_epoch(driver, 6)
-    main, side = driver.status().regions
-    assert main.suspended is not None
-    assert (main.suspended.since_ms, main.suspended.why.split(":")[0]) == (0, "DeliveryError")
-    assert main.pressure is None
-    assert side.suspended is None
-    assert side.snapshot_age_s == 0.0
-
-
 # --- by command -----------------------------------------------------------------------------------
-
-
-@BOTH
-def test_a_suspended_region_comes_back_where_it_stood(settings: CheckpointSettings) -> None:
-    """Behind another record, from its last good snapshot, with all its attempts; nobody else is
-    touched, and the next checkpoints contain it."""
-    driver = suspended(replace(settings, tolerable_failures=0))
-    side_epoch(driver, 6)
-    driver.tell(RestartCommanded())
-    assert not driver.core.is_suspended("main")
-    assert not driver.seen(RegionRestarted), "whoever runs it asks"
-    attempt_id = driver.restart()
-    assert driver.seen(RegionRestarted)[-1].restored.splits[0].end_offset == 0
-    driver.tick(1.0)
-    driver.ack(driver.poll(9, attempt_id=attempt_id), attempt_id=attempt_id)
-    driver.ack(driver.poll(9, region="side"), region="side")
-    assert record_of(driver, "main").status is RegionStatus.COMPLETED
-    assert record_of(driver, "main").splits[0].end_offset == 9
-    assert driver.core.is_live("side", 0)
 
 
 @BOTH
@@ -344,39 +246,7 @@ def test_an_epoch_under_way_does_not_wait_for_a_region_that_is_restarted(
     assert driver.seen(RegionRestarted)
 
 
-@BOTH
-def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
-    settings: CheckpointSettings,
-) -> None:
-    """No barrier that was idle is left for the others to begin, and to lose over them."""
-    three = (*TWO, replace(TWO[0], name="third"))
-    settings = replace(settings, max_concurrent=4, tolerable_failures=0)
-    driver = CoreDriver(settings, regions=three)
-    driver.tick()
-    for name in ("main", "third"):
-        break_for_good(driver, name)
-    driver.tick(1.0)
-    driver.tick(1.0)
-    for name in ("main", "third"):
-        driver.tell(RestartCommanded(regions=(name,)))
-    barrier = driver.poll(6, region="side")
-    if barrier is not None:
-        driver.ack(barrier, region="side")
-    attempt_ids = {name: driver.restart(name) for name in ("main", "third")}
-    assert driver.core.is_live("side", 0)
-    driver.tick(1.0)
-    attempt_ids["side"] = 0
-    begun = {
-        name: driver.poll(9, region=name, attempt_id=attempt_id)
-        for name, attempt_id in attempt_ids.items()
-    }
-    for name, attempt_id in attempt_ids.items():
-        driver.ack(begun[name], region=name, attempt_id=attempt_id)
-    assert not driver.seen(EndJob)
-    assert {r.status for r in decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
-
-
-def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> None:
+def test_a_command_that_comes_before_the_old_attempt_is_settled_waits_for_it() -> None:
     """Rule `callback-after-commit` holds for a person, too."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     driver.tick()
@@ -398,7 +268,6 @@ def test_a_command_that_comes_before_the_old_life_is_settled_waits_for_it() -> N
 def test_a_region_that_runs_is_restarted_without_a_failure_counted(
     handler: GlobalCheckpointHandler | RegionalCheckpointHandler,
 ) -> None:
-    """Somebody has a reason."""
     driver = CoreDriver(replace(FAST, handler=handler, tolerable_failures=0), regions=TWO)
     driver.tick()
     driver.poll(3)
@@ -412,7 +281,6 @@ def test_a_region_that_runs_is_restarted_without_a_failure_counted(
 
 
 def test_a_region_that_waits_for_its_strategy_is_restarted_at_once() -> None:
-    """And has all its attempts again."""
     strategy = FixedDelayRestart(attempts=1, delay_s=3600.0)
     driver = CoreDriver(replace(REGIONAL, restart_strategy=strategy), regions=TWO)
     driver.tell(RegionFailed(region="main", attempt_id=0, error=ValueError("one")))
@@ -425,7 +293,6 @@ def test_a_region_that_waits_for_its_strategy_is_restarted_at_once() -> None:
 
 
 def test_commands_that_make_no_sense_are_refused_and_change_nothing() -> None:
-    """Nobody is suspended; a region of another job; a job that has ended."""
     driver = CoreDriver(REGIONAL, regions=TWO)
     with pytest.raises(ConfigError, match="no region of the job is suspended"):
         driver.tell(RestartCommanded())
@@ -453,29 +320,8 @@ def test_only_the_region_whose_failure_counts_is_suspended() -> None:
     assert not driver.core.is_suspended("side")
 
 
-def test_a_region_that_is_suspended_is_not_suspended_again_for_an_epoch_that_it_was_part_of() -> (
-    None
-):
-    """Its cause stays the one that a human has to remove."""
-    three = (*TWO, replace(TWO[0], name="third"))
-    driver = CoreDriver(replace(REGIONAL, tolerable_failures=0), regions=three)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    barrier = driver.poll(3, region="side")
-    batch = BatchKey(region="side", attempt_id=0, batch_id=1)
-    short = replace(driver.acknowledgement(batch, barrier), decide_by_s=driver.clock() + 1.0)
-    driver.tell(Acknowledged(ack=short))
-    break_for_good(driver)
-    driver.tick(1.0)  # what grew old had both of them in it, and the third has no barrier yet
-    assert [told.region for told in driver.seen(RegionSuspended)] == ["main", "side"]
-    suspended = driver.status().regions[0].suspended
-    assert suspended is not None
-    assert "too large" in suspended.why
-    assert not driver.seen(EndJob)
-
-
 def test_a_region_that_is_suspended_already_is_not_suspended_again() -> None:
-    """It is blamed once more, with others: its first cause stays, and is told once."""
+    """It is named as the cause once more, with others: its first cause stays, and is reported once."""
     driver = suspended()
     state = driver.core._state  # noqa: SLF001
     failure = Failure(error=ValueError("later"), regions=("main",), is_permanent=True)

@@ -1,40 +1,26 @@
-"""A region of micro-batches that stops asking for barriers: it ends, and its neighbours do not."""
+"""A region whose query stops requesting barriers is restarted; an idle job polls its sources less often."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from sluice.runtime.contracts import RegionRegistration
-from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, RegionRegistered
+from sluice.runtime.coordinator.core.events import (
+    BarrierPolled,
+    EndJob,
+    FetchBarrierOffsets,
+    RegionFailed,
+    RegionRegistered,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout
 from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 _ONE = TWO[:1]
 _SILENCE_S = 60  # a core whose time-out is shorter waits as long, too
 _FIRST_QUESTION_S = 120  # and so long for what comes before the first question
-
-
-def _asking_s(regions: int) -> float:
-    """Processor time of a question, and the look behind it, where so many ask one after another."""
-    liveness = HeartbeatTimeout()
-    names = [f"region-{number}" for number in range(regions)]
-    for name in names:
-        liveness.polled(name, 0.0)
-    began_s = time.process_time()
-    for name in names:
-        liveness.polled(name, 1.0)
-        assert not liveness.may_time_out(_SILENCE_S)
-    return (time.process_time() - began_s) / regions
-
-
-def test_to_look_for_who_is_silent_costs_the_same_among_many() -> None:
-    """It is done at each step; a plain dict would be looked through from where it once began."""
-    of_few_s = min(_asking_s(500) for _ in range(5))
-    assert min(_asking_s(40_000) for _ in range(3)) < 5 * of_few_s
 
 
 def _wait(driver: CoreDriver, seconds: int, *asking: str) -> None:
@@ -46,13 +32,11 @@ def _wait(driver: CoreDriver, seconds: int, *asking: str) -> None:
 
 
 def _started(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> None:
-    """Whoever runs the region has started this life's query."""
     told = RegionRegistration(region=region, attempt_id=attempt_id, address="http://driver:4711")
     driver.tell(RegionRegistered(registration=told))
 
 
 def _next_barrier(driver: CoreDriver, region: str = "main", attempt_id: int = 0) -> Barrier:
-    """Behind the pause that follows a look that found nothing."""
     driver.tick(1.0)
     barrier = driver.poll(6, region=region, attempt_id=attempt_id)
     assert barrier is not None
@@ -70,8 +54,8 @@ def _at_work(driver: CoreDriver) -> None:
     _wait(driver, 2, *names)
 
 
-def test_a_single_region_that_stops_asking_begins_a_new_life() -> None:
-    """No barrier is cut, so no checkpoint could expire: it would stand still for ever."""
+def test_a_single_region_that_stops_asking_begins_a_new_attempt() -> None:
+    """No barrier is cut, so no checkpoint could expire: it would hang for ever."""
     driver = CoreDriver(FAST)
     _at_work(driver)
     _wait(driver, _SILENCE_S - 1)
@@ -85,7 +69,7 @@ def test_a_single_region_that_stops_asking_begins_a_new_life() -> None:
     assert driver.core.last_committed > decided
 
 
-def test_a_region_that_stands_still_ends_with_the_checkpoint_that_missed_it() -> None:
+def test_a_region_that_hangs_ends_with_the_checkpoint_that_missed_it() -> None:
     """Else its neighbour's epoch is read again and again, and the one that hangs stays."""
     driver = CoreDriver(FAST, regions=TWO)
     _at_work(driver)
@@ -100,8 +84,7 @@ def test_a_region_that_stands_still_ends_with_the_checkpoint_that_missed_it() ->
     assert driver.core.last_committed > decided
 
 
-def test_a_region_that_stands_still_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
-    """They are quiet; what comes to the silent region's source nobody else would read."""
+def test_a_region_that_hangs_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
     settings = replace(FAST, handler=RegionalCheckpointHandler())
     driver = CoreDriver(settings, regions=TWO)
     _at_work(driver)
@@ -110,10 +93,10 @@ def test_a_region_that_stands_still_costs_its_neighbours_nothing_in_regional_che
     assert driver.core.is_live("main", 0)
 
 
-# --- a life that never asks -----------------------------------------------------------------------
+# --- an attempt that never asks -------------------------------------------------------------------
 
 
-def test_a_life_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
+def test_an_attempt_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
     """Its source runner cannot reach the coordinator: nothing is cut, and Spark says it runs."""
     driver = CoreDriver(FAST)
     _started(driver)
@@ -127,7 +110,7 @@ def test_a_life_that_never_asks_ends_and_says_where_it_was_to_ask() -> None:
     assert "Job(host=...)" in said
 
 
-def test_lives_that_never_ask_end_the_job_as_any_that_fail() -> None:
+def test_attempts_that_never_ask_end_the_job_as_any_that_fail() -> None:
     """A job that can never read anything says so, instead of standing still."""
     driver = CoreDriver(replace(FAST, tolerable_failures=1))
     _started(driver)
@@ -135,20 +118,10 @@ def test_lives_that_never_ask_end_the_job_as_any_that_fail() -> None:
     assert not driver.seen(EndJob)
     _started(driver, attempt_id=driver.restart())
     _wait(driver, _FIRST_QUESTION_S - 1)
-    assert not driver.seen(EndJob), "the new life has its own time"
+    assert not driver.seen(EndJob), "the new attempt has its own time"
     _wait(driver, 2)
     (end,) = driver.seen(EndJob)
     assert "never requested" in str(end.error)
-
-
-def test_a_life_that_never_asks_costs_its_neighbours_nothing_in_regional_checkpoints() -> None:
-    """They are quiet, and asked all the time."""
-    driver = CoreDriver(replace(FAST, handler=RegionalCheckpointHandler()), regions=TWO)
-    _started(driver)
-    _started(driver, "side")
-    _wait(driver, _FIRST_QUESTION_S + 1, "main")
-    assert not driver.core.is_live("side", 0)
-    assert driver.core.is_live("main", 0)
 
 
 def test_the_first_question_of_a_slow_start_is_soon_enough() -> None:
@@ -164,8 +137,7 @@ def test_the_first_question_of_a_slow_start_is_soon_enough() -> None:
     assert "no longer requests" in str(driver.core.why_ended("main"))
 
 
-def test_a_job_that_gives_its_checkpoints_long_gives_its_lives_as_long_to_begin() -> None:
-    """What is slow is slow from the start."""
+def test_a_job_that_gives_its_checkpoints_long_gives_its_attempts_as_long_to_begin() -> None:
     driver = CoreDriver(replace(FAST, timeout_s=600.0))
     _started(driver)
     _wait(driver, 599)
@@ -174,7 +146,7 @@ def test_a_job_that_gives_its_checkpoints_long_gives_its_lives_as_long_to_begin(
     assert not driver.core.is_live("main", 0)
 
 
-def test_a_life_with_state_has_twice_as_long() -> None:
+def test_an_attempt_with_state_has_twice_as_long() -> None:
     """Before its first question Spark may run its last batch once more, and that alone may have
     taken as long as a checkpoint may."""
     driver = CoreDriver(FAST, regions=[replace(_ONE[0], stateful=True)])
@@ -186,20 +158,20 @@ def test_a_life_with_state_has_twice_as_long() -> None:
 
 
 def _replays(driver: CoreDriver, tasks: int, region: str = "main", attempt_id: int = 0) -> None:
-    """The life's query runs its last batch once more, and so many tasks of it have ended."""
+    """The attempt's query runs its last batch once more, and so many tasks of it have ended."""
     told = RegionRegistration(region=region, attempt_id=attempt_id, replayed=tasks)
     driver.tell(RegionRegistered(registration=told))
 
 
 def test_a_replay_that_gets_on_is_no_silence() -> None:
-    """However long it takes: a life that ended for it would begin it again."""
+    """However long it takes: an attempt that ended for it would begin it again."""
     driver = CoreDriver(FAST, regions=[replace(_ONE[0], stateful=True)])
     _started(driver)
     for tasks in range(5):
         _wait(driver, 2 * _FIRST_QUESTION_S - 1)
         _replays(driver, tasks)
     assert driver.core.is_live("main", 0)
-    for _ in range(2):  # it stands still, though it is told of
+    for _ in range(2):  # it hangs, though it is reported
         _wait(driver, _FIRST_QUESTION_S - 1)
         _replays(driver, 4)
     _wait(driver, 3)
@@ -217,21 +189,6 @@ def test_a_checkpoint_that_a_replay_made_late_is_nobodys_failure() -> None:
     _wait(driver, round(FAST.timeout_s) + 1)
     assert driver.core.is_live("side", 0)
     assert not driver.core.is_live("main", 0)
-    assert not driver.seen(EndJob)
-
-
-def test_one_replay_is_nobodys_failure_however_long_it_takes() -> None:
-    settings = replace(FAST, tolerable_failures=0)
-    driver = CoreDriver(settings, regions=(TWO[0], replace(TWO[1], stateful=True)))
-    _started(driver, "side")
-    attempt_id = 0
-    for tasks in range(20):
-        _replays(driver, tasks, "side")
-        driver.tick(1.0)
-        driver.ack(driver.poll(3, attempt_id=attempt_id), attempt_id=attempt_id)
-        _wait(driver, round(FAST.timeout_s) + 1)
-        attempt_id = driver.restart()
-    assert driver.core.is_live("side", 0)
     assert not driver.seen(EndJob)
 
 
@@ -258,8 +215,7 @@ def test_replays_that_end_each_other_s_epochs_for_ever_are_failures() -> None:
     assert "failed more often in a row than it tolerates" in str(driver.seen(EndJob)[0].error)
 
 
-def test_a_life_could_not_ask_while_the_whole_driver_was_stopped() -> None:
-    """Nor does a pause count for what comes before the first question."""
+def test_an_attempt_could_not_ask_while_the_whole_driver_was_stopped() -> None:
     driver = CoreDriver(FAST)
     _started(driver)
     driver.tick(100 * _FIRST_QUESTION_S)
@@ -267,8 +223,8 @@ def test_a_life_could_not_ask_while_the_whole_driver_was_stopped() -> None:
     assert driver.core.is_live("main", 0)
 
 
-def test_what_a_dead_life_says_begins_no_watch() -> None:
-    """It tells what it has open; its successor may wait for long before it is started."""
+def test_what_a_dead_attempt_says_begins_no_watch() -> None:
+    """It reports what it has open; its successor may wait for long before it is started."""
     driver = CoreDriver(FAST)
     _started(driver)
     failed = RuntimeError("a task failed four times")
@@ -318,7 +274,6 @@ def test_a_region_that_waits_on_purpose_is_not_silent(stands: Callable[[CoreDriv
 
 
 def test_the_time_of_a_batch_is_no_silence() -> None:
-    """What counts begins when its callback returns."""
     driver = CoreDriver(FAST)
     _at_work(driver)
     driver.auto = False
@@ -345,8 +300,7 @@ def test_a_late_region_is_not_silent() -> None:
     assert driver.core.is_live("side", 0)
 
 
-def test_a_new_life_that_takes_long_to_begin_is_not_silent() -> None:
-    """Also where a batch of its old life is committed behind its end."""
+def test_a_new_attempt_that_takes_long_to_begin_is_not_silent() -> None:
     driver = CoreDriver(FAST)
     _at_work(driver)
     failed = RuntimeError("a task failed four times")
@@ -357,19 +311,7 @@ def test_a_new_life_that_takes_long_to_begin_is_not_silent() -> None:
     assert driver.core.is_live("main", attempt_id)
 
 
-def test_regions_had_no_chance_to_ask_while_the_whole_driver_was_stopped() -> None:
-    """The first look behind a pause finds all of them silent for as long as it was."""
-    driver = CoreDriver(FAST, regions=TWO)
-    _at_work(driver)
-    driver.tick(100 * _SILENCE_S)
-    _wait(driver, _SILENCE_S - 10)
-    _wait(driver, 1, "main", "side")
-    assert driver.core.is_live("main", 0)
-    assert driver.core.is_live("side", 0)
-
-
 def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_region() -> None:
-    """Whoever had its barrier reads again, as ever; the other one could not have asked."""
     driver = CoreDriver(FAST, regions=TWO)
     _at_work(driver)
     driver.ack(_next_barrier(driver))
@@ -378,25 +320,60 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
     assert driver.core.is_live("side", 0)
 
 
-@pytest.mark.parametrize("hears", [HeartbeatTimeout.started, HeartbeatTimeout.polled])
-def test_silence_begins_when_somebody_was_heard_of(
-    hears: Callable[[HeartbeatTimeout, str, float], None],
-) -> None:
-    """Not at the look before that."""
-    liveness = HeartbeatTimeout()
-    liveness.watch(0.0)
-    hears(liveness, "main", 1.5)
-    liveness.watch(2.5)
-    for limit_s, found in ((1.0, ["main"]), (2.0, [])):
-        assert [*liveness.timed_out(limit_s), *liveness.never_polled(limit_s)] == found
+LEAST_S = 0.05
 
 
-def test_a_start_that_is_told_again_behind_the_first_question_changes_nothing() -> None:
-    """A life registers as often as it likes; what it has asked for, it has asked for."""
-    liveness = HeartbeatTimeout()
-    liveness.started("main", 0.0, replayed=1)
-    assert liveness.is_replaying("main")
-    liveness.polled("main", 1.0)
-    liveness.started("main", 2.0, replayed=3)
-    assert liveness.never_polled(0.0) == []
-    assert not liveness.is_replaying("main")
+def looks_in(driver: CoreDriver, seconds: float, *, region: str = "main") -> int:
+    """How often a region cuts that polls every 50 ms and finds nothing."""
+    before = len(driver.seen(FetchBarrierOffsets))
+    for _ in range(round(seconds / LEAST_S)):
+        driver.tick(LEAST_S)
+        assert driver.poll(region=region) is None
+    return len(driver.seen(FetchBarrierOffsets)) - before
+
+
+def test_the_longer_nothing_comes_the_less_often_the_source_is_asked() -> None:
+    driver = CoreDriver(FAST)
+    driver.tick(1.0)
+    first = looks_in(driver, 0.5)
+    assert first == 10, "as soon as it is quiet nothing is saved yet"
+    looks_in(driver, 10.0)
+    later = looks_in(driver, 10.0)
+    assert 30 <= later <= 50, "a quarter of the interval apart"
+
+
+def test_one_batch_per_checkpoint_a_quiet_region_answers_at_once_when_another_one_has_records() -> (
+    None
+):
+    """Its "same offsets" is awaited; the checkpoint would be late by its pause."""
+    driver = CoreDriver(FAST, regions=TWO)
+    for _ in range(400):
+        driver.tick(LEAST_S)
+        driver.poll()
+        driver.poll(region="side")
+    driver.tick(FAST.idle_refresh_s)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    driver.poll(region="side")
+    driver.ack(barrier)
+    assert driver.core.last_committed == 1
+
+
+def test_a_region_that_has_read_on_is_asked_where_it_is_at_once() -> None:
+    """A continuous one: its task has the records already, and ends the epoch where it is."""
+    plan = RegionPlan(name="main", source_ids=("source",), follows=True)
+    driver = CoreDriver(FAST, regions=[plan])
+    looks_in(driver, 60.0)
+    told = driver.tell(BarrierPolled(region="main", attempt_id=0, has_read=True))
+    assert any(isinstance(action, FetchBarrierOffsets) for action in told)
+
+
+def test_a_sink_that_wants_a_batch_gets_it_when_it_does() -> None:
+    """Files that are rolled by their age, for example, also when nothing comes any more."""
+    driver = CoreDriver(FAST)
+    driver.tick(1.0)
+    driver.ack(driver.poll(10), again_in_s=61.13)
+    driver.tick(1.0)
+    looks_in(driver, 60.1)
+    driver.tick(0.04)
+    assert driver.poll(10) is not None

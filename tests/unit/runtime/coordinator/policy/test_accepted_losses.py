@@ -1,4 +1,4 @@
-"""Going on behind a loss that a person has accepted: exactly what was named, and nothing else."""
+"""Going on after a loss that a person has accepted: exactly what was named, and nothing else."""
 
 import dataclasses
 from collections.abc import Callable
@@ -61,7 +61,6 @@ def _ranges(job: Job) -> list[str]:
 
 
 def test_two_phase_repair_a_start_puts_on_record_what_its_error_names() -> None:
-    """By the digest of each committable, with its region and ranges; what is not lost is not."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
@@ -77,7 +76,6 @@ def test_two_phase_repair_a_start_puts_on_record_what_its_error_names() -> None:
 
 
 def test_two_phase_repair_a_run_puts_on_record_what_its_error_names() -> None:
-    """Before it ends."""
     driver = CoreDriver()
     driver.outcomes[b"main.0.1"] = CommitOutcome.ABORTED
     driver.epoch(3)
@@ -88,7 +86,6 @@ def test_two_phase_repair_a_run_puts_on_record_what_its_error_names() -> None:
 
 
 def test_two_phase_repair_a_run_s_note_is_written_where_the_command_reads_it() -> None:
-    """By the thread of the remote steps."""
     job = half_lost()
     work = UnsettledWork(
         digest="d", outcome=CommitOutcome.ABORTED, region="main", ranges=("input-0:[0,3)",)
@@ -125,10 +122,9 @@ def test_two_phase_repair_killed_around_the_note_the_next_start_names_it_again(w
 # --- what is accepted -----------------------------------------------------------------------------
 
 
-def test_two_phase_repair_a_start_goes_on_behind_a_loss_that_was_accepted(
+def test_two_phase_repair_a_start_continues_after_a_loss_that_was_accepted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is not lost of it is visible; what is, the log names once more."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
@@ -142,8 +138,7 @@ def test_two_phase_repair_a_start_goes_on_behind_a_loss_that_was_accepted(
     assert "regions=main,side ranges=input-0:[0,10) input-1:[0,10)" in message
 
 
-def test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again() -> None:
-    """Nobody has seen its ranges yet, so nobody can have written them by hand."""
+def test_two_phase_repair_what_is_lost_after_an_acceptance_stops_the_job_again() -> None:
     job = half_lost()
     coordinators = away(job, "side-open")
     with pytest.raises(TransactionLostError):
@@ -164,7 +159,7 @@ def test_two_phase_repair_what_is_lost_behind_an_acceptance_stops_the_job_again(
 
 
 def test_two_phase_repair_what_was_accepted_is_not_written_again() -> None:
-    """Not even where ``repair`` could by now: a person may have written it by hand."""
+    """Not even where ``repair`` could by now: a person may have written it manually."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
@@ -177,7 +172,6 @@ def test_two_phase_repair_what_was_accepted_is_not_written_again() -> None:
 
 
 def _sleeping_in_its_repair(job: Job) -> Steps[Found]:
-    """A start that has written again what is lost, and stops before that is on record."""
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = Rewriter(job)
     sleeping = job.sequence(session="slept", plan=two_regions()).run(
@@ -199,7 +193,7 @@ def _end(steps: Steps[Found]) -> None:
 def test_two_phase_repair_a_start_that_was_sealed_over_while_it_repaired_commits_nothing(
     *, is_accepted: bool
 ) -> None:
-    """The one behind it has told the loss, and a person writes by hand what he has accepted."""
+    """The one after it has reported the loss, and a person writes manually what he has accepted."""
     job = half_lost()
     sleeping = _sleeping_in_its_repair(job)
     with pytest.raises(TransactionLostError):
@@ -216,7 +210,6 @@ def test_two_phase_repair_a_start_that_was_sealed_over_while_it_repaired_commits
 
 
 def test_two_phase_repair_a_repair_gives_way_to_a_loss_that_was_accepted_meanwhile() -> None:
-    """Nobody has sealed behind it: it discards what it wrote, and goes on as any start."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
@@ -229,7 +222,7 @@ def test_two_phase_repair_a_repair_gives_way_to_a_loss_that_was_accepted_meanwhi
 
 
 def test_two_phase_repair_a_repair_gives_way_to_a_loss_that_is_being_accepted() -> None:
-    """The command has died, or takes its time: what it has claimed is told once more."""
+    """The command has died, or takes its time: what it has claimed is reported once more."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())
@@ -275,7 +268,6 @@ class _Unable:
         raise self._error
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
-        """Of no log that could tell."""
         return ()
 
 
@@ -297,7 +289,6 @@ def test_two_phase_repair_what_could_not_be_written_again_can_be_accepted() -> N
 
 
 def test_fence_first_a_start_that_is_fenced_in_a_repair_ends_at_once() -> None:
-    """Whatever is open: a newer one sees to it."""
     job = half_lost()
     away(job, "side-open")
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
@@ -310,7 +301,6 @@ def test_fence_first_a_start_that_is_fenced_in_a_repair_ends_at_once() -> None:
 
 
 def test_two_phase_repair_a_loss_that_was_accepted_of_another_checkpoint_stops_the_job() -> None:
-    """Each is looked at by somebody, by its own id."""
     job = half_lost()
     with pytest.raises(TransactionLostError, match="accept-loss"):
         job.start(plan=two_regions())
@@ -349,7 +339,7 @@ def _visible(job: Job) -> list[str]:
 
 
 def test_outcome_from_broker_a_start_puts_on_record_what_nobody_can_tell() -> None:
-    """With the ranges, by which a person may look for it; what can be told is committed."""
+    """With the ranges, by which a person may look for it; what can be reported is committed."""
     job = _forgotten()
     with pytest.raises(TransactionUnknownError, match=r"ranges=input-0:\[0,10\) input-1:\[0,10\) "):
         job.start(plan=two_regions())
@@ -364,7 +354,6 @@ def test_outcome_from_broker_a_start_puts_on_record_what_nobody_can_tell() -> No
 
 
 def test_outcome_from_broker_a_run_puts_on_record_what_nobody_can_tell() -> None:
-    """As a start does."""
     driver = CoreDriver(dataclasses.replace(FAST, unknown_timeout_s=5.0))
     driver.outcomes[b"main.0.1"] = CommitOutcome.UNKNOWN
     driver.epoch(3)
@@ -397,7 +386,6 @@ def test_outcome_from_broker_a_start_takes_a_person_s_word_for_what_nobody_can_t
 
 
 def test_outcome_from_broker_what_is_certainly_lost_is_not_taken_for_committed() -> None:
-    """The broker can tell after all, and a person has looked at another output."""
     job = _forgotten()
     with pytest.raises(TransactionUnknownError):
         job.start(plan=two_regions())
@@ -410,7 +398,7 @@ def test_outcome_from_broker_what_is_certainly_lost_is_not_taken_for_committed()
     assert [work.digest for work in job.store.unsettled(1)] == [digest_of(entry_of(found))]
 
 
-def test_outcome_from_broker_what_can_be_told_after_all_is_committed() -> None:
+def test_outcome_from_broker_what_can_be_reported_after_all_is_committed() -> None:
     """A word for what it is not needed for changes nothing."""
     job = _forgotten()
     with pytest.raises(TransactionUnknownError):
@@ -438,7 +426,6 @@ def test_outcome_from_broker_what_was_accepted_as_lost_may_be_forgotten_since() 
 def test_two_phase_repair_what_is_lost_and_what_nobody_can_tell_are_put_on_record_together() -> (
     None
 ):
-    """One command is enough for both."""
     job = half_lost()
     del job.broker.transactions[_transaction(job, "main-done").identity]
     with pytest.raises(TransactionLostError):
@@ -451,7 +438,6 @@ def test_two_phase_repair_what_is_lost_and_what_nobody_can_tell_are_put_on_recor
 
 
 def test_two_phase_repair_a_repair_that_gave_way_and_could_not_be_discarded_is_swept() -> None:
-    """Its brokers went away meanwhile; what it has open nobody else names."""
     job = half_lost()
     with pytest.raises(TransactionLostError):
         job.start(plan=two_regions())

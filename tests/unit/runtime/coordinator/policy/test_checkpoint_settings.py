@@ -5,12 +5,9 @@ from typing import Any
 
 import pytest
 
-from sluice.runtime.coordinator.core.checkpoint_states import State
 from sluice.runtime.coordinator.core.events import (
     EndJob,
     Publish,
-    RegionFailed,
-    Report,
     Retire,
     TriggerBarrier,
 )
@@ -19,26 +16,11 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     JobPlan,
     RegionPlan,
 )
-from sluice.runtime.coordinator.policy.handlers import (
-    GlobalCheckpointHandler,
-    RegionalCheckpointHandler,
-)
 from sluice.runtime.errors import CheckpointFailedError, ConfigError, RegionGivenUpError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
-from sluice.runtime.process.failed_tasks import task_failed
 from tests.kit.coordinator.core_driver import TWO, CoreDriver
 
 FAST = CheckpointSettings(interval_s=1.0, timeout_s=10.0)
-
-
-def test_interval_separates_barriers() -> None:
-    """A barrier is not given before the interval has passed since the last one."""
-    driver = CoreDriver(dataclasses.replace(FAST, interval_s=5.0))
-    driver.epoch(3)
-    driver.tick(4.9)
-    assert driver.poll(6) is None
-    driver.tick(0.2)
-    assert driver.poll(6) is not None
 
 
 def test_interval_counts_from_barrier_to_barrier() -> None:
@@ -87,7 +69,6 @@ def test_without_an_interval_only_acknowledgements_trigger() -> None:
 
 
 def test_timeout_aborts_what_is_not_acknowledged() -> None:
-    """Its place gets an ABORTED record, and the region's late batch is refused."""
     driver = CoreDriver(FAST)
     driver.tick()
     driver.poll(3)
@@ -108,7 +89,6 @@ def test_an_idle_barrier_does_not_expire() -> None:
     assert not driver.seen(Publish)
     driver.tick(FAST.idle_refresh_s)
     barrier = driver.poll(1)
-    assert barrier is not None
     assert barrier.checkpoint_id == 1
 
 
@@ -127,7 +107,6 @@ def test_minimum_pause_holds_the_next_barrier_back() -> None:
 
 @pytest.mark.parametrize("tolerable", [0, 1, 3])
 def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
-    """Consecutive failures are counted, and the error says how many, and what is missing."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=tolerable))
     attempt_id = 0
     for _ in range(tolerable):
@@ -143,32 +122,7 @@ def test_one_failure_more_than_tolerable_stops_the_job(tolerable: int) -> None:
     assert isinstance(end.error.__cause__, CheckpointFailedError)
 
 
-@pytest.mark.parametrize("regional", [False, True])
-def test_the_last_failure_of_a_job_does_not_say_that_it_goes_on(*, regional: bool) -> None:
-    """It says what the function raised, and what to do; its traceback is the cause's."""
-    handler = RegionalCheckpointHandler() if regional else GlobalCheckpointHandler()
-    driver = CoreDriver(dataclasses.replace(FAST, handler=handler, tolerable_failures=1))
-    error = ValueError('Traceback (most recent call last):\n  File "f.py", line 1\nValueError: no')
-    attempt_id = 0
-    for _ in range(2):
-        failed = task_failed("the task failed", error, region="main", attempt_id=attempt_id)
-        driver.tick(1.0)
-        driver.tell(RegionFailed(region="main", attempt_id=attempt_id, error=failed))
-        if not driver.seen(EndJob):
-            attempt_id = driver.restart()
-    (end,) = driver.seen(EndJob)
-    assert isinstance(end.error, RegionGivenUpError)
-    assert end.error.__cause__ is failed
-    told = str(end.error)
-    assert "failures=2 tolerable_failures=1 regions=main" in told
-    assert "error=ValueError: no]" in told
-    assert "on_error" in told
-    assert "restarts from the last checkpoint" not in told
-    assert "f.py" not in told
-
-
 def test_a_decision_resets_the_count_of_failures() -> None:
-    """Only failures in a row count."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
     attempt_id = 0
     for end in (3, 6, 9):
@@ -242,50 +196,23 @@ def test_a_backlog_becomes_epochs_of_a_bounded_time() -> None:
     assert 94_000 <= sizes[-1] <= 96_000  # 10 s, a quarter of the timeout
 
 
-def test_small_epochs_leave_the_limit_alone() -> None:
-    """Most of their time is Spark's own, so they say nothing about the rate."""
-    driver = CoreDriver(FAST)
-    for number in range(5):
-        driver.tick(1.0)
-        barrier = driver.poll(number + 1)
-        driver.clock.advance(9.0)
-        driver.ack(barrier)
-    driver.tick(1.0)
-    assert driver.asked_cut().max_records == FAST.first_epoch_records
-
-
 def test_a_checkpoint_is_looked_at_when_its_time_is_over() -> None:
-    """And not when somebody happens to ask."""
     driver = CoreDriver(FAST, regions=TWO)
     driver.tick()
     driver.poll(3)
     assert driver.core.deadline_s() == driver.clock() + FAST.timeout_s
 
 
-def test_an_expired_epoch_is_cut_smaller() -> None:
-    """Rule `restore-by-attempt`: too slow, aborted, the same range again would be too slow for
-    ever."""
-    driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=10))
-    driver.tick()
-    driver.poll(800)
-    driver.tick(10.1)
-    attempt_id = driver.restart()
-    driver.tick(1.0)
-    assert driver.asked_cut(attempt_id).max_records == 400
-
-
 def test_pacing_can_be_switched_off() -> None:
-    """Then an epoch takes whatever there is."""
     driver = CoreDriver(dataclasses.replace(FAST, pace_epochs=False))
     driver.tick()
     assert driver.asked_cut().max_records is None
     driver.ack(driver.poll(10 * FAST.first_epoch_records))
     assert driver.core.last_committed == 1
-    assert driver.core.deadline_s() == driver.clock() + 1.0, "nothing is left behind"
+    assert driver.core.deadline_s() == driver.clock() + 1.0, "nothing is left"
 
 
 def test_each_trigger_carries_its_kind_and_who_asked() -> None:
-    """Both stand in the record."""
     driver = CoreDriver(FAST)
     driver.trigger(CheckpointKind.SAVEPOINT, "user")
     driver.poll(0)
@@ -297,26 +224,6 @@ def test_each_trigger_carries_its_kind_and_who_asked() -> None:
         CheckpointKind.CHECKPOINT,
         "interval",
     )
-
-
-def test_progress_tells_every_state_with_its_time() -> None:
-    """Listeners see the way of a checkpoint, with durations from the barrier on."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    barrier = driver.poll(3)
-    driver.clock.advance(2.0)
-    driver.ack(barrier)
-    told = [report.progress for report in driver.seen(Report) if report.progress.checkpoint_id == 1]
-    assert [progress.state for progress in told] == [
-        State.ARMED,
-        State.ALIGNING,
-        State.PRE_COMMITTED,
-        State.DECIDING,
-        State.DECIDED,
-        State.COMMITTED,
-        State.MARKED,
-    ]
-    assert (told[-1].records, told[-1].acked_s, told[-1].marked_s) == (3, 2.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +239,6 @@ def test_progress_tells_every_state_with_its_time() -> None:
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_name(wrong: dict[str, Any]) -> None:
-    """Before anything starts."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         CheckpointSettings(**wrong)
 

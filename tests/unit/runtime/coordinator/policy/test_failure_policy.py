@@ -1,9 +1,10 @@
-"""What a failure costs: the pure policy, without a core."""
+"""What a failure costs, and which regions a checkpoint is decided for: pure policies."""
 
 from dataclasses import replace
 
 import pytest
 
+from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
 from sluice.runtime.coordinator.policy.failure_policy import (
     Failure,
@@ -12,12 +13,19 @@ from sluice.runtime.coordinator.policy.failure_policy import (
     RegionView,
     decide_failure,
 )
+from sluice.runtime.coordinator.policy.handlers import (
+    Alignment,
+    HandlerDecision,
+    RegionalCheckpointHandler,
+)
 from sluice.runtime.errors import (
+    ConfigError,
     RegionGivenUpError,
     StorageUnreachableError,
     UnreadSplitsLostError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 
 COUNTING = CheckpointSettings(tolerable_failures=1)
 RESTARTING = CheckpointSettings(restart_strategy=FixedDelayRestart(attempts=1, delay_s=2.0))
@@ -125,7 +133,75 @@ def test_an_error_that_would_come_again_is_not_tried_again() -> None:
 
 
 def test_lost_records_that_no_region_reads_yet_suspend_none() -> None:
-    """Each region that found them would be suspended in turn."""
     lost = UnreadSplitsLostError("gone", {}, "Accept the loss.")
     once = replace(failure(lost), is_permanent=True)
     assert decided(once, view(), suspending(COUNTING)) == [(FailureOutcome.END, ())]
+
+
+TIMEOUT_S = 100.0
+REGIONAL = RegionalCheckpointHandler(
+    max_failed_ratio=0.5, max_skipped_in_a_row=3, region_timeout_s=10.0
+)
+
+
+def alignment(
+    acknowledged: int,
+    *,
+    failed: int = 0,
+    waiting: int = 0,
+    elapsed_s: float = 0.0,
+    skipped: int = 0,
+    kind: CheckpointKind = CheckpointKind.CHECKPOINT,
+) -> Alignment:
+    """So many regions of each sort; those without an acknowledgement were ``skipped`` before."""
+
+    def names(sort: str, count: int) -> frozenset[str]:
+        return frozenset(f"{sort}{number}" for number in range(count))
+
+    missing = names("failed", failed) | names("waiting", waiting)
+    return Alignment(
+        kind=kind,
+        acknowledged=names("acknowledged", acknowledged),
+        failed=names("failed", failed),
+        waiting=names("waiting", waiting),
+        skipped=dict.fromkeys(missing, skipped),
+        elapsed_s=elapsed_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "ruling"),
+    [
+        (alignment(2), HandlerDecision.DECIDE),
+        (alignment(1, failed=1), HandlerDecision.DECIDE),
+        (alignment(1, failed=1, waiting=1), HandlerDecision.WAIT),
+        (alignment(1, waiting=1, elapsed_s=9.0), HandlerDecision.WAIT),
+        (alignment(1, waiting=1, elapsed_s=10.0), HandlerDecision.DECIDE),
+        (alignment(1, failed=2), HandlerDecision.GIVE_UP),
+        (alignment(1, waiting=2, elapsed_s=10.0), HandlerDecision.WAIT),
+        (alignment(1, waiting=2, elapsed_s=100.0), HandlerDecision.GIVE_UP),
+        (alignment(1, failed=1, skipped=2), HandlerDecision.DECIDE),
+        (alignment(1, failed=1, skipped=3), HandlerDecision.GIVE_UP),
+        (alignment(1, failed=1, kind=CheckpointKind.SAVEPOINT), HandlerDecision.GIVE_UP),
+        (alignment(0, failed=1), HandlerDecision.GIVE_UP),
+    ],
+)
+def test_the_regional_handler_continues_within_its_limits(
+    given: Alignment, ruling: HandlerDecision
+) -> None:
+    """Beyond them, and for checkpoints that were asked for, it is the global one."""
+    assert REGIONAL.rule(given, timeout_s=TIMEOUT_S) is ruling
+
+
+def test_why_a_region_is_left_out() -> None:
+    """A failed one reads its range again, a late one's batch may still join."""
+    found = alignment(1, failed=1, waiting=1).left_out()
+    assert found == {"failed0": FailureReason.ERROR, "waiting0": FailureReason.EXPIRED}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_failed_ratio": 1.0}, {"max_skipped_in_a_row": 0}, {"region_timeout_s": 0.0}]
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="out of range"):
+        RegionalCheckpointHandler(**settings)  # type: ignore[arg-type]

@@ -61,10 +61,9 @@ def test_a_decision_records_the_assignment_and_its_version_rises_with_it_alone()
     )
 
 
-def test_restore_by_attempt_a_new_split_is_on_record_where_it_begins_though_its_region_is_carried() -> (
+def test_restore_by_attempt_a_new_split_is_on_record_where_it_begins_though_its_region_is_skipped() -> (
     None
 ):
-    """Retention may move that place: a run that asked for it again would skip what was there."""
     driver = CoreDriver(_REGIONAL, regions=TWO)
     _checkpoint(driver, 1)
     _discover(driver, 2, at=7)  # main's, by order
@@ -80,7 +79,6 @@ def test_restore_by_attempt_a_new_split_is_on_record_where_it_begins_though_its_
     attempt_id = driver.restart()
     driver.tick(1.0)
     barrier = driver.poll(9, attempt_id=attempt_id)
-    assert barrier is not None
     assert split(2, 7, 9) in barrier.splits
 
 
@@ -95,7 +93,6 @@ def test_restore_by_attempt_a_batch_that_reads_a_split_of_another_region_is_refu
     _discover(driver, 3)  # side's
     driver.tick()
     barrier = driver.poll(5)
-    assert barrier is not None
     stolen = dataclasses.replace(barrier, splits=(*barrier.splits, split(foreign, 0, 5)))
     batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     with pytest.raises(IllegalTransitionError, match=f"splits=input-{foreign}"):
@@ -104,7 +101,7 @@ def test_restore_by_attempt_a_batch_that_reads_a_split_of_another_region_is_refu
     assert not driver.seen(Publish)
 
 
-# --- at a start ---------------------------------------------------------------------------------
+# --- at a start -----------------------------------------------------------------------------------
 
 
 def _job(assignment: Assignment | None, *, side: tuple[int, ...] = ()) -> Job:
@@ -114,15 +111,6 @@ def _job(assignment: Assignment | None, *, side: tuple[int, ...] = ()) -> Job:
     )
     made = dataclasses.replace(main, regions=(*main.regions, there), assignment=assignment)
     return Job(record(0), made, committed=(0, 1))
-
-
-def test_a_run_goes_on_with_the_assignment_on_record() -> None:
-    """Who reads a split is the decision's word, wherever its position stands."""
-    assignment = Assignment(version=5, regions={"main": _keys(1), "side": _keys(0)})
-    found = _job(assignment, side=(1,)).start(plan=_TWO_PLAN)
-    assert found.assignment == assignment
-    assert found.regions["main"].splits == (split(1, 4, 4),)
-    assert found.regions["side"].splits == (split(0, 10, 10),)
 
 
 def test_a_record_of_format_version_1_leaves_every_split_where_it_is() -> None:
@@ -144,7 +132,6 @@ def test_a_record_of_format_version_1_leaves_every_split_where_it_is() -> None:
 def test_an_assignment_that_does_not_fit_its_positions_is_refused_before_anything_changes(
     assignment: Assignment,
 ) -> None:
-    """Going on would lose a split or begin it anywhere; the directory is left as it was."""
     job = _job(assignment, side=(1,))
     before = dict(job.store.records)
     with pytest.raises(DamagedCheckpointError, match="name different splits"):
@@ -162,7 +149,6 @@ def test_an_assignment_that_does_not_fit_its_positions_is_refused_before_anythin
     ids=["what the giver lacks", "from nowhere", "to nowhere"],
 )
 def test_restore_by_attempt_a_move_that_would_lose_or_double_a_split_is_refused(move: Move) -> None:
-    """Before it becomes part of a decision, whoever has made it up."""
     assignment = Assignment(version=1, regions={"main": _keys(0), "side": _keys(1)})
     with pytest.raises(IllegalTransitionError, match="Nothing was decided"):
         moved(assignment, [move])

@@ -1,4 +1,4 @@
-"""The coordinator with its threads, on fakes: what fails, who hears of it, and what goes on."""
+"""The coordinator with its threads, on fakes: what fails, who hears of it, and what continues."""
 
 import threading
 from dataclasses import replace
@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 
 from sluice.runtime.contracts import SweepReport, SweepView
-from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
     ConfigError,
-    DataLostError,
-    DeliveryError,
     SourceChangedError,
     UnreachableError,
     UnreadSplitsLostError,
@@ -20,7 +18,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.coordinated_job import QUICK, Job, restart
-from tests.kit.fakes import FakeSink, TransactionState, attempt_of, transactional_id
+from tests.kit.fakes import FakeSink, transactional_id
 from tests.kit.waiting import PATIENCE_S, wait_for
 
 
@@ -32,39 +30,9 @@ def _await_committed(coordinator: BarrierCoordinator, checkpoint_id: int) -> Non
     wait_for(lambda: coordinator.last_committed >= checkpoint_id, poll_s=0.002)
 
 
-def test_a_region_comes_back_alone_under_a_new_attempt(job: Job) -> None:
-    """Its open work is aborted; the other region is never touched; everything is read once."""
-    job.regions = ("left", "right")
-    coordinator, _ = job.started()
-    right = job.region(coordinator, "right")
-    failing = threading.Event()
-
-    def fail_once(barrier: Barrier) -> None:
-        if not failing.is_set():
-            failing.set()
-            raise UnreachableError("a broker went away", {}, "Try again.")
-
-    left = job.region(coordinator, "left", before_ack=fail_once)
-    job.source.ends[0] = 7
-    left.join()
-    restarted = restart(coordinator, "left")
-    again = job.region(coordinator, "left", attempt_id=restarted.attempt_id)
-    job.source.ends[1] = 4
-    wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
-    assert restarted.attempt_id > 0
-    first_life = [t for t in job.broker.transactions.values() if "/left.0/" in t.transactional_id]
-    assert [t.state for t in first_life] == [TransactionState.ABORTED]
-    assert job.store.records[restarted.attempt_id].verdict is Verdict.ABORTED
-    assert right.error is None
-    coordinator.cancel()
-    right.stop()
-    again.stop()
-
-
-def test_abort_before_skip_nothing_of_a_failed_life_is_open_when_the_next_one_begins(
+def test_abort_before_skip_nothing_of_a_failed_attempt_is_open_when_the_next_one_begins(
     job: Job,
 ) -> None:
-    """Also what nobody was told of: a late task had just begun it."""
     coordinator, started = job.started()
 
     def die(barrier: Barrier) -> None:
@@ -81,50 +49,7 @@ def test_abort_before_skip_nothing_of_a_failed_life_is_open_when_the_next_one_be
     coordinator.cancel()
 
 
-def test_what_a_failed_task_left_open_is_swept_while_the_job_runs(job: Job) -> None:
-    """Rule `ids-never-reused`: registered, decided without it, aborted by the next sweep; readers
-    go on."""
-    coordinator, started = job.started(
-        CheckpointSettings(interval_s=0.01, idle_poll_s=0.01, sweep_interval_s=0.05)
-    )
-
-    def leave_one_open(barrier: Barrier) -> None:
-        batch = BatchKey(region="main", attempt_id=0, batch_id=barrier.checkpoint_id)
-        lost = job.broker.init(transactional_id(started.job_uid, batch, f"lost-{batch.batch_id}"))
-        coordinator.register(attempt_of(lost, batch))
-        job.broker.append(lost, 0, (0, "never"))
-
-    region = job.region(coordinator, before_ack=leave_one_open)
-    job.source.ends[0] = 3
-    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
-    job.source.ends[0] = 6
-    wait_for(lambda: job.visible()[0] == list(range(6)), poll_s=0.01)
-    coordinator.cancel()
-    region.stop()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        SourceChangedError("the topic was recreated", {"topic": "t"}, "Look."),
-        DataLostError("retention was faster", {"topic": "t"}, "Look."),
-    ],
-)
-def test_a_source_that_lost_records_stops_the_job(
-    job: Job, error: SourceChangedError | DataLostError
-) -> None:
-    """The error of the cut is the job's error, for everybody who waits."""
-    coordinator, _ = job.started()
-    job.source.error = error
-    region = job.region(coordinator)
-    with pytest.raises(type(error)):
-        coordinator.wait(PATIENCE_S)
-    region.join()
-    assert isinstance(region.error, type(error))
-
-
 def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -> None:
-    """Whoever looks first finds out; the job's error keeps its type either way."""
     coordinator, _ = job.started()
     job.source.discovery_error = SourceChangedError("no such topic", {"topic": "t"}, "Look.")
     region = job.region(coordinator)
@@ -134,7 +59,6 @@ def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -
 
 
 def test_what_no_region_reads_yet_suspends_no_region_that_looks_for_it(job: Job) -> None:
-    """A partition vanished before anybody had found it: the loss is the job's, and told once."""
     job.regions = ("left", "right", "other")
     suspending = replace(QUICK, on_region_failure=OnRegionFailure.SUSPEND)
     coordinator, _ = job.started(suspending)
@@ -148,7 +72,6 @@ def test_what_no_region_reads_yet_suspends_no_region_that_looks_for_it(job: Job)
 
 
 def test_what_a_region_reads_and_is_gone_suspends_it_alone(job: Job) -> None:
-    """Its own cut tells: the others go on."""
     job.regions = ("left", "right")
     coordinator, _ = job.started(replace(QUICK, on_region_failure=OnRegionFailure.SUSPEND))
     job.source.error = SourceChangedError("is gone", {"partitions": "t-0"}, "Look.")
@@ -164,39 +87,7 @@ def test_what_a_region_reads_and_is_gone_suspends_it_alone(job: Job) -> None:
     right.stop()
 
 
-def test_a_source_that_does_not_answer_is_asked_again(job: Job) -> None:
-    """An unreachable broker is no reason to stop a running job."""
-    coordinator, _ = job.started()
-    job.source.error = UnreachableError("no answer", {}, "Wait.")
-    job.source.ends[0] = 4
-    region = job.region(coordinator)
-    wait_for(lambda: len(job.source.limits) > 3, poll_s=0.01)
-    job.source.error = None
-    wait_for(lambda: job.visible()[0] == [0, 1, 2, 3], poll_s=0.01)
-    coordinator.cancel()
-    region.stop()
-
-
-def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job: Job) -> None:
-    """Rule `pre-commit-confirmed`: with the error of the task, which names topic, partition and
-    offset."""
-
-    def refuse(barrier: Barrier) -> None:
-        raise DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
-
-    coordinator, _ = job.started()
-    job.source.ends[0] = 4
-    region = job.region(coordinator, before_ack=refuse)
-    with pytest.raises(DeliveryError, match="offset=2"):
-        coordinator.wait(PATIENCE_S)
-    region.join()
-    coordinator.stop()
-    assert job.visible()[0] == []
-    assert not job.broker.ongoing()
-
-
 def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:
-    """No endless repetition of what can not succeed."""
     coordinator, _ = job.started()
 
     def refuse(name: str) -> None:
@@ -228,7 +119,6 @@ def test_lost_answers_of_the_store_are_settled_by_asking_again(job: Job) -> None
 def test_abort_before_skip_a_failed_region_is_swept_before_the_decision_that_carries_it(
     job: Job,
 ) -> None:
-    """Its open transaction would hold back readers of the others; these never wait for it."""
     job.regions = ("left", "right")
     settings = replace(QUICK, handler=RegionalCheckpointHandler(), sweep_interval_s=600.0)
     coordinator, _ = job.started(settings)
@@ -242,7 +132,7 @@ def test_abort_before_skip_a_failed_region_is_swept_before_the_decision_that_car
     right = job.region(coordinator, "right")
     job.source.ends[1] = 4
     wait_for(lambda: job.visible()[1] == list(range(4)), poll_s=0.002)
-    assert job.broker.ongoing() == [], "the failed region's transaction is open behind a decision"
+    assert job.broker.ongoing() == [], "the failed region's transaction is open after a decision"
     newest = max(i for i, found in job.store.records.items() if found.verdict is Verdict.DECIDED)
     skipped = {r.region: r.status for r in job.store.records[newest].regions}
     assert skipped == {"left": RegionStatus.SKIPPED, "right": RegionStatus.COMPLETED}
@@ -256,8 +146,6 @@ def test_abort_before_skip_a_failed_region_is_swept_before_the_decision_that_car
 
 
 def test_a_stop_closes_everything_though_one_client_fails_to(job: Job) -> None:
-    """Else a client's bug would leave the connections of all the others open."""
-
     class Stuck(FakeSink):
         def close(self) -> None:
             raise ValueError("a client's own bug")
@@ -307,29 +195,9 @@ def _with_a_hanging_store(
     return region, answers
 
 
-def test_a_job_whose_store_hangs_can_be_stopped(
-    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Within a bound: what is open then is settled by the next start, which finds the record."""
-    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._STOP_S", 0.05)
-    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._JOIN_S", 0.05)
-    coordinator, _ = job.started()
-    region, answers = _with_a_hanging_store(job, coordinator)
-    coordinator.stop()
-    region.join()
-    assert "job stops with an open checkpoint" in caplog.text
-    assert job.visible()[0] == []
-    answers.set()
-    wait_for(lambda: job.store.records.get(1), poll_s=0.002)
-    job.store.on_call = lambda _: None
-    job.started()
-    assert job.visible()[0] == [0, 1, 2, 3]
-
-
 def test_a_job_whose_store_hangs_for_good_ends_by_itself(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever runs it may start it elsewhere; the step that hangs was no decision, or is one."""
     monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._STOP_S", 0.05)
     monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._JOIN_S", 0.05)
     coordinator = job.coordinator(replace(QUICK, call_timeout_s=0.02, settle_timeout_s=1.0))

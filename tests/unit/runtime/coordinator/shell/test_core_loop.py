@@ -1,6 +1,5 @@
 """The thread that owns the core, and the one that does its remote steps: what they survive."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -18,7 +17,6 @@ from sluice.runtime.coordinator.core.events import (
     FailBatches,
     Published,
     RegionFailed,
-    StepFailed,
     StopRequested,
     Tick,
     TriggerRequested,
@@ -28,14 +26,11 @@ from sluice.runtime.coordinator.policy.handlers import (
     HandlerDecision,
     RegionalCheckpointHandler,
 )
-from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
-from sluice.runtime.errors import CoordinatorLostError, FencedError, UnreachableError
-from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
+from sluice.runtime.coordinator.shell.core_loop import CoreLoop
+from sluice.runtime.errors import CoordinatorLostError, UnreachableError
+from sluice.runtime.model.checkpoint_record import CheckpointKind
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
-from tests.kit.coordinator.fake_store import FakeStore
-from tests.kit.coordinator.run_io_executor import hands_of
 from tests.kit.waiting import PATIENCE_S, join, wait_for
-from tests.unit.runtime.ownership.test_lease_watch import fenced, publish
 
 T = TypeVar("T")
 
@@ -56,7 +51,7 @@ class Bench:
         self.loop.start()
 
     def ended_with(self) -> BaseException | None:
-        """The error of the one end that was told."""
+        """The error of the one end that was reported."""
         (end,) = (action for action in self.done if isinstance(action, EndJob))
         return end.error
 
@@ -85,7 +80,6 @@ def between_two_checkpoints() -> CoreDriver:
 
 
 def in_time(call: Callable[[], T]) -> T:
-    """What a call gives, made in a thread of its own: it must not take the test with it."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -105,8 +99,7 @@ def bench() -> Iterator[Bench]:
     made.loop.stop(timeout_s=PATIENCE_S)
 
 
-def test_an_answer_that_comes_behind_the_end_changes_nothing(bench: Bench) -> None:
-    """Of a remote that the stop has not waited for; the next start finds out itself."""
+def test_an_answer_that_comes_after_the_end_changes_nothing(bench: Bench) -> None:
     bench.loop.stop(timeout_s=PATIENCE_S)
     bench.loop.post(_FAILED)
     assert bench.loop.ask(lambda core: core.is_live("main", 0))
@@ -115,8 +108,6 @@ def test_an_answer_that_comes_behind_the_end_changes_nothing(bench: Bench) -> No
 def test_questions_do_not_keep_the_core_from_hearing_the_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever runs the regions asks several times a second, so the queue is never empty for long;
-    regions that ask for nothing are found by time alone."""
     stepped: list[CoreEvent] = []
 
     def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
@@ -134,7 +125,6 @@ def test_questions_do_not_keep_the_core_from_hearing_the_time(
 def test_an_error_of_the_core_ends_the_job_with_it(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody waits for this event, so nobody else would hear of it: a job that only looks well."""
     bench.loop.post(Published(checkpoint_id=99, outcome=PublishOutcome.OURS))
     assert bench.loop.ask(lambda core: core.is_over)
     (end,) = [action for action in bench.done if isinstance(action, EndJob)]
@@ -142,11 +132,9 @@ def test_an_error_of_the_core_ends_the_job_with_it(
     assert "stops after an internal error" in caplog.text
 
 
-def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
+def test_a_stop_that_cannot_be_done_leaves_the_loop_able_to_answer(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else whoever stops the job would wait for ever."""
-
     def refuse(actions: Sequence[Action]) -> None:
         raise UnreachableError("a thread is gone", {}, "Start again.")
 
@@ -159,8 +147,6 @@ def test_a_stop_that_cannot_be_carried_out_leaves_the_loop_able_to_answer(
 def test_a_users_handler_that_raises_ends_the_job_with_its_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever tells the failure hears of it, and everybody else finds a job that has ended: the
-    loop asks that handler again before it waits, and must outlive it."""
     bench = Bench(between_two_checkpoints())
     with pytest.raises(KeyError, match="misspelt"):
         in_time(lambda: bench.loop.step(_FAILED))
@@ -182,9 +168,7 @@ def test_a_step_that_raises_still_wakes_who_waits_for_a_batch() -> None:
     bench.loop.stop(timeout_s=PATIENCE_S)
 
 
-def test_a_deadline_that_cannot_be_told_ends_the_job(caplog: pytest.LogCaptureFixture) -> None:
-    """No event is at work then, and nobody asks: without its thread a job only looks well."""
-
+def test_a_deadline_that_cannot_be_reported_ends_the_job(caplog: pytest.LogCaptureFixture) -> None:
     is_broken = threading.Event()
 
     class NoDeadlines(RegionalCheckpointHandler):
@@ -208,8 +192,6 @@ def test_a_deadline_that_cannot_be_told_ends_the_job(caplog: pytest.LogCaptureFi
 def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of whatever kind the error is."""
-
     def refuse(actions: Sequence[Action]) -> None:
         raise ValueError(actions)
 
@@ -220,7 +202,7 @@ def test_a_stop_that_meets_another_bug_leaves_the_loop_able_to_answer(
 
 
 def ending(bench: Bench) -> threading.Event:
-    """The loop's thread is held, and exits in the step behind that; once this is set."""
+    """The loop's thread is held, and exits in the step after that; once this is set."""
     is_entered, may_exit = threading.Event(), threading.Event()
 
     def leave(_: CoordinatorCore) -> None:
@@ -241,8 +223,6 @@ def ending(bench: Bench) -> threading.Event:
 def test_nobody_waits_for_a_loop_whose_thread_was_ended(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Something in it asks the interpreter to exit, while others have queued: they are answered
-    by a job that has ended, and so is whoever asks later."""
     may_exit = ending(bench)
     queued: Future[bool] = Future()
 
@@ -264,46 +244,7 @@ def test_nobody_waits_for_a_loop_whose_thread_was_ended(
     assert "stops after an internal error" in caplog.text
 
 
-@pytest.mark.parametrize("is_fenced", [True, False])
-def test_a_step_that_fails_is_told_and_only_a_bug_is_logged(
-    is_fenced: bool,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A takeover is no error of this process: the core says so once, without a traceback."""
-    store = FakeStore()
-
-    def crash(name: str) -> None:
-        raise ValueError(name)
-
-    store.on_call = crash
-    told: list[CoreEvent] = []
-    thread = StepThread(hands_of(store, before_decision=fenced), told.append)
-    thread.start()
-    thread.put(publish(Verdict.DECIDED if is_fenced else Verdict.ABORTED))
-    wait_for(lambda: told, poll_s=0.001)
-    thread.stop(timeout_s=PATIENCE_S)
-    (failed,) = told
-    assert isinstance(failed, StepFailed)
-    assert failed.checkpoint_id == 1
-    assert isinstance(failed.error, FencedError if is_fenced else ValueError)
-    errors = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
-    assert bool(errors) is not is_fenced
-
-
-def test_a_step_that_has_returned_is_overdue_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever reads the log would look for what hangs."""
-    told: list[CoreEvent] = []
-    thread = StepThread(hands_of(FakeStore()), told.append, overdue_s=0.0)
-    thread.start()
-    thread.put(publish(Verdict.ABORTED))
-    wait_for(lambda: told, poll_s=0.001)
-    thread.stop(timeout_s=PATIENCE_S)
-    caplog.clear()
-    thread.log_overdue()
-    assert "has not returned" not in caplog.text
-
-
-def test_what_is_queued_behind_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
+def test_what_is_queued_after_a_stop_is_answered_when_the_thread_dies(bench: Bench) -> None:
     """The stop itself is one of those that are left, and no question."""
     may_exit = ending(bench)
     stopping = threading.Thread(target=lambda: bench.loop.stop(timeout_s=PATIENCE_S), daemon=True)

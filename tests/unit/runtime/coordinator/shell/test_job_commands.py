@@ -71,7 +71,6 @@ def coordinator(job: Job) -> BarrierCoordinator:
 def _told(
     fs: LocalFileSystem, address: CoordinatorAddress, is_newest: Callable[[], bool] = lambda: True
 ) -> AbstractContextManager[None]:
-    """As a run tells of itself."""
     assert address.attempt_id is not None
     run = RunRecord(
         leader_session_id=address.leader_session_id,
@@ -102,7 +101,6 @@ def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> 
 
 def suspend(coordinator: BarrierCoordinator, region: str = "left") -> None:
     started = coordinator.started
-    assert started is not None
     coordinator.fail(region, started.attempt_id, NO_USE)
     assert coordinator.is_suspended(region)
 
@@ -116,7 +114,7 @@ def run(*arguments: str) -> str:
 def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
-    """A job that waits for brokers looks well otherwise: its lag stands still."""
+    """A job that waits for brokers looks well otherwise: its lag hangs."""
     assert "pending" not in run("status", str(directory))
     started = coordinator.started
     assert started is not None
@@ -129,7 +127,6 @@ def test_an_epoch_that_is_not_visible_yet_is_shown_with_its_age(
 def test_a_suspended_region_is_shown_with_its_growing_lag(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
-    """Its source is asked, for nobody cuts it; what retention took is told, too."""
     suspend(coordinator)
     job.source.ends[0] = 7
     wait_for(lambda: "lag=7 records" in run("status", str(directory)), poll_s=0.02)
@@ -146,7 +143,6 @@ def test_a_suspended_region_is_shown_with_its_growing_lag(
 
 
 def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Job) -> None:
-    """When they are asked for, not when a checkpoint comes."""
     suspend(coordinator)
     job.source.ends[0] = 7
     with CoordinatorService(coordinator) as service:
@@ -168,7 +164,6 @@ def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Jo
 def test_restart_brings_all_suspended_regions_back(
     coordinator: BarrierCoordinator, directory: Path
 ) -> None:
-    """Whoever runs them asks for their next lives."""
     suspend(coordinator)
     assert run("restart", str(directory)) == "restarted: left\n"
     assert not coordinator.is_suspended("left")
@@ -180,12 +175,10 @@ def test_restart_brings_all_suspended_regions_back(
 def test_a_running_region_is_restarted_off_a_host(
     coordinator: BarrierCoordinator, hosts: Hosts, directory: Path
 ) -> None:
-    """On purpose, and by name."""
     shown = run("restart", str(directory), "--region", "right", "--exclude-host", "bad")
     assert shown == "restarted: right\nended executors on excluded hosts: 3\n"
     assert hosts.excluded == ["bad"]
     started = coordinator.started
-    assert started is not None
     assert not coordinator.is_live("right", started.attempt_id)
 
 
@@ -205,19 +198,16 @@ def test_what_makes_no_sense_is_refused_whole(
     error: type[StreamError],
     why: str,
 ) -> None:
-    """Nothing is restarted, nothing excluded."""
     with pytest.raises(error, match=why):
         run("restart", str(directory), *arguments)
     assert not hosts.excluded
     started = coordinator.started
-    assert started is not None
     assert coordinator.is_live("left", started.attempt_id)
 
 
 def test_the_file_is_its_owners_alone_and_goes_with_the_job(
     coordinator: BarrierCoordinator, tmp_path: Path
 ) -> None:
-    """The umask has no say."""
     fs = LocalFileSystem(tmp_path)
     before = os.umask(0)
     try:
@@ -245,8 +235,7 @@ def _run(attempt_id: int) -> CoordinatorAddress:
     )
 
 
-def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: Path) -> None:
-    """Nor does it take the later one's file away, with its beginning or with its end."""
+def test_a_run_that_slept_after_its_announcement_hides_no_later_one(tmp_path: Path) -> None:
     fs = LocalFileSystem(tmp_path)
     with _told(fs, _run(9)):
         later = _told(fs, _run(10))
@@ -259,7 +248,6 @@ def test_a_run_that_slept_behind_its_announcement_hides_no_later_one(tmp_path: P
 
 
 def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_path: Path) -> None:
-    """It has sealed before it announces itself: who looks behind its list finds that."""
     fs, is_fenced = LocalFileSystem(tmp_path), False
     later = _told(fs, _run(10))
 
@@ -277,7 +265,7 @@ def test_a_later_run_that_begins_while_others_are_looked_for_keeps_its_file(tmp_
 
 
 def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
-    """Also of a directory that was emptied by hand but for that, whose places begin again."""
+    """Also of a directory that was emptied manually but for that, whose places begin again."""
     fs = LocalFileSystem(tmp_path)
     for killed in (2, 40):
         _told(fs, _run(killed)).__enter__()
@@ -287,7 +275,6 @@ def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
 
 
 def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:
-    """Whoever reads the file may restart regions, and cannot speak for a task."""
     with (
         CoordinatorService(coordinator) as service,
         CoordinatorClient(service.command_address, deadline_s=300.0) as client,
@@ -300,7 +287,6 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
 
 
 def test_a_drop_in_query_is_said_to_be_sparks_to_watch(tmp_path: Path) -> None:
-    """No waiting would help."""
     open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=60)
     with pytest.raises(ConfigError, match="a Spark query with a drop-in sink"):
         run("status", str(tmp_path))
@@ -309,7 +295,6 @@ def test_a_drop_in_query_is_said_to_be_sparks_to_watch(tmp_path: Path) -> None:
 
 
 def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
-    """Also one that was killed, and left its file."""
     open_store(str(tmp_path)).publish(record(0), timeout_s=60)
     with pytest.raises(
         UnreachableError, match="no job runs with this checkpoint directory"
@@ -333,7 +318,6 @@ def test_a_job_that_does_not_run_is_said_to(tmp_path: Path) -> None:
 def test_a_command_of_an_older_run_is_refused(
     coordinator: BarrierCoordinator, directory: Path
 ) -> None:
-    """Its file names another leader."""
     suspend(coordinator)
     address = command_address(LocalFileSystem(directory))
     older = replace(address, leader_session_id="older")
@@ -348,7 +332,7 @@ def test_a_command_of_an_older_run_is_refused(
 def test_a_job_whose_hosts_nobody_can_exclude_says_so_and_restarts_nothing(
     coordinator: BarrierCoordinator,
 ) -> None:
-    """A life off that host was asked for; one on it would fail again."""
+    """An attempt off that host was asked for; one on it would fail again."""
     suspend(coordinator)
     commands = JobCommands(coordinator, hosts=None)
     with pytest.raises(ConfigError, match="hosts cannot be excluded"):

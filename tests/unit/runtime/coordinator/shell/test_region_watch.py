@@ -1,4 +1,4 @@
-"""Pressure that lasts, and the lag of regions, as they are told."""
+"""Pressure that lasts, and the lag of regions, as they are reported."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.runtime.coordinator.region.pressure import PressureAlarm
+from sluice.runtime.coordinator.region.region_pace import PressureAlarm
 from sluice.runtime.coordinator.region.status_views import RegionStatusView
 from sluice.runtime.coordinator.shell.region_watch import RegionsView, RegionWatch
 from sluice.runtime.errors import UnreachableError
@@ -18,7 +18,7 @@ from tests.kit.waiting import PATIENCE_S, wait_for
 
 
 def test_an_alarm_begins_after_the_limit_and_ends_at_once() -> None:
-    """Half of the time is still low pressure; each is told once."""
+    """Half of the time is still low pressure; each is reported once."""
     alarm = PressureAlarm(limit_s=60.0)
     assert alarm.look(0.0, {"a": 0.6, "b": 0.5}) == ((), ())
     assert alarm.look(59.0, {"a": 0.9, "b": 0.5}) == ((), ())
@@ -30,15 +30,9 @@ def test_an_alarm_begins_after_the_limit_and_ends_at_once() -> None:
 
 
 def test_a_region_that_is_suspended_meanwhile_has_no_alarm() -> None:
-    """It has no pressure; what is wrong with it is told otherwise."""
     alarm = PressureAlarm(limit_s=0.0)
     assert alarm.look(0.0, {"a": 0.9}) == (("a",), ())
     assert alarm.look(1.0, {}) == ((), ("a",))
-
-
-def test_without_a_limit_there_is_none() -> None:
-    alarm = PressureAlarm(limit_s=None)
-    assert alarm.look(0.0, {"a": 1.0}) == alarm.look(1e9, {"a": 1.0}) == ((), ())
 
 
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1)), max_size=30), st.floats(0, 100))
@@ -79,7 +73,7 @@ class Seen:
         )
 
 
-def test_pressure_is_told_once_when_it_begins_and_once_when_it_ends(
+def test_pressure_is_reported_once_when_it_begins_and_once_when_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A human may act in between, and is not asked every few seconds."""
@@ -109,7 +103,7 @@ def test_a_source_that_does_not_answer_leaves_a_suspended_regions_lag_unknown(
 def test_what_retention_takes_from_a_suspended_region_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Told when it begins, and each time that it has doubled."""
+    """Reported when it begins, and each time that it has doubled."""
     seen = Seen()
     seen.source.ends |= {0: 1000, 1: 5}
     with caplog.at_level(logging.ERROR):
@@ -120,18 +114,9 @@ def test_what_retention_takes_from_a_suspended_region_is_an_error(
     assert lost == ["1", "3", "7", "15", "31", "63"]
 
 
-class Unknowing(FakeSource):
-    """A source that has not been told yet where a partition ends."""
-
-    def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
-        """See `SplitEnumerator.lag_records`."""
-        return None if positions[0].partition == 0 else super().lag_records(positions)
-
-
 def looked(
     splits: Sequence[SplitRange], *sources: FakeSource, is_suspended: bool = False
 ) -> RegionStatusView:
-    """What is shown of the one region that has these splits."""
     watch = RegionWatch(
         lambda: RegionsView(
             positions={"main": splits}, suspended=("main",) if is_suspended else (), ratios={}
@@ -147,15 +132,8 @@ def looked(
     return told
 
 
-def test_a_split_whose_lag_is_not_known_yet_is_left_out() -> None:
-    """The status is shown all the same."""
-    told = looked((split(0, 0, 5), split(1, 0, 5)), Unknowing("source", {0: 9, 1: 8}))
-    assert (told.lags, told.lag_records) == ({"input-1": 3}, 3)
-
-
 @pytest.mark.parametrize("is_suspended", [False, True])
 def test_each_source_is_asked_for_its_own_splits(*, is_suspended: bool) -> None:
-    """Of a region that reads several."""
     told = looked(
         (split(0, 0, 5), split(1, 0, 5, source_id="audit")),
         FakeSource("source", {0: 9}),
@@ -165,8 +143,7 @@ def test_each_source_is_asked_for_its_own_splits(*, is_suspended: bool) -> None:
     assert told.lags == {"input-0": 4, "input-1": 2}
 
 
-def test_looks_go_on_after_one_that_failed_by_a_clients_bug() -> None:
-    """Else a suspended region's lag would stand still as long as the job runs."""
+def test_looks_continue_after_one_that_failed_by_a_clients_bug() -> None:
     looks: list[RegionsView] = []
 
     def ask() -> RegionsView:
@@ -198,10 +175,5 @@ def test_a_watch_that_is_stopped_before_it_begins_looks_at_nothing() -> None:
 
 def _watching(ask: Callable[[], RegionsView]) -> RegionWatch:
     return RegionWatch(
-        ask,
-        sources={},
-        interval_s=0.002,
-        alarm_s=None,
-        timeout_s=1.0,
-        clock=ManualClock(),
+        ask, sources={}, interval_s=0.002, alarm_s=None, timeout_s=1.0, clock=ManualClock()
     )

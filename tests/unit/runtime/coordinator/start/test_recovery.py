@@ -1,7 +1,6 @@
 """Where a run begins: which checkpoint, which seal, what is settled first; on a store in memory."""
 
 import dataclasses
-from unittest.mock import patch
 
 import pytest
 
@@ -12,7 +11,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.startup import Found
 from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
-from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.checkpoint_record import StateEntry, Verdict
 from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
@@ -34,8 +33,7 @@ def test_a_new_job_stores_its_start_as_numbers_before_anything_runs() -> None:
     assert job.sink.calls == ["check", "claim", "sweep"]
 
 
-def test_splits_are_dealt_to_the_regions_that_read_the_source() -> None:
-    """Evenly, and only to readers."""
+def test_splits_are_assigned_to_the_regions_that_read_the_source() -> None:
     plan = dataclasses.replace(
         PLAN,
         regions=(
@@ -50,18 +48,6 @@ def test_splits_are_dealt_to_the_regions_that_read_the_source() -> None:
     }
     regions = recovery.first_regions(plan, starts)
     assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1], []]
-
-
-def test_two_new_starts_make_one_job() -> None:
-    """The slower one finds checkpoint 0 taken, and goes on behind a seal of its own."""
-    job = Job()
-    slow = job.sequence(session="slow").run(timeout_s=30.0, restore_from=None)
-    assert next(slow) == "before-first"
-    fast = job.start(session="fast")
-    found = _finish(slow)
-    assert found.record.job_uid == fast.record.job_uid
-    assert (found.attempt_id, found.is_new) == (1, False)
-    assert [r.leader_session_id for r in job.store.history] == ["fast", "slow"]
 
 
 def _finish(steps: Steps[Found]) -> Found:
@@ -86,63 +72,7 @@ def test_a_start_seals_the_first_empty_place() -> None:
     assert [s.end_offset for s in job.source.restored] == [10]
 
 
-def test_a_start_does_not_read_every_seal_that_tells_the_same() -> None:
-    """A program that ends behind its seal, again and again, would end for good at some time: its
-    start takes longer each time. What the seals tell is not lost: one of another start counts."""
-    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    job.start(session="back", restore_from=1)
-    for number in range(30):
-        job.start(session=f"again-{number}")
-    read: list[int] = []
-    reading = job.store.read
-
-    def noted(self: object, checkpoint_id: int) -> CheckpointRecord | None:
-        read.append(checkpoint_id)
-        return reading(checkpoint_id)
-
-    with patch.object(type(job.store), "read", noted):
-        found = job.start()
-    assert (found.record.checkpoint_id, found.attempt_id) == (1, 34)
-    assert len(set(read)) < 10
-
-
-def test_nothing_remote_is_changed_before_the_seal() -> None:
-    """Rule `fence-first`: until it is durable no transaction is ended and no file deleted."""
-    job = Job(record(0), committed=(0,))
-    decided = job.pre_commit("decided")
-    job.store.records[1] = record(1, entries=(decided,))
-    job.open("orphan")
-
-    def look(point: str) -> None:
-        if point == "before-fencing":
-            assert job.sink.calls == ["check"]
-            assert len(job.broker.ongoing()) == 2
-
-    job.start(at=look)
-    assert job.points.count("before-fencing") == 1
-    assert job.points.index("after-fencing") < job.points.index("before-commit")
-    assert job.points.index("after-commit") < job.points.index("before-sweep")
-    assert not job.broker.ongoing()
-
-
-def test_a_decision_that_lands_before_the_seal_is_taken_as_decided() -> None:
-    """Then the next place is sealed, and the run begins behind that decision."""
-    job = Job(record(0), committed=(0,))
-    entry = job.pre_commit("late")
-
-    def decide(point: str) -> None:
-        if point == "before-fencing":
-            job.store.records.setdefault(1, record(1, entries=(entry,)))
-
-    found = job.start(at=decide)
-    assert (found.attempt_id, found.record.checkpoint_id) == (2, 1)
-    assert job.broker.read_committed(0) == ["late"]
-    assert 1 in job.store.committed
-
-
 def test_a_seal_below_a_taken_place_does_not_count() -> None:
-    """A start that slept while others ran and retired finds its place empty again; a seal there
-    closes nothing, so it seals above the last record as well."""
     job = Job(record(0), record(1), committed=(0, 1))
 
     def others_run(point: str) -> None:
@@ -157,7 +87,6 @@ def test_a_seal_below_a_taken_place_does_not_count() -> None:
 
 
 def test_an_unanswered_seal_is_published_again_until_time_is_over() -> None:
-    """The same record: it may have landed."""
     job = Job(record(0), committed=(0,))
     answers = iter([True, True, False])
     job.store.lose_answer = lambda: next(answers, False)
@@ -167,8 +96,7 @@ def test_an_unanswered_seal_is_published_again_until_time_is_over() -> None:
         job.start(session="third")
 
 
-def test_a_run_that_crashed_behind_its_seal_counts_as_an_attempt() -> None:
-    """Attempts and attempts only grow."""
+def test_a_run_that_crashed_after_its_seal_counts_as_an_attempt() -> None:
     job = Job(record(0), committed=(0,))
     attempt_ids = [job.start(session=f"s{number}").attempt_id for number in range(3)]
     assert attempt_ids == [1, 2, 3]
@@ -212,7 +140,6 @@ def test_a_crash_at_any_point_of_a_start_is_repaired_by_the_next() -> None:
 
 
 def test_orphans_are_swept_while_a_decided_checkpoint_is_slow() -> None:
-    """Readers wait for nobody's recovery; what is decided is protected meanwhile."""
     job = Job(record(0), committed=(0,))
     slow = job.open("slow")
     job.store.records[1] = record(1, entries=(entry_of(slow),))
@@ -310,42 +237,7 @@ def test_a_repair_survives_a_crash_at_any_point(points: int) -> None:
     assert 1 in job.store.committed
 
 
-def test_a_repair_that_was_lost_too_is_repaired_again() -> None:
-    """The second repair replaces what the first one wrote."""
-    job = Job(record(0), committed=(0,))
-    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = _Rewriter(job)
-    gone, again = job.open("gone"), job.open("gone too")
-    gone.state = again.state = TransactionState.ABORTED
-    job.store.records[1] = record(1, entries=(entry_of(gone),))
-    job.store.repairs[1] = [{entry_of(gone).payload: entry_of(again)}]
-    job.start()
-    assert job.broker.read_committed(0) == ["again-1"]
-    assert len(job.store.repairs[1]) == 2
-
-
-def test_a_repair_by_another_start_is_followed() -> None:
-    """Whoever is first decides what replaces the lost work; the other one's is discarded."""
-    job = Job(record(0), committed=(0,))
-    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = _Rewriter(job)
-    gone = job.open("gone")
-    gone.state = TransactionState.ABORTED
-    job.store.records[1] = record(1, entries=(entry_of(gone),))
-
-    def other_is_faster(name: str) -> None:
-        if name == "publish_repair" and not job.store.repairs.get(1):
-            theirs = job.pre_commit("theirs", attempt_id=9)
-            job.store.repairs[1] = [{entry_of(gone).payload: theirs}]
-
-    job.store.on_call = other_is_faster
-    job.start()
-    assert job.broker.read_committed(0) == ["theirs"]
-    assert not job.broker.ongoing()
-
-
-def test_a_repair_that_is_found_behind_a_commit_is_followed_and_none_is_written() -> None:
-    """Another start was faster between the commit and the look at what is lost."""
+def test_a_repair_that_is_found_after_a_commit_is_followed_and_none_is_written() -> None:
     job = Job(record(0), committed=(0,))
     job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
     job.repairer = rewriter = _Rewriter(job)
@@ -368,8 +260,6 @@ def test_a_repair_that_is_found_behind_a_commit_is_followed_and_none_is_written(
 
 
 def test_abort_before_skip_a_start_compares_what_a_region_has_open_with_what_is_decided() -> None:
-    """What a decision names is committed, what none has is aborted, behind the seal and before the
-    run begins; also where the brokers' own listing would not show it."""
     job = Job(record(0), committed=(0,))
     decided, left = job.pre_commit("decided"), job.pre_commit("left")
     job.store.records[1] = record(1, entries=(decided,))
@@ -400,7 +290,7 @@ def test_abort_before_skip_a_start_compares_what_a_region_has_open_with_what_is_
 
 
 def test_abort_before_skip_what_a_region_has_open_since_it_became_stateless_is_aborted() -> None:
-    """Its batch ids have begun anew: those below the last decided one are not decided."""
+    """Its batch ids have begun again: those below the last decided one are not decided."""
     kept = record(8)
     regions = tuple(dataclasses.replace(each, state=NEVER_WRITTEN) for each in kept.regions)
     job = Job(record(0), dataclasses.replace(kept, regions=regions), committed=(0, 8))

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -33,8 +31,8 @@ from tests.kit.fakes import FakeSource
 # --- starting from an older checkpoint ------------------------------------------------------------
 
 
-def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_behind() -> None:
-    """Ids go on above the largest; nothing is forgotten."""
+def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_after() -> None:
+    """Ids continue above the largest; nothing is forgotten."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store.records[3] = record(3, entries=(job.pre_commit("third"),))
     found = job.start(restore_from=1)
@@ -45,8 +43,8 @@ def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_behin
 
 
 def test_a_restore_that_crashed_stays_a_restore() -> None:
-    """The seal says where the run began; the next start without a wish goes on from there, and all
-    that is left behind is marked as such."""
+    """The seal says where the run began; the next start without a wish continues from there, and all
+    that is left is marked as such."""
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
     while next(steps) != "after-fencing":
@@ -57,7 +55,7 @@ def test_a_restore_that_crashed_stays_a_restore() -> None:
     assert job.store.superseded.keys() == {2, 3}
 
 
-def test_restore_by_attempt_a_source_goes_on_at_its_own_positions_alone() -> None:
+def test_restore_by_attempt_a_source_continues_at_its_own_positions_alone() -> None:
     """Two of them may read one topic: what only the other has on record, it has yet to discover."""
     job = Job(record(0), committed=(0,))
     job.other_sources["audit"] = FakeSource("audit", {0: 100, 1: 100})
@@ -87,7 +85,7 @@ def _restored() -> tuple[Job, int]:
     return job, decided
 
 
-def test_a_restore_that_was_carried_out_is_not_carried_out_again_by_a_restart(
+def test_a_restore_that_was_done_is_not_done_again_by_a_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A cluster manager starts the same program again, as often as it dies; what the restored run
@@ -105,7 +103,6 @@ def test_a_restore_that_was_carried_out_is_not_carried_out_again_by_a_restart(
 
 
 def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> None:
-    """Killed behind its seal, twice."""
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     for session in ("second", "third"):
         steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=1)
@@ -116,8 +113,7 @@ def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> N
 
 
 @pytest.mark.parametrize("between", [None, 0])
-def test_a_restore_is_carried_out_again_behind_a_run_with_another_wish(between: int | None) -> None:
-    """That is how somebody goes back to the same checkpoint a second time."""
+def test_a_restore_is_done_again_after_a_run_with_another_wish(between: int | None) -> None:
     job, decided = _restored()
     if between is None:
         assert job.start(session="third").record.checkpoint_id == decided
@@ -127,7 +123,6 @@ def test_a_restore_is_carried_out_again_behind_a_run_with_another_wish(between: 
 
 
 def test_a_run_that_went_on_from_a_checkpoint_by_itself_has_not_restored_it() -> None:
-    """Its seal names that checkpoint, too; nobody had asked for it."""
     job = Job(record(0), record(1), committed=(0, 1))
     found = job.start(session="second")
     _decide(job, found.attempt_id + 1, session="second")
@@ -136,7 +131,7 @@ def test_a_run_that_went_on_from_a_checkpoint_by_itself_has_not_restored_it() ->
 
 def test_a_seal_that_closed_nothing_carries_no_restore_out() -> None:
     """A start that slept sealed a retired place below a living run, and was killed before it
-    sealed behind it."""
+    sealed after it."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     slept = job.start(session="slept", restore_from=1).attempt_id
     _decide(job, slept + 1, session="living")
@@ -144,7 +139,7 @@ def test_a_seal_that_closed_nothing_carries_no_restore_out() -> None:
 
 
 def test_a_restore_of_a_job_that_has_never_run_is_refused() -> None:
-    """It would begin anew, and a restart of it would go back to what it wrote itself."""
+    """It would begin again, and a restart of it would go back to what it wrote itself."""
     job = Job()
     with pytest.raises(ConfigError, match="restore_from=1"):
         job.start(restore_from=1)
@@ -153,7 +148,6 @@ def test_a_restore_of_a_job_that_has_never_run_is_refused() -> None:
 
 @pytest.mark.parametrize("wish", [9, 2])
 def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> None:
-    """An absent place, or an aborted one."""
     job = Job(record(0), record(1), aborted(2), committed=(0, 1))
     with pytest.raises(ConfigError, match=f"restore_from={wish}"):
         job.start(restore_from=wish)
@@ -162,7 +156,7 @@ def test_a_start_from_nowhere_is_refused_before_anything_changes(wish: int) -> N
 
 @pytest.mark.parametrize("what", ["source", "state"])
 def test_a_wish_whose_records_or_state_are_gone_changes_nothing(what: str) -> None:
-    """Behind a seal that names it the job would go back there at each start, and fail each time."""
+    """After a seal that names it the job would go back there at each start, and fail each time."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     gone = SourceChangedError("gone", {}, "Go back less far.")
 
@@ -181,8 +175,7 @@ def test_a_wish_whose_records_or_state_are_gone_changes_nothing(what: str) -> No
     assert job.start().record.checkpoint_id == 2
 
 
-def test_a_directory_without_a_decision_is_no_job_to_go_on_with() -> None:
-    """Aborted records alone: another program's, or what is left of a directory; it stays so."""
+def test_a_directory_without_a_decision_is_no_job_to_continue_with() -> None:
     job = Job(aborted(0), aborted(1))
     with pytest.raises(ConfigError, match="no decided checkpoint"):
         job.start()
@@ -190,8 +183,7 @@ def test_a_directory_without_a_decision_is_no_job_to_go_on_with() -> None:
 
 
 def test_a_checkpoint_to_start_from_that_has_vanished_is_named() -> None:
-    """A crashed restore's seal names it, and retention keeps it: somebody else has deleted it. The
-    newest decision is not what the user asked for."""
+    """The newest decision is not what the user asked for."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
     while next(steps) != "after-fencing":
@@ -222,8 +214,7 @@ def test_a_checkpoint_that_a_living_run_retires_during_the_start_is_named() -> N
     assert not job.store.history
 
 
-def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> None:
-    """A start from an older checkpoint needs only what is not committed yet."""
+def test_a_damaged_record_stops_a_start_unless_it_is_left_settled() -> None:
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 2)
     with pytest.raises(DamagedCheckpointError):
@@ -235,7 +226,7 @@ def test_a_damaged_record_stops_a_start_unless_it_is_left_behind_settled() -> No
         job.start(restore_from=1)
 
 
-def test_a_damaged_record_stops_no_start_that_goes_on_from_a_newer_one() -> None:
+def test_a_damaged_record_stops_no_start_that_continues_from_a_newer_one() -> None:
     """The newest decision is whole and committed; where its own run began says nothing any more."""
     job = Job(record(0), record(1), aborted(2, requested_by=FENCING, restored_from=1))
     job.store.records[3] = record(3, restored_from=1, leader_session_id="second")
@@ -244,8 +235,7 @@ def test_a_damaged_record_stops_no_start_that_goes_on_from_a_newer_one() -> None
     assert job.start().record.checkpoint_id == 3
 
 
-def test_a_wish_for_a_damaged_record_is_told_as_that() -> None:
-    """Though it is settled: it is what the run would begin with."""
+def test_a_wish_for_a_damaged_record_is_reported_as_that() -> None:
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 1)
     with pytest.raises(DamagedCheckpointError):
@@ -253,8 +243,8 @@ def test_a_wish_for_a_damaged_record_is_told_as_that() -> None:
     assert not job.store.history
 
 
-def test_what_a_crashed_restore_went_back_to_is_told_as_damaged() -> None:
-    """An earlier restore had left it behind, so it is passed over until it is needed."""
+def test_what_a_crashed_restore_went_back_to_is_reported_as_damaged() -> None:
+    """An earlier restore had left it after, so it is passed over until it is needed."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     for session, wish in (("first", 1), ("second", 2)):
         steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=wish)
@@ -267,7 +257,7 @@ def test_what_a_crashed_restore_went_back_to_is_told_as_damaged() -> None:
 
 
 def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
-    """Its seal says what it left behind: no need to ask for the older checkpoint once more."""
+    """Its seal says what it left: no need to ask for the older checkpoint once more."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 2)
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
@@ -279,7 +269,7 @@ def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
 
 def test_only_what_a_run_restores_or_settles_must_be_known() -> None:
     """A record that needs a connector which is not here stops a start before anything changes,
-    unless the start leaves it behind settled."""
+    unless the start leaves it after settled."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     asked = []
 
@@ -319,34 +309,7 @@ class _ReadingStore(FakeStore):
         self._replaced = read
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """As the test wants it."""
         return self._replaced(checkpoint_id)
-
-
-def test_the_newest_decision_is_found_behind_seals_and_aborts() -> None:
-    """Whatever lies above it; superseded ones do not count."""
-    history = History(
-        ids=(1, 2, 3, 4),
-        slots=(
-            Slot(
-                record=aborted(4, requested_by="fencing"), is_committed=False, is_superseded=False
-            ),
-            Slot(record=record(3), is_committed=True, is_superseded=True),
-            Slot(record=aborted(2), is_committed=False, is_superseded=False),
-            Slot(record=record(1), is_committed=True, is_superseded=False),
-        ),
-    )
-    assert recovery.resume_point(history, restore_from=None) == 1
-
-
-def test_only_a_seal_leaves_something_behind() -> None:
-    """Each record says where its run began, and lies above what that run has decided before."""
-    later = record(6, restored_from=3)
-    fencing_record = aborted(6, requested_by=FENCING, restored_from=3)
-    for above, is_left in ((later, False), (fencing_record, True)):
-        place = Slot(record=above, is_committed=False, is_superseded=False)
-        assert recovery.is_bypassed(5, [place]) is is_left
-        assert not recovery.is_bypassed(3, [place])
 
 
 # --- another job ----------------------------------------------------------------------------------
@@ -377,7 +340,6 @@ def test_only_a_seal_leaves_something_behind() -> None:
 def test_a_directory_of_another_job_is_refused_before_anything_changes(
     changed: JobPlan, says: str
 ) -> None:
-    """What differs is named, with what to do."""
     job = Job(record(0), record(1), committed=(0, 1))
     with pytest.raises(WrongJobError, match=says):
         job.start(plan=changed)
@@ -413,7 +375,6 @@ def test_a_region_that_never_kept_anything_may_become_stateless(
 
 
 def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() -> None:
-    """Its transactions could not be committed."""
     job = Job(record(0), committed=(0,))
     entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
     job.store.records[1] = record(1, entries=(entry,))
@@ -423,7 +384,6 @@ def test_a_missing_sink_of_an_unsettled_checkpoint_is_named_before_the_seal() ->
 
 
 def test_a_sink_may_leave_whose_transactions_are_settled() -> None:
-    """What it has written stays; the job goes on where it was, and the next decision has none."""
     job = Job(record(0), committed=(0,))
     entry = dataclasses.replace(job.pre_commit("x"), operator_id="vanished")
     job.store.records[1] = record(1, entries=(entry,))
@@ -440,10 +400,7 @@ def test_a_sink_may_leave_whose_transactions_are_settled() -> None:
             dataclasses.replace(PLAN.regions[0], sink_ids=()),
             RegionPlan(name="side", sink_ids=("sink",)),
         ),
-        (
-            dataclasses.replace(PLAN.regions[0], stateful_sink_ids=()),
-            RegionPlan(name="side"),
-        ),
+        (dataclasses.replace(PLAN.regions[0], stateful_sink_ids=()), RegionPlan(name="side")),
     ],
     ids=["to another region", "for one of another kind"],
 )

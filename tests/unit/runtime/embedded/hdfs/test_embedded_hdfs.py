@@ -18,7 +18,6 @@ def _site(**overrides: str) -> dict[str, str]:
 
 
 def test_every_socket_is_on_this_machine_alone() -> None:
-    """Nobody logs in, so nobody else may come."""
     addresses = {name: value for name, value in _site().items() if name.endswith("address")}
     assert len(addresses) == 4
     assert all(value.startswith("127.0.0.1:") for value in addresses.values())
@@ -26,12 +25,10 @@ def test_every_socket_is_on_this_machine_alone() -> None:
 
 
 def test_settings_win() -> None:
-    """A caller may change any property."""
     assert _site(**{"dfs.replication": "3"})["dfs.replication"] == "3"
 
 
 def test_site_file_is_xml_whatever_the_values_hold() -> None:
-    """Directories may have any name."""
     root = ElementTree.fromstring(render({"hadoop.tmp.dir": "/a<b&c>"}))
     assert [(each.tag, each.text) for each in root[0]] == [
         ("name", "hadoop.tmp.dir"),
@@ -61,13 +58,11 @@ def test_interrupted_format_is_done_again(
 
 
 def test_addresses_are_known_after_the_first_start_only() -> None:
-    """Before, a free port has not been chosen."""
     with pytest.raises(MissingRequirementError, match="no ports before its first start"):
         _ = EmbeddedHdfs().uri
 
 
-def test_occupied_port_is_told_before_anything_is_written(tmp_path: Path) -> None:
-    """The directory is not even made."""
+def test_occupied_port_is_reported_before_anything_is_written(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

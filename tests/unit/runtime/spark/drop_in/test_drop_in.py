@@ -144,7 +144,7 @@ def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
     queries = DropInQueries(cast(Any, None), cast(Any, None), host="127.0.0.1")
     queries.close()
     with pytest.raises(FencedError, match="being stopped"):
-        queries.call("begin", {"format": "any", "location": "/at", "options": {}})
+        queries.call("begin", {"format_name": "any", "location": "/at", "options": {}})
 
 
 @pytest.mark.parametrize("named", [KafkaFormat, FilesFormat])

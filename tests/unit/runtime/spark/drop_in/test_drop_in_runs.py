@@ -107,6 +107,7 @@ def test_a_run_announces_itself_beside_its_checkpoints(world: World) -> None:
         leader_session_id=run.address.leader_session_id,
         address=run.address.address,
         attempt_id=run.attempt_id,
+        job_uid=run.job_uid,
     )
 
 

@@ -60,12 +60,12 @@ class Query(QueryProcess):
 
     def staged(self) -> list[Path]:
         """Files that are not published."""
-        return list(self.staging.rglob("*.parquet"))
+        return list(self.staging.rglob("part-*"))
 
 
 @pytest.fixture
 def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Query]:
-    monkeypatch.setattr(drop_in_writer, "freeze_once", lambda: None)  # this process goes on
+    monkeypatch.setattr(drop_in_writer, "tidy_after_task", lambda: None)  # this process goes on
     made = Query(tmp_path, monkeypatch)
     yield made
     made.close()

@@ -22,7 +22,6 @@ _DAEMON = "spark.python.daemon.module"
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, a Spark with one jar, and a Java that nobody starts."""
     (tmp_path / "java" / "bin").mkdir(parents=True)
     (tmp_path / "java" / "bin" / "java").touch()
     (tmp_path / "spark" / "jars").mkdir(parents=True)
@@ -52,12 +51,6 @@ def test_local_session_gets_the_archive_and_the_daemon(cache: Path, master: str)
     assert len(settings) == 2
 
 
-@pytest.mark.usefixtures("cache")
-def test_without_an_archive_only_the_daemon_is_set() -> None:
-    """Nothing is made, nothing is missed."""
-    assert set(fast_start("local[2]")) == {_DAEMON}
-
-
 @pytest.mark.parametrize("master", ["yarn", "spark://host:7077", "local-cluster[2,1,1024]", ""])
 def test_other_masters_get_nothing(cache: Path, master: str) -> None:
     """Executors on other machines have neither the archive nor, perhaps, the package."""
@@ -66,14 +59,12 @@ def test_other_masters_get_nothing(cache: Path, master: str) -> None:
 
 
 def test_archive_that_was_cut_short_is_not_used(cache: Path) -> None:
-    """Java 17 would die of it with SIGBUS."""
     _put_archive(cache).write_bytes(b"clas")
     assert set(fast_start("local")) == {_DAEMON}
 
 
 @pytest.mark.parametrize("changed", ["spark/jars/b.jar", "java/bin/java"])
 def test_archive_of_another_java_or_other_jars_is_not_used(cache: Path, changed: str) -> None:
-    """The name tells what it was made of."""
     _put_archive(cache)
     path = cache.parent / changed
     path.unlink(missing_ok=True)
@@ -84,7 +75,7 @@ def test_archive_of_another_java_or_other_jars_is_not_used(cache: Path, changed:
 def test_archive_serves_every_way_to_the_same_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A virtual environment behind a link: PySpark starts its own home behind it, so Java sees one
+    """A virtual environment after a link: PySpark starts its own home after it, so Java sees one
     class path. Each would make an archive of its own else, and drop the other's."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
     named = SparkClasses.of_this_process().shared.archive_name("*")
@@ -105,29 +96,16 @@ def test_archive_is_left_out_where_java_would_refuse_it(
     assert set(fast_start("local")) == {_DAEMON}
 
 
-def test_path_that_spark_would_split_is_left_out(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A blank in the user's name must not end in options that no Java knows."""
-    odd = cache.parent / "the cache"
-    odd.mkdir()
-    monkeypatch.setenv("SLUICE_CACHE", str(odd))
-    _put_archive(odd)
-    assert set(fast_start("local")) == {_DAEMON}
-
-
 @pytest.mark.usefixtures("cache")
 def test_workers_with_another_interpreter_keep_sparks_daemon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may not have this package."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/another-python")
     assert fast_start("local") == {}
 
 
 @pytest.mark.usefixtures("cache")
 def test_without_java_there_is_no_archive_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark itself says so better."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert find_archive() is None
 
@@ -135,7 +113,6 @@ def test_without_java_there_is_no_archive_and_no_error(monkeypatch: pytest.Monke
 def test_preparing_names_the_directory_in_the_way(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a minute is spent on an archive that Java would not use."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(cache.parent / "spark"))
     monkeypatch.delenv("JAVA_HOME")
     with pytest.raises(ConfigError, match="configuration directory"):
@@ -143,18 +120,7 @@ def test_preparing_names_the_directory_in_the_way(
     assert list(cache.iterdir()) == []
 
 
-def test_archives_are_surplus_whichever_way_leads_to_them(tmp_path: Path) -> None:
-    """A virtual environment may be reached over a link; Spark's script resolves it."""
-    library = tmp_path / "site" / "pyspark" / "python" / "lib"
-    library.mkdir(parents=True)
-    (library / "pyspark.zip").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "site")
-    archive = str(library / "pyspark.zip")
-    assert list(surplus_archives([archive], tmp_path / "link" / "pyspark", None)) == [archive]
-
-
 def test_only_archives_of_the_same_installation_are_surplus() -> None:
-    """What lies unpacked beside them; the user's own archives and another Spark's stay."""
     home = Path("/site/pyspark")
     surplus = [
         "/site/pyspark/python/lib/pyspark.zip",

@@ -8,7 +8,7 @@ from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, require_modu
 
 @pytest.mark.parametrize("module", ["no_such_package.inside", "json.no_such_module"])
 def test_a_module_that_is_not_installed_is_named_before_anything_runs(module: str) -> None:
-    """Spark says of the same that a worker has crashed, in each life of the region anew."""
+    """Spark says of the same that a worker has crashed, in each attempt of the region again."""
     look = PlanAnalysis(keeps_state=True, modules=("json", module))
     with pytest.raises(MissingRequirementError, match=f"modules={module}.*pip install {module}"):
         require_modules(look)

@@ -1,24 +1,35 @@
-"""Spark's own logs, as the drop-in reads them."""
+"""Spark's query logs, and the source that reads barriers."""
 
 import json
+import pickle
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.errors import DamagedCheckpointError, FencedError, UnreachableError
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import Barrier, SplitRange
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.spark.microbatch.job_source import (
+    CopyRanges,
+    JobStreamReader,
+    ReadRanges,
+    SourcePlan,
+    probe_for,
+)
 from sluice.runtime.spark.microbatch.query_logs import (
     LoggedBatch,
     PlannedFiles,
     newest_attempt_id,
     require_logged,
 )
-from sluice.runtime.spark.microbatch.region_start import make_ready
+from sluice.runtime.spark.microbatch.region_start import initial_offset, make_ready
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 from tests.unit.runtime.job.test_job_pieces import StubSource
 
@@ -55,13 +66,11 @@ def offset_of(splits: tuple[SplitRange, ...]) -> str:
 
 
 def ranges_read(fs: FakeFileSystem, batch_id: int) -> tuple[SplitRange, ...]:
-    """In a batch, with the one before it in the log."""
     before = LoggedBatch.read(fs, batch_id - 1, planned=None)
     return LoggedBatch.read(fs, batch_id, planned=None).ranges_since(before)
 
 
 def digest_of(fs: FakeFileSystem) -> str:
-    """Of what other formats' sources have in batch 0."""
     return LoggedBatch.read(fs, 0, planned=PlannedFiles(fs)).others_sha256
 
 
@@ -78,24 +87,6 @@ def test_a_batch_without_records_repeats_the_offset_and_reads_nothing() -> None:
     fs = logged((split(0, 5),), read, read, (split(9, 12), split(4, 4, partition=1)))
     assert ranges_read(fs, 2) == (split(9, 9), split(4, 4, partition=1))
     assert ranges_read(fs, 3) == (split(9, 12), split(4, 4, partition=1))
-
-
-def test_two_sources_of_one_topic_are_kept_apart() -> None:
-    """Each reads at its own pace: where one has got to says nothing about the other."""
-    disk = Disk()
-    for number, splits in enumerate([(split(0, 9), split(0, 5)), (split(9, 9), split(5, 9))]):
-        lines = [
-            json.dumps(
-                offsets.encode(
-                    Barrier(checkpoint_id=number, region="query", attempt_id=0, splits=(one,))
-                )
-            )
-            for one in splits
-        ]
-        disk.files[f"offsets/{number}"] = "\n".join(["v1", "{}", *lines]).encode()
-    fs = FakeFileSystem(disk)
-    assert ranges_read(fs, 1) == (split(9, 9), replace(split(5, 9), source_id="s-2"))
-    assert len({s.key for s in ranges_read(fs, 1)}) == 2
 
 
 def test_a_batch_that_is_not_logged_has_no_ranges() -> None:
@@ -132,7 +123,7 @@ def test_a_log_that_holds_the_decided_batch_may_be_gone_on_with() -> None:
         (1, 3, 2, []),
     ],
 )
-def test_batches_that_somebody_else_may_have_written_are_told(
+def test_batches_that_somebody_else_may_have_written_are_reported(
     record: int | None,
     batches: int,
     committed: int,
@@ -151,9 +142,7 @@ def test_batches_that_somebody_else_may_have_written_are_told(
 
 
 def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records() -> None:
-    """Rule `batch-identity`: the id alone would call the new records decided, and nobody would
-    ever write them. Spark does not sync its log, so a power cut may take what our decision is
-    about."""
+    """Spark does not sync its log, so a power cut may take what our decision is about."""
     record = decided(1, split(5, 9))
     with pytest.raises(DamagedCheckpointError, match="offsets/1"):
         require_logged(logged((split(0, 5),)), record)
@@ -162,8 +151,6 @@ def test_a_decided_batch_that_spark_has_forgotten_is_not_run_with_other_records(
 
 
 def test_a_partition_found_between_two_plans_of_a_decided_batch_is_not_passed_over() -> None:
-    """The others may end where they were decided, as where no record has come since: the ranges of
-    the new one would be called decided with them, and nobody would ever write them."""
     found = split(0, 4, partition=1)
     with pytest.raises(
         DamagedCheckpointError, match="split=orders-1 logged_end=4 decided_end=none"
@@ -187,7 +174,7 @@ def test_a_record_that_knows_nothing_of_a_source_says_nothing_of_its_splits() ->
     require_logged(fs, decided(0))
 
 
-def test_a_stateful_region_goes_on_only_behind_the_batch_that_was_decided() -> None:
+def test_a_stateful_region_continues_only_after_the_batch_that_was_decided() -> None:
     """The same in a Job, where a decided batch that is replayed runs into nothing."""
     region = Region(
         name="r", pipeline=Pipeline(StubSource()), source_id="s", sinks={}, stateful=True
@@ -224,7 +211,6 @@ def test_batch_identity_another_plan_of_a_source_that_is_not_ours_is_refused() -
 def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Formats 1 to 3 have no digest: the start goes on, and somebody may look."""
     older = RegionRecord(region="query", attempt_id=0, batch_id=0, splits=(split(0, 5),))
     require_logged(logged((split(0, 5),)), older)
     (record,) = caplog.records
@@ -238,7 +224,7 @@ def test_a_decision_of_an_older_sluice_says_nothing_of_other_sources_and_the_log
     assert not caplog.records, "it reads no other source"
 
 
-def test_whose_a_log_is_tells_its_newest_batch_whatever_lies_beside_it() -> None:
+def test_whose_a_log_is_reports_its_newest_batch_whatever_lies_beside_it() -> None:
     """Hadoop's checksums, Spark's temporary files, lines of other formats, and torn ones."""
 
     def of(attempt_id: int) -> str:
@@ -307,30 +293,6 @@ def test_entries_that_spark_has_merged_since_are_the_same_plan() -> None:
     assert _with_files(own, offset=9) == _with_files({"9": [_file("c", 9)]}, offset=9)
 
 
-def test_a_merged_entry_is_found_whatever_lies_beside_it() -> None:
-    """Hadoop's checksums, and entries that were not merged yet."""
-    lines = [_file("a", 8), _file("c", 9)]
-    decided = _with_files({"8": [_file("a", 8)]})
-    beside = {".19.compact.crc": [], "9": [_file("c", 9)], "20": [_file("d", 20)], "_tmp": []}
-    assert _with_files({"19.compact": lines, **beside}) == decided
-    assert _with_files(beside) != decided
-
-
-def test_a_source_whose_offset_is_no_number_of_a_log_is_told_by_its_line_alone() -> None:
-    """Another format may have a log of its own, which says nothing about that."""
-
-    def digest(line: str, **logs: bytes) -> str:
-        text = "\n".join(["v1", "{}", offset_of((split(0, 5),)), line])
-        disk = Disk(files={"offsets/0": text.encode(), **logs})
-        return digest_of(FakeFileSystem(disk))
-
-    for line in (json.dumps({"version": 8}), json.dumps({"logOffset": "8"})):
-        logged_beside = {
-            f"sources/1/{name}": f"v1\n{_file('a', 8)}".encode() for name in ("8", "9.compact")
-        }
-        assert digest(line, **logged_beside) == digest(line)
-
-
 def test_what_a_source_of_files_has_planned_is_read_once_while_it_has_no_news() -> None:
     """Its newest entry may hold all files that it ever read; a later life reads it again."""
     disk = Disk(files={"sources/1/9.compact": f"v1\n{_file('a', 8)}\n{_file('b', 9)}".encode()})
@@ -359,8 +321,6 @@ def test_a_log_that_cannot_be_seen_for_a_moment_is_looked_at_again() -> None:
 
 
 def test_the_order_of_sources_by_name_is_that_of_a_map() -> None:
-    """Spark promises none."""
-
     def digest(*others: str, version: str = "v2") -> str:
         lines = [version, "{}", f"ours:{offset_of((split(0, 5),))}", *others]
         fs = FakeFileSystem(Disk(files={"offsets/0": "\n".join(lines).encode()}))
@@ -369,3 +329,184 @@ def test_the_order_of_sources_by_name_is_that_of_a_map() -> None:
     assert digest("a:7", "b:8") == digest("b:8", "a:7")
     assert digest("a:7", "b:8") != digest("a:8", "b:7")
     assert digest("7", "8", version="v1") != digest("8", "7", version="v1")
+
+
+GENERATION = 3
+LIMIT = ReadAllAvailable()
+
+
+def split_source(partition: int, start: int, end: int) -> SplitRange:
+    """A range of one partition."""
+    return SplitRange(
+        source_id="s",
+        topic="orders",
+        topic_id="id",
+        partition=partition,
+        start_offset=start,
+        end_offset=end,
+    )
+
+
+def barrier(checkpoint_id: int, *splits: SplitRange) -> Barrier:
+    """The cut of a checkpoint."""
+    return Barrier(checkpoint_id=checkpoint_id, region="main", attempt_id=GENERATION, splits=splits)
+
+
+def logged_source(cut: Barrier) -> dict[str, Any]:
+    """The offset of a cut, as it comes back out of Spark's log."""
+    found: dict[str, Any] = json.loads(json.dumps(offsets.encode(cut)))
+    return found
+
+
+RESTORED = RegionRecord(
+    region="main", attempt_id=2, batch_id=4, splits=(split_source(0, 40, 50), split_source(1, 7, 7))
+)
+
+
+@dataclass
+class Client:
+    """The coordinator, as far as it is asked: one answer for every question."""
+
+    answer: Barrier | Exception | None = None
+    asked: list[tuple[str, int]] = field(default_factory=list)
+
+    def poll_barrier(self, region: str, attempt_id: int, *, wait_s: float) -> Barrier | None:
+        self.asked.append((region, attempt_id))
+        assert wait_s < 1, "Spark asks again and again; it must not wait here"
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def reader(
+    client: Client | None = None,
+    *,
+    chained: bool = True,
+    tasks: int = 2,
+    shares: bool = False,
+    replayed: Barrier | None = None,
+) -> Any:
+    """A reader of the region, restored from checkpoint 7."""
+    read = ReadRanges(reader=cast(Any, None), parallelism=tasks if shares else None)
+    plan = SourcePlan(
+        format_name="sluice-job",
+        address=CoordinatorAddress(
+            address="http://127.0.0.1:1", token="t", leader_session_id="l", job_uid="u"
+        ),
+        region="main",
+        attempt_id=GENERATION,
+        initial_offset=initial_offset(RESTORED, attempt_id=GENERATION, after=7),
+        ranges=CopyRanges(chain=pickle.dumps(None), parallelism=tasks) if chained else read,
+        schema="value binary",
+        replayed=replayed,
+    )
+    return JobStreamReader(plan, client=cast(CoordinatorClient, client or Client()))
+
+
+def io_executor(found: Any) -> list[object]:
+    return [partition.value for partition in found]
+
+
+def test_start_offsets_once_the_initial_offset_is_the_restored_position_in_numbers() -> None:
+    client = Client(barrier(8, split_source(0, 50, 90)))
+    made = reader(client)
+    first = made.initialOffset()
+    assert first["splits"] == {"orders-0": [50, 50], "orders-1": [7, 7]}
+    assert (first["checkpoint"], first["attempt_id"]) == (7, GENERATION)
+    assert offsets.is_initial(first)
+    assert made.initialOffset() == first
+    assert client.asked == []
+
+
+@pytest.mark.parametrize("chained", [True, False])
+def test_restore_by_attempt_the_tasks_of_a_batch_follow_from_its_end_alone(
+    *, chained: bool
+) -> None:
+    """Rules `restore-by-attempt` and `start-offsets-once`: Spark replays a batch from its log,
+    perhaps with another start beside it and in another process, and the coordinator knows the
+    range no more."""
+    end = logged_source(barrier(9, split_source(0, 50, 90), split_source(1, 7, 10)))
+    starts = [
+        reader().initialOffset(),
+        logged_source(barrier(8, split_source(0, 40, 50), split_source(1, 7, 7))),
+        logged_source(barrier(2, split_source(0, 0, 1))),
+    ]
+    client = Client(UnreachableError("gone", {}, "Wait."))
+    found = [
+        io_executor(reader(client, chained=chained).partitions(start, end)) for start in starts
+    ]
+    assert found[0] == [(9, (split_source(0, 50, 90),)), (9, (split_source(1, 7, 10),))]
+    assert found[1:] == [found[0]] * 2
+    assert client.asked == []
+
+
+@pytest.mark.parametrize("left", [(split_source(0, 50, 70),), ()], ids=["a part", "nothing"])
+def test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it(
+    left: tuple[SplitRange, ...],
+) -> None:
+    """Its log may have been truncated meanwhile."""
+    whole = barrier(9, split_source(0, 50, 90))
+    made = reader(chained=False, replayed=replace(whole, splits=left))
+    start = made.initialOffset()
+    assert io_executor(made.partitions(start, logged_source(whole))) == [
+        (9, (part,)) for part in left
+    ]
+    for later in (barrier(10, split_source(0, 50, 90)), replace(whole, attempt_id=GENERATION + 1)):
+        found = io_executor(made.partitions(start, logged_source(later)))
+        assert found == [(later.checkpoint_id, (split_source(0, 50, 90),))]
+
+
+def test_where_all_cores_are_known_few_records_make_no_more_tasks_than_run_at_once() -> None:
+    """Each would be a transaction, too. Splits with much to read have a task of their own."""
+    made = reader(tasks=2, chained=False, shares=True)
+    start = made.initialOffset()
+    few = logged_source(
+        barrier(
+            9,
+            split_source(0, 50, 90),
+            split_source(1, 7, 10),
+            split_source(2, 0, 5),
+            split_source(3, 4, 4),
+        )
+    )
+    read = [part for _, hand in io_executor(made.partitions(start, few)) for part in hand]
+    assert len(made.partitions(start, few)) == 2
+    assert sorted(part.partition for part in read) == [0, 1, 2]
+    much = logged_source(barrier(9, *(split_source(number, 0, 200_000) for number in range(3))))
+    assert len(made.partitions(start, much)) == 3
+
+
+def test_start_offsets_once_nothing_is_read_up_to_an_initial_offset_or_between_equal_ones() -> None:
+    """Batch 0 is empty, also when Spark replays it; so is a batch that a barrier did not move."""
+    made = reader()
+    initial = made.initialOffset()
+    later = logged_source(barrier(9, split_source(0, 50, 90)))
+    assert made.partitions(initial, initial) == []
+    assert made.partitions(later, initial) == []
+    assert made.partitions(later, dict(later)) == []
+    assert made.partitions(initial, logged_source(barrier(9, split_source(0, 90, 90)))) == []
+
+
+@pytest.mark.parametrize("answer", [None, UnreachableError("no answer", {}, "Wait.")])
+def test_start_offsets_once_no_barrier_leaves_spark_where_it_is(answer: Exception | None) -> None:
+    """None due, or the coordinator is late: the start unchanged, and Spark runs no batch."""
+    made = reader(Client(answer))
+    start = made.initialOffset()
+    assert made.latestOffset(start, LIMIT) == start
+    later = logged_source(barrier(8, split_source(0, 50, 90)))
+    assert made.latestOffset(later, LIMIT) == later
+
+
+def test_a_fenced_region_is_reported_so() -> None:
+    """Another life or another coordinator has taken over: the query ends, and does not wait."""
+    made = reader(Client(FencedError("another one leads", {}, "Stop.")))
+    with pytest.raises(FencedError):
+        made.latestOffset(made.initialOffset(), LIMIT)
+
+
+def test_jobs_that_start_at_once_do_not_look_at_each_others_columns() -> None:
+    """A session knows a data source by its name, and the last one that has it: a frame was made
+    over what the other job had registered in between, and missed its columns."""
+    named = {ddl: probe_for(ddl).name() for ddl in ("value binary", "key binary, value binary")}
+    assert len(set(named.values())) == 2
+    assert all(probe_for(ddl).name() == name for ddl, name in named.items()), "and grow no list"

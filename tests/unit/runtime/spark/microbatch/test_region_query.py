@@ -1,6 +1,6 @@
-"""A region's batch callback as Spark calls it."""
+"""The query of a region, from its start."""
 
-from collections.abc import Callable
+import json
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,14 +10,34 @@ from unittest.mock import patch
 import pytest
 
 from sluice.runtime.contracts import WriterFactory
-from sluice.runtime.errors import FencedError, StorageUnreachableError, StreamError
+from sluice.runtime.errors import (
+    DamagedCheckpointError,
+    DeliveryError,
+    FencedError,
+    StorageUnreachableError,
+    StreamError,
+)
 from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.model import offsets
+from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateSnapshot
 from sluice.runtime.model.event_time import EventTime
-from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.spark.microbatch.event_times import EventTimes
+from sluice.runtime.spark.microbatch.region_start import (
+    delete_vanished,
+    location_of,
+    make_ready,
+    replayed,
+    require_rewindable,
+)
+from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.tasks.region_tasks import TaskResult
+from sluice.runtime.storage.file_system import Entry
+from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.region_simulation import (
-    ADDRESS,
     Answers,
     CountingWriter,
     RegionWorld,
@@ -26,13 +46,9 @@ from tests.kit.coordinator.region_simulation import (
     written,
 )
 from tests.kit.fakes import ManualClock
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 KEY = BatchKey(region="main", attempt_id=3, batch_id=1)
-
-
-def test_a_life_says_where_its_source_runner_asks() -> None:
-    """Where nobody ever asks, the coordinator can name the address that was to be reached."""
-    assert RegionWorld().query.registration().address == ADDRESS.address
 
 
 def test_callback_after_commit_the_callback_returns_once_its_batch_is_committed_on_record() -> None:
@@ -70,7 +86,6 @@ def test_callback_after_commit_the_callback_raises_when_its_batch_is_not_committ
 
 
 def _of_a_worker() -> RuntimeError:
-    """As PySpark raises what one of Spark's Python workers did."""
     return RuntimeError(
         "\n  An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
         '  File "f.py", line 1, in f\nValueError: not this time\n'
@@ -78,19 +93,52 @@ def _of_a_worker() -> RuntimeError:
 
 
 def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine() -> None:
-    """Whoever catches errors of Sluice gets it, whatever engine runs the region."""
     world, error = RegionWorld(), _of_a_worker()
     with pytest.raises(RuntimeError, match=r"^region main: RuntimeError$"):
         world.batch(1, barrier(), error=error)
     found = world.query.failure()
     assert world.coordinator.told[-1] == ("failed", found)
     assert type(found) is StreamError
-    assert "[region=main attempt_id=3 error=ValueError: not this time traceback=" in str(found)
+    where = "[region=main attempt_id=3 error=ValueError: not this time source_ranges=in-0[3,5) "
+    assert where in str(found)
     assert found.__cause__ is error
 
 
+def test_a_refused_record_of_a_transform_has_the_ranges_of_its_epoch() -> None:
+    """Its task sees rows of Spark's plan, without their ranges."""
+    world = RegionWorld()
+    error = DeliveryError("Kafka: refused", {"code": "INVALID_TIMESTAMP"}, "Clamp it.")
+    with pytest.raises(RuntimeError, match="DeliveryError"):
+        world.batch(1, barrier(), error=error)
+    assert error.args[1]["source_ranges"] == "in-0[3,5)"
+
+
+def test_late_rows_are_counted_for_each_epoch_and_are_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says how far the watermark is ahead: one record from the future makes all others late."""
+    told = iter([(3, 90_000), (0, 0), (2, 90_000)])
+    module = "sluice.runtime.spark.microbatch.region_query"
+    monkeypatch.setattr(f"{module}.late_rows", lambda _: next(told))
+    monkeypatch.setattr(f"{module}.wants_another", lambda *_: False)
+    monkeypatch.setattr(StateDescriber, "after", lambda *_: None)
+    world = RegionWorld(stateful=True)
+    for batch_id in (1, 2, 3):
+        world.batch(batch_id, barrier(6 + batch_id))
+    assert [counts.get("windows") for counts in world.coordinator.counts] == [
+        RecordCounts(late=3),
+        None,
+        RecordCounts(late=2),
+    ]
+    assert [m for m in caplog.messages if "later than the watermark" in m] == [
+        "Spark dropped rows that are later than the watermark; raise its delay, or filter "
+        "timestamps from the future before withWatermark: region=main operator=windows rows=3 "
+        "watermark=1970-01-01T00:01:30+00:00 ahead_of_clock_s=90"
+    ]
+
+
 def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> None:
-    """Spark tells it when it is asked; without an end there is no error."""
+    """Spark reports it when it is asked; without an end there is no error."""
     world = RegionWorld()
     assert world.query.failure() is None
     world.frame.error = _of_a_worker()
@@ -100,8 +148,7 @@ def test_what_ends_a_query_between_two_batches_is_an_error_of_its_region() -> No
     assert found.__cause__ is world.frame.error
 
 
-def test_a_process_that_is_told_to_end_is_no_failed_batch() -> None:
-    """Nobody takes it for an error of the function."""
+def test_a_process_that_is_reported_to_end_is_no_failed_batch() -> None:
     world, end = RegionWorld(), cast(Exception, KeyboardInterrupt())
     with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
         world.batch(1, barrier(), error=end)
@@ -132,29 +179,6 @@ def test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_n
     assert world.query.registration().replayed is None, "it is over"
 
 
-def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a life that takes long to its first question would be taken for a silent one."""
-
-    class ToldOnce:
-        """As `sluice.runtime.spark.microbatch.stateful_batches.ReplayProgress`, with one look, at the begin."""
-
-        def __init__(self, done: Callable[[], int], tell: Callable[[int], None]) -> None:
-            self._done, self._tell = done, tell
-
-        def __enter__(self) -> None:
-            self._tell(self._done() + 3)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.ReplayProgress", ToldOnce)
-    world = RegionWorld(stateful=True)
-    world.coordinator.decided.add(KEY)
-    world.batch(1, barrier())
-    (told,) = world.coordinator.registered
-    assert (told.region, told.attempt_id, told.replayed) == ("main", 3, 3)
-
-
 @pytest.mark.parametrize(
     ("chained", "sinks", "mapped"), [(True, 1, 0), (False, 1, 1), (False, 0, 0)]
 )
@@ -174,7 +198,6 @@ def test_rows_on_their_way_into_files_are_written_by_the_other_sinks_once(
 
 
 def test_a_batch_that_leaves_out_more_than_it_may_is_not_acknowledged() -> None:
-    """It is read again, as a whole."""
     world = RegionWorld(chained=True, drops=DropBudget(DropLimit(per_checkpoint=2), {}))
     world.batch(1, barrier(), results=(TaskResult(ranges=barrier().splits, dropped=True),))
     more = replace(barrier(8), splits=(split(5, 8),))
@@ -201,7 +224,7 @@ def test_a_batch_whose_files_hold_other_rows_than_its_tasks_answer_for_is_not_ac
 
 
 @pytest.mark.parametrize("error", [None, OSError("Spark's JVM is away")])
-def test_a_life_that_was_stopped_holds_no_files_open(error: Exception | None) -> None:
+def test_an_attempt_that_was_stopped_holds_no_files_open(error: Exception | None) -> None:
     """Also where Spark does not answer any more: its successor has writers of its own."""
     writer = CountingWriter()
     world = RegionWorld(files=writer)
@@ -237,7 +260,7 @@ def test_a_stop_waits_for_sparks_log_of_the_last_batch_for_a_moment(
 
 
 @pytest.mark.parametrize("error", [None, StorageUnreachableError("away", {}, "Start it.")])
-def test_a_next_life_has_to_be_able_to_stage_its_files(error: StreamError | None) -> None:
+def test_a_next_attempt_has_to_be_able_to_stage_its_files(error: StreamError | None) -> None:
     """They may lie on another file system than the checkpoints; nothing of it stays open."""
     writer = CountingWriter(error=error)
     world = RegionWorld(files=writer)
@@ -256,8 +279,8 @@ def test_start_offsets_once_the_empty_first_batch_needs_no_decision() -> None:
     assert world.coordinator.told == []
 
 
-def test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_written() -> None:
-    """It should have been rewound; its range belongs to the new life's own barriers."""
+def test_restore_by_attempt_an_undecided_batch_of_an_earlier_attempt_is_never_written() -> None:
+    """It should have been rewound; its range belongs to the new attempt's own barriers."""
     world = RegionWorld()
     with pytest.raises(RuntimeError, match="FencedError"):
         world.batch(1, barrier(attempt_id=2))
@@ -265,7 +288,6 @@ def test_restore_by_attempt_an_undecided_batch_of_an_earlier_life_is_never_writt
 
 
 def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
-    """Of its own operator; what a batch answered that is not decided, nobody sees again."""
     writer = CountingWriter()
     world = RegionWorld(files=writer, restored=(written("files", 9), written("other", 1)))
     world.coordinator.refusal = FencedError("not wanted", {}, "Restart.")
@@ -282,7 +304,6 @@ def test_a_writer_gets_its_state_of_the_last_decided_record() -> None:
 def test_transaction_timeout_a_batch_must_be_decided_before_its_first_transaction_grows_old() -> (
     None
 ):
-    """Of all its tasks: those of the first wave began long before the last one ended."""
     world = RegionWorld()
     told = tuple(TaskResult(decide_by_s=moment_s) for moment_s in (900.0, 100.0, None))
     world.batch(1, barrier(), results=told)
@@ -296,7 +317,6 @@ def test_transaction_timeout_a_batch_must_be_decided_before_its_first_transactio
 def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
     silent_ms: int, expected: int, lasts_ms: int
 ) -> None:
-    """While a long batch runs nobody looks for records."""
     told = EventTimes(
         settings=EventTime(idle_timeout_ms=60_000), reported=cast(Any, Answers(value={}))
     )
@@ -309,3 +329,171 @@ def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
     world.batch(1, replace(barrier(), splits=(busy, empty)), lasts_ms=lasts_ms)
     assert world.coordinator.region is not None
     assert world.coordinator.region.least_watermark_ms == expected
+
+
+LOCATION = "spark/main/3"
+
+
+def logs(*batches: int) -> dict[str, bytes]:
+    """Spark's logs of these batches, and a state file."""
+    offset = offsets.encode(Barrier(checkpoint_id=1, region="main", attempt_id=2, splits=()))
+    entry = "\n".join(["v2", "{}", f"source_s:{json.dumps(offset)}"]).encode()
+    names = [*(f"commits/{batch}" for batch in batches), "metadata", "state/0/1.zip"]
+    found = dict.fromkeys(names, b"x") | {f"offsets/{batch}": entry for batch in batches}
+    return {f"spark/main/state/{name}": data for name, data in found.items()}
+
+
+def state_at(location: str) -> StateSnapshot:
+    return StateSnapshot(
+        provider="rocksdb",
+        checkpoint_format_version=2,
+        state_version=10,
+        state_partitions=1,
+        location=f"{location}/state",
+    )
+
+
+def region(*, stateful: bool) -> Region:
+    return Region(
+        name="main", pipeline=cast(Pipeline, None), source_id="s", sinks={}, stateful=stateful
+    )
+
+
+def restored(batch_id: int | None) -> RegionRecord:
+    return RegionRecord(region="main", attempt_id=2, batch_id=batch_id)
+
+
+def test_restore_by_attempt_a_stateful_regions_logs_are_rewound_to_the_decision() -> None:
+    disk = Disk()
+    disk.files |= logs(8, 9, 10, 11)
+    location = "spark/main/state"
+    make_ready(FakeFileSystem(disk), region(stateful=True), location, restored(9), attempt_id=3)
+    assert disk.files == logs(8, 9)
+
+
+def test_restore_by_attempt_a_checkpoint_whose_batch_is_not_in_sparks_log_any_more_cannot_be_restored() -> (
+    None
+):
+    """An earlier restore has removed it; of regions without state the record alone says all."""
+    disk = Disk()
+    disk.files |= logs(8, 9)
+    fs, made = FakeFileSystem(disk), region(stateful=True)
+
+    def of_batch(batch_id: int | None) -> CheckpointRecord:
+        state = None if batch_id is None else state_at("spark/main/state")
+        return record(regions=(replace(restored(batch_id), state=state),))
+
+    for batch_id in (9, None):
+        require_rewindable(fs, [made], of_batch(batch_id))
+    require_rewindable(fs, [region(stateful=False)], of_batch(11))
+    with pytest.raises(DamagedCheckpointError, match="does not hold the offset"):
+        require_rewindable(fs, [made], of_batch(11))
+    assert disk.files == logs(8, 9)
+
+
+def test_a_decided_batch_that_spark_has_not_noted_as_done_is_run_once_more() -> None:
+    """The last attempt ended between the decision and Spark's own log. One without state begins in a
+    directory of its own, and so does one before its first decision: nothing is run again there."""
+    disk = Disk()
+    disk.files |= logs(8, 9)
+    fs, location, made = FakeFileSystem(disk), "spark/main/state", region(stateful=True)
+    assert replayed(fs, made, location, restored(9)) is None
+    fs.delete(f"{location}/commits/9")
+    again = replayed(fs, made, location, restored(9))
+    assert again == Barrier(checkpoint_id=1, region="main", attempt_id=2, splits=())
+    assert replayed(fs, made, location, restored(8)) is None
+    assert replayed(fs, made, location, restored(None)) is None
+    assert replayed(fs, region(stateful=False), location, restored(9)) is None
+
+
+@pytest.mark.parametrize(("stateful", "batch_id"), [(False, 9), (True, None)])
+def test_restore_by_attempt_without_decided_state_nothing_of_an_older_attempt_is_left(
+    stateful: bool, batch_id: int | None
+) -> None:
+    """A stateless region's place is in the record alone."""
+    disk = Disk()
+    disk.files |= logs(8, 9) | {"chk-000000000001/_metadata": b"kept"}
+    made = region(stateful=stateful)
+    make_ready(FakeFileSystem(disk), made, "spark/main/state", restored(batch_id), attempt_id=3)
+    assert list(disk.files) == ["chk-000000000001/_metadata"]
+
+
+def test_restore_by_attempt_an_attempt_before_the_first_decision_has_a_directory_of_its_own() -> (
+    None
+):
+    """One that slept deletes its own and older ones; a newer one's stays, also with nothing in its
+    log yet. From the first decision on the place is that of the state that is on record."""
+    made = region(stateful=True)
+    assert location_of(made, restored(None), attempt_id=3) == "spark/main/state-3"
+    decided = replace(restored(9), state=state_at("spark/main/state-3"))
+    assert location_of(made, decided, attempt_id=7) == "spark/main/state-3"
+
+    disk = Disk()
+    disk.files |= {f"spark/main/state-{number}/metadata": b"x" for number in (2, 3)}
+
+    class Slept(FakeFileSystem):
+        def delete(self, path: str) -> None:
+            disk.files["spark/main/state-9/metadata"] = b"x"
+            super().delete(path)
+
+    make_ready(Slept(disk), made, "spark/main/state-3", restored(None), attempt_id=3)
+    assert set(disk.files) == {"spark/main/state-9/metadata"}
+    with pytest.raises(FencedError):
+        make_ready(FakeFileSystem(disk), made, "spark/main/state-3", restored(None), attempt_id=3)
+
+
+def test_logs_of_regions_that_are_no_more_are_deleted() -> None:
+    """A job that is started with other numbers of regions would gather them for ever."""
+    disk = Disk()
+    disk.files |= {f"spark/{name}/3/offsets/1": b"" for name in ("main", "main-0", "main-1")}
+    delete_vanished(FakeFileSystem(disk), {"main"}, attempt_id=3)
+    assert set(disk.files) == {"spark/main/3/offsets/1"}
+
+
+@pytest.mark.parametrize("batch_id", [9, None])
+def test_restore_by_attempt_a_run_that_was_taken_over_leaves_the_newer_ones_state_alone(
+    batch_id: int | None,
+) -> None:
+    disk = Disk()
+    disk.files |= logs(9, 10, 11)
+    before = dict(disk.files)
+    with pytest.raises(FencedError, match=r"newer run.*If there is none, checkpoints were deleted"):
+        make_ready(
+            FakeFileSystem(disk),
+            region(stateful=True),
+            "spark/main/state",
+            restored(batch_id),
+            attempt_id=1,
+        )
+    assert disk.files == before
+
+
+def test_restore_by_attempt_a_run_that_was_taken_over_deletes_older_lives_alone() -> None:
+    """The newer run's query would fail without its log."""
+    disk = Disk()
+    attempts = {number: f"spark/main/{number}/offsets/1" for number in (2, 3, 4)}
+    disk.files |= dict.fromkeys(attempts.values(), b"x") | logs(1)
+    fs = FakeFileSystem(disk)
+    make_ready(fs, region(stateful=False), "spark/main/3", restored(1), attempt_id=3)
+    assert set(disk.files) == {attempts[4]}
+    delete_vanished(fs, set(), attempt_id=3)
+    assert set(disk.files) == {attempts[4]}
+    delete_vanished(fs, set(), attempt_id=4)
+    assert not disk.files
+
+
+def test_restore_by_attempt_an_attempt_that_begins_while_older_ones_are_listed_keeps_its_logs() -> (
+    None
+):
+    """The one that lists may sleep before it deletes."""
+    disk = Disk()
+    disk.files["spark/main/3/offsets/1"] = b"x"
+
+    class Slept(FakeFileSystem):
+        def entries(self, path: str) -> list[Entry]:
+            found = super().entries(path)
+            disk.files["spark/main/4/offsets/1"] = b"x"
+            return found
+
+    make_ready(Slept(disk), region(stateful=False), LOCATION, restored(1), attempt_id=3)
+    assert set(disk.files) == {"spark/main/4/offsets/1"}

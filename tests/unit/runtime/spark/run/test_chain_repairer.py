@@ -1,5 +1,5 @@
 """Rule `two-phase-repair`: a lost transaction is written again, or nothing of the try stays
-behind."""
+after."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -138,7 +138,6 @@ class Poisoned:
 
 
 def numbers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Fails for what is no number."""
     batch.column("value").cast(pa.string()).cast(pa.int64())
     return batch
 
@@ -171,8 +170,6 @@ def test_two_phase_repair_a_repair_writes_the_dead_letters_that_were_lost(
 def test_two_phase_repair_a_repair_knows_the_leader_of_what_it_reads_again(
     end: int, known_end: int | None, expected: int | None
 ) -> None:
-    """What a later leader has put in the place of the lost records is not written as if it were
-    these: the reader refuses it, if the range says whose it was."""
     read = replace(SPLIT, leader_epoch=3, leader_epoch_end=known_end)
     (again,) = ranges_to_replay([read], [("in", 0, 6, end)])
     assert (again.leader_epoch, again.leader_epoch_end) == (3, expected)

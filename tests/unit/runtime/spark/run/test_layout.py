@@ -1,7 +1,9 @@
-"""The engine that a start chooses: sinks are asked what their clusters allow, and closed again."""
+"""The engine and the layout of a job's regions."""
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,12 +13,18 @@ from pyspark.sql import SparkSession
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
 from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
-from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.graph.pipeline import Engine, Pipeline, Step
 from sluice.runtime.job.job import Job
+from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.run import region_layout as layouts
+from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts, hindrance_of
 from sluice.runtime.spark.run.job_spec import JobSpec
-from sluice.runtime.spark.run.region_layout import lay_out, refusals
+from sluice.runtime.spark.run.region_layout import lay_out
+from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource, identity
+
+_HINDRANCE = partial(hindrance_of, interval_s=1.0, is_approximate=False)
 
 
 class _Source(KafkaSource):
@@ -114,10 +122,9 @@ class _Context:
         ("b:1", {"topics": ["in"]}, None),
     ],
 )
-def test_a_pipeline_that_reads_what_it_writes_is_told_of(
+def test_a_pipeline_that_reads_what_it_writes_is_reported(
     servers: str, reads: Mapping[str, Any], topic: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of one cluster, as far as the servers say; it runs all the same."""
     job = _described()
     job.source(_Source(bootstrap_servers=servers, **reads)).sink(_Sink(_Asked(900.0)))
     assert lay_out(job.spec).regions
@@ -139,7 +146,6 @@ def _job(*sinks: _Sink, **options: Any) -> JobSpec:
 
 
 def test_a_job_is_continuous_where_its_sinks_transactions_live_long_enough() -> None:
-    """With a region for each partition."""
     asked = _Asked(900.0)
     layout = lay_out(_job(_Sink(asked)))
     assert len(layout.continuous) == len(layout.regions) == 2
@@ -173,7 +179,6 @@ def test_a_session_that_ends_quiet_workers_runs_micro_batches(
 def test_an_interval_above_fifteen_minutes_thirds_is_continuous_where_the_brokers_allow_it() -> (
     None
 ):
-    """What Kafka's own default allows says nothing about brokers that have been asked."""
     layout = lay_out(_job(_Sink(_Asked(7200.0)), interval_s=600.0, engine="auto"))
     assert layout.continuous
 
@@ -233,7 +238,9 @@ def test_a_sink_that_no_continuous_task_would_write_to_is_not_asked() -> None:
     assert [asked.closed, other.closed] == [1, 0]
 
 
-def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_region_is_reported_what_its_own_pipeline_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By that its source leaves columns out: with another pipeline's look, some that are read."""
 
     def look(_spark: object, pipeline: Pipeline) -> PlanAnalysis:
@@ -249,7 +256,6 @@ def test_each_region_is_told_what_its_own_pipeline_reads(monkeypatch: pytest.Mon
 def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the brokers would say; and nothing has been changed."""
     lacking = PlanAnalysis(keeps_state=False, modules=("no_such_package",))
     monkeypatch.setattr(layouts, "analyse_plan", lambda *_: lacking)
     job = _job(_Sink(_Asked(900.0)))
@@ -259,21 +265,129 @@ def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
 
 
 def test_a_sink_that_refuses_its_check_is_closed() -> None:
-    """It would in either engine."""
     asked = _Asked(None, error=UnreachableError("nobody answers", {}, "Wait."))
     with pytest.raises(UnreachableError, match="nobody answers"):
         lay_out(_job(_Sink(asked)))
     assert asked.closed == 1
 
 
-def test_a_sink_that_cannot_be_closed_is_logged_and_hinders_nothing(
-    caplog: pytest.LogCaptureFixture,
+def _source(options: Mapping[str, str] | None = None, **more: object) -> KafkaSource:
+    return KafkaSource(
+        bootstrap_servers="broker:9092",
+        topics=["in"],
+        options=options or {},
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def _region(name: str = "main", **changes: object) -> Region:
+    sink = KafkaSink(bootstrap_servers="broker:9092", topic="out", transactional_id_prefix="p")
+    step = Step(kind="map_batches", name="f", uid=None, function=identity)
+    region = Region(
+        name=name,
+        pipeline=Pipeline(_source(), steps=[step], sinks=[sink]),
+        source_id="source",
+        sinks={"sink": sink},
+        stateful=False,
+        step_ids=("f",),
+    )
+    return replace(region, **changes)  # type: ignore[arg-type]
+
+
+def _reading(source: object) -> Region:
+    return _region(pipeline=Pipeline(source, steps=[], sinks=[]))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class _Case:
+    region: Region
+    named: str
+
+
+_TRANSFORM = Step(kind="transform", name="t", uid=None, function=lambda frame: frame)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        _Case(_region(pipeline=Pipeline(_source(), steps=[_TRANSFORM])), "transform"),
+        _Case(_reading(StubSource()), "orders"),
+        _Case(_reading(_source({"maxOffsetsPerTrigger": "10"})), "maxOffsetsPerTrigger"),
+        _Case(_reading(_source({"minOffsetsPerTrigger": "10"})), "minOffsetsPerTrigger"),
+        _Case(_reading(_source(rate_limit=PidRateLimit())), "rate_limit"),
+        _Case(_region(sinks={"sink": StubSink(name="files")}), "files"),
+    ],
+    ids=lambda case: case.named,
+)
+def test_what_hinders_a_region_is_named(case: _Case) -> None:
+    """And asking for the continuous engine is refused with it; auto takes the other one."""
+    assert case.named in (hindrance_of(case.region, interval_s=1.0, is_approximate=False) or "")
+    with pytest.raises(ConfigError, match=case.named):
+        choose_engine(Engine.CONTINUOUS, [case.region], slots=4, hindrance=_HINDRANCE)
+    assert choose_engine(Engine.AUTO, [case.region], slots=4, hindrance=_HINDRANCE) == frozenset()
+
+
+def test_approximate_recovery_is_of_micro_batches() -> None:
+    """It drops what a second attempt of a task would read, and here there is none."""
+    assert hindrance_of(_region(), interval_s=1.0, is_approximate=False) is None
+    assert hindrance_of(_region(), interval_s=1.0, is_approximate=True) == "recovery='approximate'"
+
+
+def test_an_interval_that_outlives_a_transaction_is_refused() -> None:
+    """An epoch is open from one barrier to the next, and until it is decided."""
+    sink = KafkaSink(
+        bootstrap_servers="broker:9092",
+        topic="out",
+        transactional_id_prefix="p",
+        transaction_timeout_s=900.0,
+    )
+    own = _region(sinks={"sink": sink})
+    found = hindrance_of(own, interval_s=400.0, is_approximate=False)
+    assert found is not None
+    assert "interval above 300 s" in found
+    assert hindrance_of(own, interval_s=200.0, is_approximate=False) is None
+    assert hindrance_of(_region(), interval_s=400.0, is_approximate=False) is None
+
+
+def test_a_sink_whose_cluster_allows_no_continuous_tasks_hinders_its_region() -> None:
+    found = hindrance_of(
+        _region(), interval_s=1.0, is_approximate=False, refused={"sink": "its brokers"}
+    )
+    assert found == "its brokers"
+
+
+def test_continuous_order_no_region_waits_for_a_core_for_ever() -> None:
+    regions = [_region(name) for name in ("a", "b", "c")]
+    names = frozenset({"a", "b", "c"})
+    assert choose_engine(Engine.AUTO, regions, slots=3, hindrance=_HINDRANCE) == names
+    assert choose_engine(Engine.AUTO, regions, slots=2, hindrance=_HINDRANCE) == frozenset()
+    with pytest.raises(ConfigError, match="too few"):
+        choose_engine(Engine.CONTINUOUS, regions, slots=2, hindrance=_HINDRANCE)
+
+
+def test_other_regions_of_the_job_keep_a_core() -> None:
+    other = _region("t", pipeline=Pipeline(_source(), steps=[_TRANSFORM]))
+    regions = [_region("a"), _region("b"), other]
+    suited = frozenset({"a", "b"})
+    assert choose_engine(Engine.AUTO, regions, slots=3, hindrance=_HINDRANCE) == suited
+    assert choose_engine(Engine.AUTO, regions, slots=2, hindrance=_HINDRANCE) == frozenset()
+    assert choose_engine(Engine.MICRO_BATCH, regions, slots=9, hindrance=_HINDRANCE) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("partitions", "slots", "parts"),
+    [
+        ([4], 2, (2,)),  # a task for each core
+        ([4], 16, (4,)),  # and none without a partition
+        ([1], 8, (1,)),
+        ([0], 8, (1,)),  # a pattern that names nothing yet
+        ([4, 4], 1, (1, 1)),  # choose_engine has refused that, or taken micro-batches
+        ([12, 4], 4, (3, 1)),
+        ([12, 4], 8, (6, 2)),
+        ([2, 30], 100, (2, 30)),
+    ],
+)
+def test_as_many_regions_as_there_are_cores_and_partitions_for(
+    partitions: list[int], slots: int, parts: tuple[int, ...]
 ) -> None:
-    """Whatever a user's own sink raises; nor does it hide what its check has said."""
-    sink = _Sink(_Asked(900.0, close_error=RuntimeError("no")))
-    assert refusals({"s": sink}, between_barriers_s=1.0, lost_timeout_s=None) == {}
-    assert "not closed: what=sink kafka-sink-out" in caplog.text
-    wrong = ConfigError("wrong", {}, "Mend it.")
-    sink = _Sink(_Asked(900.0, error=wrong, close_error=RuntimeError("no")))
-    with pytest.raises(ConfigError, match="wrong"):
-        refusals({"s": sink}, between_barriers_s=1.0, lost_timeout_s=None)
+    assert choose_parts(partitions, slots=slots) == parts

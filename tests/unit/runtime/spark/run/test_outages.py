@@ -1,6 +1,5 @@
 """A file system that is away: what is said of it, and how long a region waits for it."""
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.coordinator.core.events import EndJob, RegionFailed, StopRequested
 from sluice.runtime.errors import StorageError, StorageUnreachableError
-from sluice.runtime.process.wait_log import WaitLog
 from sluice.runtime.spark.run.outages import Outages
 from sluice.runtime.storage.hadoop_errors import FailureKind, JavaException, failure_kind
 from sluice.runtime.storage.local_fs import LocalFileSystem
@@ -70,8 +68,8 @@ NO_NODE = (
         (FailureKind.OTHER, "IOException", "Stream is corrupted"),
     ],
 )
-def test_what_hadoop_says_tells_what_to_do(trouble: FailureKind, name: str, text: str) -> None:
-    """Wait for what comes back, call a human for what does not; also behind Spark's own error."""
+def test_what_hadoop_says_reports_what_to_do(trouble: FailureKind, name: str, text: str) -> None:
+    """Wait for what comes back, call a human for what does not; also after Spark's own error."""
     said = JavaException(name=name, text=f"java.io.{name}: {text}")
     assert failure_kind([said]) is trouble
     assert failure_kind([JavaException(name="SparkException", text="Job aborted"), said]) is trouble
@@ -101,7 +99,6 @@ def test_a_namenode_whose_name_is_gone_is_away(said: list[JavaException]) -> Non
 
 
 def test_a_human_is_called_also_when_a_connection_was_lost_too() -> None:
-    """A used up quota is not waited for."""
     said = [
         JavaException(name="SocketTimeoutException", text="late"),
         JavaException(name="DSQuotaExceededException", text="exceeded"),
@@ -139,7 +136,6 @@ def test_a_stop_does_not_wait_for_a_commit_that_has_long_been_unanswered() -> No
 
 
 def test_a_stop_asks_again_what_has_not_been_answered_once() -> None:
-    """What is decided is visible when the job has ended, as a rule."""
     driver = CoreDriver(FAST)
     driver.outcomes[b"main.0.1"] = CommitOutcome.PENDING
     driver.epoch(3)
@@ -216,30 +212,8 @@ def test_a_refusal_is_met_by_the_region_and_counted_there() -> None:
 
 
 def test_a_full_local_disk_says_where_there_is_no_room(tmp_path: Path) -> None:
-    """It is no outage: nobody waits for it."""
     (tmp_path / "file").symlink_to("/dev/full")
     with pytest.raises(StorageError, match="there is no room to write") as raised:
         LocalFileSystem(tmp_path).write_temporary("file", b"rows")
     assert not isinstance(raised.value, StorageUnreachableError)
     assert str(tmp_path) in str(raised.value)
-
-
-def test_a_wait_is_said_now_and_then_and_its_end_as_well(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Short ones are not worth a line."""
-    clock = ManualClock()
-    log = WaitLog(logging.getLogger("waits"), clock)
-    log.waits("short", "x")
-    log.is_over("short")
-    for _ in range(41):
-        log.waits("hdfs://n:9000/lake", "refused")
-        clock.advance(1.0)
-    log.is_over("hdfs://n:9000/lake")
-    assert [record.getMessage() for record in caplog.records] == [
-        *(
-            f"waiting for hdfs://n:9000/lake since {since} s: why=refused"
-            for since in (2, 12, 22, 32)
-        ),
-        "no longer waiting for hdfs://n:9000/lake: waited_s=41",
-    ]

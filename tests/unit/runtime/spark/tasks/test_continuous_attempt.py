@@ -69,7 +69,6 @@ class Waiting:
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting]:
-    """Nobody waits for the good end of a task that never began."""
     monkeypatch.setattr("sluice.runtime.spark.tasks.continuous_attempt._ORDERLY_END_S", 0.01)
     clock, spark = ManualClock(), BusySpark()
     book = AttemptEpochs(region="main", attempt_id=7, heartbeat=TaskHeartbeat(clock))
@@ -108,7 +107,7 @@ def _chain() -> ContinuousChain:
     )
 
 
-def test_a_function_that_cannot_be_sent_ends_its_life_for_good() -> None:
+def test_a_function_that_cannot_be_sent_ends_its_attempt_for_good() -> None:
     """Another life would fail likewise: the job ends with what to do."""
     session: Any = BusySpark()
     book = AttemptEpochs(region="main", attempt_id=7, heartbeat=TaskHeartbeat(ManualClock()))
@@ -122,9 +121,7 @@ def test_a_function_that_cannot_be_sent_ends_its_life_for_good() -> None:
     assert "inside the function" in str(found)
 
 
-def test_a_task_that_gets_no_core_ends_its_life_after_two_minutes(waiting: Waiting) -> None:
-    """Other work of the session has taken it; the error says what is missing, and how long it was
-    waited for."""
+def test_a_task_that_gets_no_core_ends_its_attempt_after_two_minutes(waiting: Waiting) -> None:
     waiting.watched(120.0)
     assert waiting.state() is AttemptState.RUNNING
     waiting.clock.advance(0.5)
@@ -147,7 +144,7 @@ def test_a_task_that_got_no_core_does_not_take_one_later(waiting: Waiting) -> No
     assert isinstance(found.error, MissingRequirementError)
 
 
-def test_a_job_that_comes_behind_its_cancellation_is_cancelled_too(
+def test_a_job_that_comes_after_its_cancellation_is_cancelled_too(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The life was stopped while its job was still being made ready."""
@@ -158,7 +155,6 @@ def test_a_job_that_comes_behind_its_cancellation_is_cancelled_too(
 
 
 def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
-    """From then on its silence counts, not how long ago its life began."""
     with waiting.book.heartbeat.request():
         waiting.watched(2 * _SILENCE_S)  # a long answer is no silence
         assert waiting.state() is AttemptState.RUNNING
@@ -171,7 +167,6 @@ def test_a_task_that_has_asked_once_has_its_core(waiting: Waiting) -> None:
 
 
 def test_a_task_is_not_silent_for_as_long_as_its_driver_was_paused(waiting: Waiting) -> None:
-    """Nobody listened: it may have asked all along, and asks within a moment if it lives."""
     with waiting.book.heartbeat.request():
         pass
     waiting.clock.advance(10 * _SILENCE_S)

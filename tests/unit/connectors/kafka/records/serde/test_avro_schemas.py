@@ -2,7 +2,7 @@
 
 import io
 from datetime import time
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import fastavro
@@ -90,6 +90,60 @@ def test_a_time_that_no_day_has_is_an_error(bad: Any) -> None:
     for rows in ([bad], [good, bad]):
         with pytest.raises(pa.ArrowInvalid, match="acceptable range"):
             values(AvroDeserializer(schema=TIMES), *written(numbers, *rows))
+
+
+@pytest.mark.parametrize(
+    ("plain", "logical", "kind"),
+    [
+        ("int", "date", pa.date32()),
+        ("long", "timestamp-millis", pa.timestamp("ms", tz="UTC")),
+        ("long", "timestamp-micros", pa.timestamp("us", tz="UTC")),
+        ("long", "local-timestamp-millis", pa.timestamp("ms")),
+        ("long", "local-timestamp-micros", pa.timestamp("us")),
+    ],
+)
+def test_dates_and_timestamps_may_be_of_any_year(
+    plain: str, logical: str, kind: pa.DataType
+) -> None:
+    """Also of those that Python's own calendar does not have."""
+    largest = 2 ** (31 if plain == "int" else 63) - 1
+    numbers = [0, largest, -largest - 1, 2_932_897, -719_163]
+    column = pa.array(written(plain, *numbers), pa.binary())
+    found = AvroDeserializer(schema={"type": plain, "logicalType": logical}).deserialize(column)
+    assert found.equals(pa.array(numbers, pa.int32() if plain == "int" else pa.int64()).cast(kind))
+
+
+@pytest.mark.parametrize(("precision", "number"), [(2, 100), (5, 10**5), (38, 10**38), (3, -1000)])
+def test_a_decimal_beyond_its_precision_is_an_error_and_not_rounded(
+    precision: int, number: int
+) -> None:
+    """The bytes of a decimal hold more digits than its schema says."""
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 1}
+    fits = Decimal(10**precision - 1).scaleb(-1, Context(prec=precision))
+    both = [fits, fits.copy_negate()]
+    deserializer = AvroDeserializer(schema=decimal)
+    assert values(deserializer, *written(decimal, *both)) == both
+    with pytest.raises(pa.ArrowInvalid, match="precision"):
+        values(deserializer, *written("bytes", number.to_bytes(17, signed=True)))
+
+
+def test_values_that_hold_nothing_are_read() -> None:
+    """Records without fields, fixed types without bytes, empty maps, lists and texts."""
+    nothing = {"type": "record", "name": "nothing", "fields": []}
+    schema = record(
+        a=nothing,
+        b=["null", "nothing"],
+        c={"type": "fixed", "name": "none", "size": 0},
+        d={"type": "map", "values": "nothing"},
+        e={"type": "array", "items": "null"},
+        f="string",
+    )
+    rows: list[dict[str, Any]] = [
+        {"a": {}, "b": {}, "c": b"", "d": {}, "e": [], "f": ""},
+        {"a": {}, "b": None, "c": b"", "d": {"": {}}, "e": [None, None], "f": "\0\U0001f600"},
+    ]
+    expected = [{**row, "d": list(row["d"].items())} for row in rows]
+    assert values(AvroDeserializer(schema=schema), *written(schema, *rows)) == expected
 
 
 def test_an_avro_record_with_two_fields_of_one_name_is_refused() -> None:

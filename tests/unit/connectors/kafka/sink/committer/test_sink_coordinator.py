@@ -133,7 +133,6 @@ def test_what_a_sweep_could_not_see_is_remembered_within_bounds() -> None:
 
 
 def test_lease_guards_outputs_a_renewal_does_not_wait_for_a_sweep_that_is_under_way() -> None:
-    """That one repeats what an earlier one left, as the renewal would have."""
     harness = FakeHarness(2)
     identity = _leave_open(harness, attempt_id=1)
     coordinator = _coordinator(harness)
@@ -195,18 +194,6 @@ def test_commit_acknowledged_a_job_whose_prefix_begins_with_ours_is_not_waited_f
     assert not coordinator.committer.await_visible(timeout_s=0)
 
 
-def test_a_complete_sweep_is_not_repeated_by_renewals() -> None:
-    """Renewing costs no listing while nothing is missing."""
-    harness = FakeHarness(2)
-    coordinator = _coordinator(harness)
-    coordinator.sweep(VIEW, timeout_s=1)
-    identity = _leave_open(harness, attempt_id=1)
-
-    coordinator.renew()
-
-    assert identity not in harness.broker.discarded
-
-
 def test_check_names_what_is_wrong_and_changes_nothing() -> None:
     """Missing topics, unsafe options, a bad timeout: each by name."""
     harness = FakeHarness(1)
@@ -241,7 +228,7 @@ def test_transaction_timeout_the_default_timeout_is_the_brokers_maximum(
 def test_transaction_timeout_a_maximum_that_may_not_be_read_leaves_the_clients_default(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Rule `transaction-timeout`: the log tells what to grant or to set."""
+    """Rule `transaction-timeout`: the log reports what to grant or to set."""
     cluster = dataclasses.replace(CLUSTER, max_transaction_timeout_s=None)
 
     assert check_transaction_timeout(None, cluster) is None
@@ -260,8 +247,6 @@ def test_transaction_timeout_a_timeout_shorter_than_a_restart_is_refused(
 
 
 def test_what_a_sink_has_decided_is_committed_also_where_it_has_no_transactions_any_more() -> None:
-    """It was killed before the commit, and is started at least once: nobody else would end them,
-    and who accepted that they cannot be told would lose what one request makes visible."""
     harness = FakeHarness(level=2)
     decided, given_up = begun(harness, 3), begun(harness, 2)
     coordinator = PlainSinkCoordinator(
@@ -279,3 +264,21 @@ def test_what_a_sink_has_decided_is_committed_also_where_it_has_no_transactions_
     assert report.outcome is CommitOutcome.ABORTED
     assert committer.await_visible(timeout_s=1)
     assert harness.visible() == 3
+
+
+def test_brokers_without_part_of_the_transaction_api_are_refused_at_the_start() -> None:
+    """By the missing requests and the oldest Kafka that has them; at least once needs none."""
+    harness = FakeHarness(2)
+    old = dataclasses.replace(
+        CLUSTER, missing_requests=("DescribeTransactions", "FindCoordinator v4")
+    )
+    with patch.object(FakeWire, "cluster", lambda *_, **__: old):
+        with pytest.raises(ConfigError, match=r"DescribeTransactions, FindC.*Kafka 3\.0"):
+            _coordinator(harness).check(timeout_s=1)
+        plain = PlainSinkCoordinator(
+            KafkaConnection(bootstrap_servers="fake:1"),
+            topics=(),
+            guarantee="at-least-once",
+            connect=lambda _: harness.wire,
+        )
+        assert plain.check(timeout_s=1)["guarantee"] == "at-least-once"

@@ -1,12 +1,7 @@
-"""What each error of Kafka means in an answer about transactions, and that no other means anything.
-
-The codes are those of Kafka 4.3's `Errors`, in its order (3.9 ends with VOTER_NOT_FOUND), and some
-that no Kafka knows yet. What each is answered for was read in `KafkaApis`, `TransactionCoordinator`
-and `TransactionStateManager`. Whether a code comes by an older or a newer version of an answer
-changes nothing, but that EndTxn says INVALID_PRODUCER_EPOCH for PRODUCER_FENCED below version 2.
-"""
+"""What each error of Kafka means in an answer about transactions, and the table of rule `outcome-from-broker`."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -15,11 +10,12 @@ import pytest
 
 from sluice.connectors.kafka.client.wire_client import Net, kafka_errors
 from sluice.connectors.kafka.sink.committer import kafka_wire as transaction_wire
-from sluice.connectors.kafka.sink.committer.commit_outcomes import judge
+from sluice.connectors.kafka.sink.committer.commit_outcomes import TABLE, EpochStep, judge
 from sluice.connectors.kafka.sink.committer.transaction_listing import list_transactions
 from sluice.connectors.kafka.sink.committer.transaction_requests import (
     EndOutcome,
     EndReport,
+    TransactionDescription,
     TransactionState,
 )
 from sluice.connectors.kafka.sink.committer.wire_answers import (
@@ -174,14 +170,12 @@ def log_of_one(number: int = 0, *, of_all: int = 0) -> Any:
 
 
 def ended(net: Answering) -> EndReport | None:
-    """What becomes of a commit."""
     reports: dict[TransactionIdentity, EndReport] = {}
     asyncio.run(transaction_wire._end(cast(Net, net), [OURS], reports, commit=True))  # noqa: SLF001
     return reports.get(OURS)
 
 
 def described(net: Answering) -> dict[str, Any]:
-    """What is told of a transaction."""
     found: dict[str, Any] = {}
     ids = [OURS.transactional_id]
     asyncio.run(transaction_wire._describe(cast(Net, net), ids, found))  # noqa: SLF001
@@ -194,7 +188,6 @@ def is_forbidden(number: int) -> bool:
 
 
 def test_the_numbers_are_kafkas() -> None:
-    """Else the table would be about other errors."""
     assert NUMBERS["NONE"] == 0
     assert NUMBERS["INVALID_TXN_STATE"] == kafka_errors.InvalidTxnStateError.errno
     assert NUMBERS["TRANSACTIONAL_ID_NOT_FOUND"] == kafka_errors.TransactionalIdNotFoundError.errno
@@ -203,7 +196,6 @@ def test_the_numbers_are_kafkas() -> None:
 
 @ALL
 def test_outcome_from_broker_an_answer_to_endtxn(number: int) -> None:
-    """Done is one code; what certainly wrote nothing is named; all else tells nothing."""
     report = end_report(number)
 
     if number == 0:
@@ -218,7 +210,7 @@ def test_outcome_from_broker_an_answer_to_endtxn(number: int) -> None:
 
 @ALL
 def test_outcome_from_broker_an_answer_to_describetransactions(number: int) -> None:
-    """That there is no such transaction, too, is one code; with an error no state is told."""
+    """That there is no such transaction, too, is one code; with an error no state is reported."""
     net = Answering(
         DescribeTransactions=said(transaction_states=[row(OURS.transactional_id, number)])
     )
@@ -239,7 +231,6 @@ def test_outcome_from_broker_an_answer_to_describetransactions(number: int) -> N
 
 @ALL
 def test_outcome_from_broker_an_answer_to_findcoordinator(number: int) -> None:
-    """With any error nobody is asked to end the transaction, nor is anything said of it."""
     answer = said(coordinators=[said(key=OURS.transactional_id, node_id=1, error_code=number)])
     net = Answering(FindCoordinator=answer)
     if is_forbidden(number):
@@ -264,7 +255,6 @@ def test_endtxn_version_an_answer_to_apiversions(number: int) -> None:
 
 @ALL
 def test_wait_for_all_brokers_an_answer_to_listtransactions(number: int) -> None:
-    """With any error the broker is missing in the list."""
     net = cast(Net, Answering(ListTransactions=said(error_code=number, transaction_states=[])))
     if is_forbidden(number):
         with pytest.raises(kafka_errors.AuthorizationError):
@@ -310,3 +300,114 @@ def test_wait_for_all_brokers_an_answer_about_a_partition_that_may_not_be_loaded
     knows = number in (0, NUMBERS["TRANSACTIONAL_ID_NOT_FOUND"])
     found = asyncio.run(list_transactions(net, "p/j/", []))
     assert found.missing == (() if knows else ("broker 1",))
+
+
+_S, _E = TransactionState, EpochStep
+HANDLE = TransactionIdentity(transactional_id="p/u/r.1/o/0", producer_id=90, producer_epoch=4)
+
+# Written out manually, not derived from the table under test.
+COMMITTED = {(_S.COMPLETE_COMMIT, 4), (_S.COMPLETE_COMMIT, 5)}
+ABORTED = {
+    (_S.PREPARE_ABORT, 4),
+    (_S.PREPARE_ABORT, 5),
+    (_S.COMPLETE_ABORT, 4),
+    (_S.COMPLETE_ABORT, 5),
+}
+PENDING = {
+    (_S.ONGOING, 4),
+    (_S.ONGOING, 5),
+    (_S.PREPARE_COMMIT, 4),
+    (_S.PREPARE_COMMIT, 5),
+    (_S.PREPARE_EPOCH_FENCE, 4),
+    (_S.PREPARE_EPOCH_FENCE, 5),
+}
+
+
+def _described(
+    state: TransactionState, epoch: int, producer_id: int = 90
+) -> TransactionDescription:
+    return TransactionDescription(
+        transactional_id=HANDLE.transactional_id,
+        state=state,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+    )
+
+
+def _expected(state: TransactionState, epoch: int) -> CommitOutcome:
+    for outcome, rows in (
+        (CommitOutcome.COMMITTED, COMMITTED),
+        (CommitOutcome.ABORTED, ABORTED),
+        (CommitOutcome.PENDING, PENDING),
+    ):
+        if (state, epoch) in rows:
+            return outcome
+    return CommitOutcome.UNKNOWN
+
+
+@pytest.mark.parametrize(("state", "epoch"), list(itertools.product(_S, (3, 4, 5, 6, 7))))
+def test_outcome_from_broker_every_state_and_epoch_has_one_verdict(
+    state: TransactionState, epoch: int
+) -> None:
+    """Rule `outcome-from-broker`: all states, from one epoch below the handle's to three above."""
+    judgement = judge(HANDLE, _described(state, epoch))
+
+    assert judgement.outcome is _expected(state, epoch)
+    assert judgement.open == ((state, epoch) == (_S.ONGOING, 4))
+    assert state.value in judgement.detail
+
+
+@pytest.mark.parametrize("state", _S)
+@pytest.mark.parametrize("epoch", [0, 4, 5])
+def test_outcome_from_broker_another_producer_id_proves_nothing(
+    state: TransactionState, epoch: int
+) -> None:
+    """Rule `outcome-from-broker`: the same epoch of another producer id is another transaction."""
+    judgement = judge(HANDLE, _described(state, epoch, producer_id=91))
+
+    assert judgement.outcome is CommitOutcome.UNKNOWN
+    assert not judgement.open
+
+
+def test_outcome_from_broker_an_unknown_id_is_unknown() -> None:
+    """Rule `outcome-from-broker`: an expired id may have been committed; only a human may call it
+    lost."""
+    judgement = judge(HANDLE, None)
+
+    assert judgement.outcome is CommitOutcome.UNKNOWN
+    assert not judgement.open
+
+
+def test_outcome_from_broker_only_aborts_of_our_own_epochs_may_be_repaired() -> None:
+    """Rule `outcome-from-broker`: ABORTED is the only outcome that may be repaired, so its rows
+    are counted."""
+    aborted = {pair for pair, outcome in TABLE.items() if outcome is CommitOutcome.ABORTED}
+
+    assert aborted == set(
+        itertools.product((_S.PREPARE_ABORT, _S.COMPLETE_ABORT), (_E.SAME, _E.NEXT))
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "epoch", "outcome"),
+    [
+        (_S.COMPLETE_COMMIT, 0, CommitOutcome.COMMITTED),
+        (_S.COMPLETE_ABORT, 0, CommitOutcome.ABORTED),
+        (_S.COMPLETE_COMMIT, 1, CommitOutcome.UNKNOWN),
+        (_S.EMPTY, 0, CommitOutcome.UNKNOWN),
+        (_S.ONGOING, 0, CommitOutcome.UNKNOWN),
+    ],
+)
+def test_outcome_from_broker_the_last_epoch_rolls_over_to_a_new_producer_id(
+    state: TransactionState, epoch: int, outcome: CommitOutcome
+) -> None:
+    """Rule `outcome-from-broker`: measured: (103, 32766), ended by version 5, is described as
+    (104, 0)."""
+    last = TransactionIdentity(
+        transactional_id=HANDLE.transactional_id, producer_id=103, producer_epoch=32_766
+    )
+    judgement = judge(last, _described(state, epoch, producer_id=104))
+
+    assert judgement.outcome is outcome
+    assert not judgement.open
+    assert judge(HANDLE, _described(state, 0)).outcome is CommitOutcome.UNKNOWN

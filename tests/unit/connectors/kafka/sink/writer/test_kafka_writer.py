@@ -11,7 +11,7 @@ from sluice.connectors.kafka.sink.producers.transaction_status import read_statu
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.connectors.kafka.sink.writer.kafka_writer import TransactionalWriter
 from sluice.runtime.contracts import RegisteredAttempt, TaskScope
-from sluice.runtime.coordinator.shell.attempts import PERMANENT_ERRORS
+from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -256,6 +256,53 @@ def test_the_largest_of_a_refused_batch_is_named(rig: Rig) -> None:
         write_and_pre_commit(rig, records(b"a", b"b", b"large one", b"c"))
     assert caught.value.args[1]["source_offset"] == 102
     assert caught.value.args[1]["failed_records"] == 4
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "true_code", "at", "remedy"),
+    [
+        ([b"b"], "INVALID_TIMESTAMP", None, 101, "Clamp or drop"),
+        ([b"b", b"d"], "INVALID_RECORD", "INVALID_TIMESTAMP", 101, "Clamp or drop"),
+        ([b"b"], "INVALID_RECORD", None, 101, "key"),
+    ],
+)
+def test_the_record_that_the_broker_names_is_named_and_no_other_of_its_batch(
+    rig: Rig, bad: list[bytes], code: str, true_code: str | None, at: int, remedy: str
+) -> None:
+    """librdkafka says of all others that a different record was not valid. If several are not
+    valid, only the client knows the broker's own code."""
+    rig.cluster.refuse = lambda message: kafka_error(
+        code if message.record_value in bad else "_INVALID_DIFFERENT_RECORD"
+    )
+    rig.cluster.answers_at_flush = True
+    rig.writer.write(records(b"a much larger one", b"b", b"c", b"d"))
+    if true_code is not None:
+        rig.client.abort_reason = kafka_error(true_code, requires_abort=True)
+        rig.client.state = "AbortableError"
+    with pytest.raises(DeliveryError, match=remedy) as caught:
+        rig.writer.pre_commit()
+    where = caught.value.args[1]
+    assert (where["code"], where["source_offset"]) == (true_code or code, at)
+    assert where["failed_records"] == 4
+
+
+def test_a_batch_refused_without_a_name_is_its_range_and_no_single_record(rig: Rig) -> None:
+    """As brokers before 2.4 do: any offset could be that of an innocent record."""
+    rig.cluster.refuse = lambda _: kafka_error("INVALID_TIMESTAMP")
+    rig.cluster.answers_at_flush = True
+    with pytest.raises(DeliveryError, match=r"orders-1\[100,200\)") as caught:
+        write_and_pre_commit(rig, records(b"a", b"b"))
+    assert "source_offset" not in caught.value.args[1]
+
+
+def test_of_equal_rows_with_other_timestamps_none_is_named(rig: Rig) -> None:
+    """The plain client reports the key and the value of a record, and not its row."""
+    reports = iter([kafka_error("INVALID_TIMESTAMP"), kafka_error("_INVALID_DIFFERENT_RECORD")])
+    rig.cluster.refuse = lambda _: next(reports)
+    rig.cluster.answers_at_flush = True
+    with pytest.raises(DeliveryError, match="INVALID_TIMESTAMP") as caught:
+        write_and_pre_commit(rig, records(b"a", b"a"))
+    assert "source_offset" not in caught.value.args[1]
 
 
 def test_the_client_own_error_explains_records_that_were_thrown_away(rig: Rig) -> None:

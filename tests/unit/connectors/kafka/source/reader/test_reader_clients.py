@@ -99,6 +99,17 @@ def test_what_a_user_sets_wins_over_what_is_only_faster(made: list[Mapping[str, 
     assert all(config["max.poll.interval.ms"] >= day_ms for config in made), "sinks may be slow"
 
 
+def test_only_a_client_that_is_never_idle_reports_statistics(
+    made: list[Mapping[str, Any]],
+) -> None:
+    """Nothing takes the reports of an idle one, and they would fill its memory."""
+    pool = ConsumerPool()
+    for follows in (False, True):
+        pool.give_back(_borrowed(pool=pool, follows=follows))
+        _borrowed(pool=pool, follows=follows)
+    assert ["stats_cb" in config for config in made] == [False, True, True]
+
+
 def test_what_a_client_says_of_a_refused_log_in_is_kept_beside_it(
     made: list[Mapping[str, Any]],
 ) -> None:

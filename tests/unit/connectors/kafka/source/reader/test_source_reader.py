@@ -1,5 +1,6 @@
 """Reading ranges in an executor: what is not a record, as a consumer in memory reports it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -206,6 +207,89 @@ def test_an_end_that_comes_again_and_again_before_a_ranges_has_an_end(
     consumer = FakeConsumer([message(0)], told, [message(1), message(2)], watermarks=(0, 1))
     with pytest.raises(UnreachableError, match=r"orders-0\[0,3\)"):
         values(monkeypatch, consumer, no_progress_timeout_s=0.0)
+
+
+class _BusyWorld:
+    """Consumers that return nothing while they fetch aborted records, a second per call.
+
+    Args:
+        moves: offsets that one which reports has fetched, by call; then it returns the last record.
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, moves: Sequence[int], *, reachable: bool = True
+    ) -> None:
+        self.made: list[PooledConsumer] = []
+        self.reports = iter([*moves, None])
+        self.clock = FakeClock()
+        self.reachable = reachable
+        monkeypatch.setattr(consumers, "_connect", self._connect)
+        monkeypatch.setattr(
+            "sluice.connectors.kafka.source.reader.range_reader.time",
+            SimpleNamespace(monotonic=self.clock),
+        )
+
+    def _connect(self, key: Any) -> PooledConsumer:
+        consumer = FakeConsumer([], watermarks=(0, 3))
+        consumer.unreachable = not self.reachable
+        pooled = PooledConsumer(consumer=consumer, key=key)  # type: ignore[arg-type]  # a fake
+        self.made.append(pooled)
+
+        def consume(most: int, timeout_s: float) -> Sequence[Message]:
+            self.clock.pass_time(1.0)
+            at = next(self.reports, 0) if pooled.key.reports else 0
+            if at is None:
+                return [message(2)]
+            partitions = {"0": {"next_offset": at}, "-1": {"next_offset": -1001}}
+            if pooled.key.reports:
+                topics = {"orders": {"partitions": partitions}}
+                report = json.dumps({"brokers": {}, "topics": topics})
+                self.made[0].fetched.report(report)
+            return []
+
+        consumer.consume = consume  # type: ignore[method-assign]
+        return pooled
+
+    def read(self, timeout_s: float) -> list[bytes]:
+        read = replace(READER, no_progress_timeout_s=timeout_s).read([split()])
+        return [value for batch in read for value in batch.column("value").to_pylist()]
+
+
+def test_aborted_records_that_a_client_is_busy_with_are_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it returns none: the silent client is replaced by one that reports."""
+    world = _BusyWorld(monkeypatch, range(1, 200))
+    assert world.read(timeout_s=20.0) == [b"2"]
+    assert world.clock.now_s > 1_200.0
+    silent, watched = (pooled.consumer for pooled in world.made)
+    assert isinstance(silent, FakeConsumer)
+    assert isinstance(watched, FakeConsumer)
+    assert silent.is_closed
+    assert watched.is_closed, "no idle client reports, for nothing takes its reports"
+
+
+@pytest.mark.parametrize("moves", [[0] * 99, [2] * 99], ids=["never moved", "stands"])
+def test_a_client_that_fetches_nothing_ends_the_read_in_time(
+    monkeypatch: pytest.MonkeyPatch, moves: Sequence[int]
+) -> None:
+    world = _BusyWorld(monkeypatch, moves)
+    with pytest.raises(UnreachableError, match=r"orders-0\[0,3\)"):
+        world.read(timeout_s=20.0)
+    assert world.clock.now_s <= 1_000.0 + 20.0 + 12.0
+
+
+def test_a_silent_client_stays_while_no_other_reaches_a_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bootstrap servers may be down, and the leader not."""
+    world = _BusyWorld(monkeypatch, [], reachable=False)
+    with pytest.raises(UnreachableError, match=r"orders-0\[0,3\)"):
+        world.read(timeout_s=30.0)
+    silent, *others = (pooled.consumer for pooled in world.made)
+    assert isinstance(silent, FakeConsumer)
+    assert silent.calls[-1] == "assign"
+    assert len(others) == 2
 
 
 @pytest.mark.parametrize("name", ["UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC"])

@@ -1,32 +1,38 @@
-"""What the servers' tooling decides without starting anything."""
+"""Embedded brokers: decisions before a start, archives of classes, and new topics."""
 
-import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
+from sluice.connectors.kafka.client.confluent import AdminClient
 from sluice.connectors.kafka.tools.broker import embedded_kafka as embedded
+from sluice.connectors.kafka.tools.broker import kafka_cli as _cli
 from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
-    BrokerSecurity,
-    SecurityProtocol,
-    format_arguments,
-    render,
     server_properties,
 )
-from sluice.connectors.kafka.tools.broker.embedded_kafka import new_cluster_id
-from sluice.runtime.embedded.cache import cache_dir, exclusive, state_dir
+from sluice.connectors.kafka.tools.broker.embedded_kafka import (
+    QUICK_START,
+    broker_classes,
+    sharing_options,
+)
+from sluice.connectors.kafka.tools.broker.topic_creation import (
+    await_controller,
+)
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
     ivy_description,
-    parse_checksums,
     pinned_checksums,
 )
 from sluice.runtime.embedded.java import find_java, parse_version
-from sluice.runtime.embedded.ports import free_ports, is_free, require_free
-from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
+from sluice.runtime.embedded.shared_classes import Prepared
+from sluice.runtime.errors import MissingRequirementError, UnreachableError
 
 
 @pytest.mark.parametrize(
@@ -40,14 +46,12 @@ from sluice.runtime.errors import ConfigError, MissingRequirementError, Unreacha
     ],
 )
 def test_java_version_is_read_from_old_and_new_banners(banner: str, version: int | None) -> None:
-    """Both numbering schemes of Java."""
     assert parse_version(banner) == version
 
 
 def test_missing_java_is_one_sentence_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither PATH nor JAVA_HOME has one: the error says what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(MissingRequirementError, match="Java 17 or newer was not found") as caught:
@@ -65,11 +69,6 @@ def test_too_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(MissingRequirementError) as caught:
         find_java()
     assert caught.value.args[1] == {str(program): 8}
-
-
-def test_checksum_file_is_read() -> None:
-    """As ``sha256sum`` writes it, in text or binary mode."""
-    assert parse_checksums("AB12  a.jar\n\ncd34 *b.jar\n") == {"a.jar": "ab12", "b.jar": "cd34"}
 
 
 def test_every_pinned_jar_has_a_whole_checksum() -> None:
@@ -94,118 +93,27 @@ def test_ivy_is_asked_for_all_artifacts_at_once() -> None:
     assert 'name="y" rev="2" conf="default->default" transitive="false"' in text
 
 
-def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own variable wins over the desktop standard's."""
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    monkeypatch.setenv("XDG_STATE_HOME", "/y")
-    monkeypatch.delenv("SLUICE_CACHE", raising=False)
-    monkeypatch.delenv("SLUICE_STATE", raising=False)
-    assert (cache_dir(), state_dir()) == (Path("/x/sluice"), Path("/y/sluice"))
-    monkeypatch.setenv("SLUICE_CACHE", "/own")
-    assert cache_dir() == Path("/own")
-
-
-def test_lock_excludes_and_is_free_again(tmp_path: Path) -> None:
-    """A second holder gets an error when its time runs out, not a wait for ever."""
-    lock = tmp_path / "lock"
-    with (
-        exclusive(lock, timeout_s=1),
-        pytest.raises(MissingRequirementError, match="lock"),
-        exclusive(lock, timeout_s=0),
-    ):
-        pass
-    with exclusive(lock, timeout_s=0):
-        pass
-
-
-def test_free_ports_are_different_and_free() -> None:
-    """As many as asked for."""
-    ports = free_ports(5)
-    assert len(set(ports)) == 5
-    assert all(map(is_free, ports))
-
-
-def test_occupied_port_is_refused() -> None:
-    """Somebody listens: the error names port and server."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        with pytest.raises(MissingRequirementError, match="so Kafka cannot listen"):
-            require_free(taken.getsockname()[1], server="Kafka")
-
-
-def _properties(security: BrokerSecurity | None, **overrides: str) -> dict[str, str]:
+def _properties(**overrides: str) -> dict[str, str]:
     return server_properties(
-        ports=BrokerPorts(plain=1, controller=2, secure=3),
-        log_dir=Path("/data"),
-        security=security,
-        keystore=Path("/k"),
-        keystore_password="kp",
-        overrides=overrides,
+        ports=BrokerPorts(plain=1, controller=2), log_dir=Path("/data"), overrides=overrides
     )
 
 
-def test_open_broker_has_no_second_listener() -> None:
-    """Without security there is one listener for clients."""
-    properties = _properties(None)
+def test_the_broker_has_one_listener() -> None:
+    properties = _properties()
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1"
     assert not any("sasl" in key for key in properties)
 
 
-def test_overrides_win() -> None:
-    """A caller may change any property."""
-    assert _properties(None, **{"node.id": "7"})["node.id"] == "7"
-
-
 def test_idle_broker_writes_nothing() -> None:
     """Kafka's default is a record each half second, into a log that is kept."""
-    assert _properties(None)["metadata.max.idle.interval.ms"] == "0"
-
-
-def test_secure_listener_offers_its_mechanisms() -> None:
-    """PLAIN users stand in the properties, SCRAM users in the format arguments."""
-    security = BrokerSecurity(
-        protocol=SecurityProtocol.SASL_SSL,
-        users={"ann": "pw"},
-        mechanisms=("PLAIN", "SCRAM-SHA-256"),
-    )
-    properties = _properties(security)
-    assert properties["listener.name.secure.sasl.enabled.mechanisms"] == "PLAIN,SCRAM-SHA-256"
-    assert 'user_ann="pw"' in properties["listener.name.secure.plain.sasl.jaas.config"]
-    arguments = format_arguments(
-        cluster_id="c", properties_file=Path("/p"), transaction_version=1, security=security
-    )
-    assert arguments[-2:] == ["--add-scram", "SCRAM-SHA-256=[name=ann,password=pw]"]
-    assert "transaction.version=1" in arguments
-
-
-def test_passwords_are_not_in_the_repr() -> None:
-    """A broker's users may be logged by accident; their passwords may not."""
-    assert "pw" not in repr(BrokerSecurity(users={"ann": "pw"}))
-
-
-def test_unknown_mechanism_is_refused() -> None:
-    """GSSAPI needs a key distribution centre, which is not embedded."""
-    with pytest.raises(ConfigError, match="mechanism"):
-        BrokerSecurity(mechanisms=("GSSAPI",))
-
-
-def test_properties_file_escapes_backslashes() -> None:
-    """In a properties file a backslash begins an escape."""
-    assert render({"a": "x\\y"}) == "a=x\\\\y\n"
-
-
-def test_cluster_ids_are_made_as_kafka_makes_them() -> None:
-    """16 bytes as 22 letters, another one each time."""
-    assert {len(new_cluster_id()) for _ in range(20)} == {22}
-    assert new_cluster_id() != new_cluster_id()
+    assert _properties()["metadata.max.idle.interval.ms"] == "0"
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), UnreachableError("no", {}, "Look.")])
 def test_a_broker_whose_start_is_given_up_does_not_run_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
-    """Nobody would know of it; one that outlives its starter would run for ever."""
     running: set[object] = set()
 
     class Process:
@@ -236,8 +144,6 @@ def test_a_broker_whose_start_is_given_up_does_not_run_on(
 def test_a_broker_that_does_not_start_leaves_no_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an HDFS that does not."""
-
     def fail(*_: object, **__: object) -> None:
         assert list(tmp_path.iterdir())
         raise MissingRequirementError("no", {}, "Look.")
@@ -247,3 +153,101 @@ def test_a_broker_that_does_not_start_leaves_no_directory(
     with pytest.raises(MissingRequirementError), embedded.EmbeddedKafka(jars=tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("cache", "new", "old"):
+        (tmp_path / name).mkdir()
+    for name in ("java", "new/kafka.jar", "old/kafka.jar"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    classes = broker_classes(tmp_path / "java", tmp_path / "new")
+    classes.prepare(_write, timeout_s=1)
+    return tmp_path / "java"
+
+
+def _write(path: Path) -> None:
+    path.write_bytes(b"classes")
+
+
+def test_broker_starts_from_the_archive_of_its_jars(java: Path) -> None:
+    (archive,) = (java.parent / "cache").glob("kafka-classes-*.jsa")
+    options = sharing_options(java, java.parent / "new", QUICK_START)
+    assert options[-1] == f"-XX:SharedArchiveFile={archive}"
+    assert sharing_options(java, java.parent / "old", QUICK_START) == ()
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "-Xshare:off",
+        "-XX:SharedArchiveFile=/own.jsa",
+        "-XX:ArchiveClassesAtExit=/own.jsa",
+        "-XX:+AutoCreateSharedArchive",
+        "-XX:AOTCache=/own.aot",
+        "-XX:AOTCacheOutput=/own.aot",
+    ],
+)
+def test_a_callers_own_choice_is_kept(java: Path, own: str) -> None:
+    """Two archives at once may be refused by Java, as one that is read and one that is written, or
+    from Java 24 on one of the newer kind: it does not start then."""
+    assert sharing_options(java, java.parent / "new", (*QUICK_START, own)) == ()
+
+
+def test_fetching_makes_the_archive_and_prints_the_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory alone on standard output: scripts read it."""
+    made: list[str] = []
+
+    def prepare() -> Prepared:
+        made.append("archive")
+        return Prepared(path=Path("/c/a.jsa"), elapsed_s=1.0)
+
+    monkeypatch.setattr(_cli, "kafka_jars", lambda: Path("/jars"))
+    monkeypatch.setattr(_cli, "prepare_broker", prepare)
+    answer = CliRunner().invoke(_cli.app, ["fetch"])
+    assert (answer.exit_code, answer.stdout, made) == (0, "/jars\n", ["archive"])
+
+
+@pytest.mark.parametrize(
+    "error", [MissingRequirementError("no archive", {"java": "/j"}, "Go on."), OSError("no room")]
+)
+def test_fetching_succeeds_without_an_archive(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A start without is slower, no more; one line says so, and why."""
+
+    def fail() -> Prepared:
+        raise error
+
+    monkeypatch.setattr(_cli, "kafka_jars", lambda: Path("/jars"))
+    monkeypatch.setattr(_cli, "prepare_broker", fail)
+    answer = CliRunner().invoke(_cli.app, ["fetch"])
+    assert (answer.exit_code, answer.stdout) == (0, "/jars\n")
+    assert "starts slower" in answer.stderr
+    assert str(error) in answer.stderr
+
+
+WHERE = {"servers": "fake:9092"}
+
+
+def _telling(tell: Callable[[], int], **calls: Any) -> AdminClient:
+    """An admin client of a cluster that names its controller so."""
+
+    def list_topics(*, topic: str, timeout: float) -> SimpleNamespace:
+        assert (topic, timeout > 0) == ("", True)
+        return SimpleNamespace(controller_id=tell())
+
+    return cast("AdminClient", SimpleNamespace(list_topics=list_topics, **calls))
+
+
+def test_a_controller_that_the_brokers_have_not_heard_of_is_waited_for() -> None:
+    """A client that asks for a topic meanwhile would wait until it times out."""
+    told = [-1, -1, 1]
+    await_controller(_telling(lambda: told.pop(0)), WHERE, timeout_s=60.0)
+    assert told == []
+
+
+def test_a_cluster_that_never_names_a_controller_is_given_up() -> None:
+    with pytest.raises(UnreachableError, match="name no controller"):
+        await_controller(_telling(lambda: -1), WHERE, timeout_s=0.02)

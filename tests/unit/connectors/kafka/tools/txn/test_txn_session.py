@@ -70,10 +70,7 @@ def _record(
         verdict=verdict,
         leader_session_id=f"session-{checkpoint_id}",
         run_attempt=checkpoint_id + 1,
-        settings={
-            "out.transactional_id_prefix": prefix,
-            "out.kafka.bootstrap.servers": "b:9092",
-        },
+        settings={"out.transactional_id_prefix": prefix, "out.kafka.bootstrap.servers": "b:9092"},
         graph=(SINK,),
         regions=(
             RegionRecord(
@@ -171,29 +168,14 @@ def test_what_a_checkpoint_names_is_asked_for_though_no_broker_lists_it(
 
 
 def _leave_out_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At who has the prefix, which take a broker."""
     for look in ("_refuse_of_a_copy", "_refuse_while_alive"):
         monkeypatch.setattr(txn_session, look, lambda *_, **__: None)
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
-    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, force: bool
-) -> None:
-    """Whatever is forced: that takes the ids by name."""
-    _leave_out_the_looks(monkeypatch)
-    decided, orphan, ended = (_begun(broker, "new", slot) for slot in range(3))
-    broker.end(ended, commit=True, version=4)
-    entry = encode_handle(handle_of(decided, checkpoint_id=2), operator_id=SINK.operator_id)
-    store.publish(_record(2, "new", committables=(entry,)), timeout_s=60)
-    _cli_txn.abort(store.uri, force=force)
-    assert list(broker.discarded) == [orphan]
 
 
 def test_an_abort_of_all_that_is_open_takes_what_a_checkpoint_that_was_given_up_names(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job was killed behind that record, or no broker answered it: readers wait, and the
+    """Its job was killed after that record, or no broker answered it: readers wait, and the
     command said that there was nothing to do."""
     _leave_out_the_looks(monkeypatch)
     given_up = _begun(broker, "new")
@@ -216,12 +198,10 @@ def _decided_and_orphan(
 def test_a_commit_of_all_that_is_decided_leaves_what_no_decision_names(
     store: CheckpointStore, broker: FakeBroker, force: bool
 ) -> None:
-    """Whatever is forced: the job will write that again."""
     decided, orphan = _decided_and_orphan(store, broker)
     _cli_txn.commit(store.uri, force=force)
     assert list(broker.visible) == [decided]
     described = broker.describe(orphan.transactional_id)
-    assert described is not None
     assert described.state is TransactionState.ONGOING
 
 
@@ -239,10 +219,9 @@ def test_each_by_name_needs_force_where_the_checkpoints_say_otherwise(
     assert not broker.discarded
 
 
-def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_told_of_its_ids(
+def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_reported_its_ids(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if they were unknown they would be given up."""
     decided, _ = _decided_and_orphan(store, broker)
     known = FakeWire.describe
 
@@ -257,7 +236,6 @@ def test_a_coordinator_that_does_not_answer_is_named_and_nothing_is_told_of_its_
 def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That it is named is no decision: its records are written again."""
     orphan = _begun(broker, "new")
     entry = encode_handle(handle_of(orphan, checkpoint_id=2), operator_id=SINK.operator_id)
     store.publish(_record(2, "new", Verdict.ABORTED, committables=(entry,)), timeout_s=60)
@@ -284,7 +262,6 @@ def _owner(store: CheckpointStore) -> LeaseRecord:
 def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
     store: CheckpointStore, broker: FakeBroker
 ) -> None:
-    """Its record stays, and says so."""
     _, orphan = _decided_and_orphan(store, broker)
     held = FakeStore(record=replace(_owner(store), is_ended=True))
     with _opened(store) as opened:
@@ -303,7 +280,6 @@ def test_lease_guards_outputs_a_job_that_has_ended_is_not_watched(
 def test_lease_guards_outputs_nothing_of_a_job_that_lives_is_aborted(
     store: CheckpointStore, broker: FakeBroker, renewed_by: str | None
 ) -> None:
-    """Its lease changes while it is watched; one that nobody renews is a dead job's."""
     _, orphan = _decided_and_orphan(store, broker)
     owner = replace(_owner(store), job_uid=renewed_by or JOB_UID)
     held = FakeStore(record=owner)
@@ -391,10 +367,7 @@ def test_each_cluster_is_asked_for_the_ids_of_its_own_sinks(
         _record(3, "new", Verdict.ABORTED),
         graph=(SINK, OperatorNode(operator_id="sink-2", name="too", kind="sink", upstream=())),
     )
-    settings = {
-        "too.transactional_id_prefix": "too",
-        "too.kafka.bootstrap.servers": "c:9092",
-    }
+    settings = {"too.transactional_id_prefix": "too", "too.kafka.bootstrap.servers": "c:9092"}
     store.publish(replace(both, settings={**both.settings, **settings}), timeout_s=60)
     with _opened(store) as session:
         assert {key[0] for key in session.sinks} == {"out", "too"}
