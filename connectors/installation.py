@@ -52,6 +52,7 @@ _installed: dict[str, Installation] = {}
 def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
     """Register ``sluice-kafka`` and ``sluice-files`` with a session; start the service they need.
 
+    From then on ``start()`` and ``save()`` of Spark's writers check these formats in this process.
     Once per session; all sessions of an application share one service and the first result, until
     that is closed. The service answers only who has its token, which travels inside the registered
     format.

@@ -331,8 +331,8 @@ _SPELLING = {
     "hotpath": "hotPath",
     "transactiontimeout": "transactionTimeout",
 }
-# Reach every sink of Spark, whatever its format.
-_SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "path", "queryname"})
+# May reach every sink of Spark, whatever its format; a topic has no use for them.
+_SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "partitionby", "path", "queryname"})
 _OF_SOURCES = frozenset(name.lower() for name in SOURCE_OPTIONS)
 
 

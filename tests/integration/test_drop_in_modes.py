@@ -68,7 +68,7 @@ def written(kafka: EmbeddedKafka, output: str) -> Counter[tuple[bytes | None, by
     return Counter((record.key, record.value) for record in read(kafka.bootstrap, output))
 
 
-@pytest.mark.parametrize("mode", ["update", "complete"])
+@pytest.mark.parametrize("mode", ["update", pytest.param("complete", marks=pytest.mark.extended)])
 def test_a_topic_gets_the_changed_counts_or_all_of_them_once_for_each_batch(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, mode: str
 ) -> None:
@@ -88,6 +88,7 @@ def test_a_topic_gets_the_changed_counts_or_all_of_them_once_for_each_batch(
     assert sum(found.values()) == sum(wanted.values())
 
 
+@pytest.mark.extended
 def test_files_get_the_changed_counts_in_directories_of_the_partition_columns(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def started(
     return query
 
 
+@pytest.mark.extended
 def test_a_function_that_raises_in_update_mode_is_named_in_the_querys_error(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -133,7 +133,7 @@ def test_the_drop_ins_options_make_the_same_sink() -> None:
         {"kafka.auto.offset.reset": "earliest", "kafka.enable.auto.commit": "false"},
         {"kafka.isolation.level": "read_uncommitted", "kafka.session.timeout.ms": "30000"},
         {"kafka.max.poll.records": "500", "kafka.fetch.max.wait.ms": "50"},
-        {"topic": " out "},
+        {"topic": " out ", "partitionBy": "day"},
     ],
 )
 def test_options_that_reader_and_writer_share_make_the_same_sink(shared: dict[str, str]) -> None:
