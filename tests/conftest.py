@@ -19,6 +19,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from sluice.runtime.embedded import ports
+from tests.kit.effort import examples
 from tests.kit.files.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
 from tests.kit.kafka.kafka_fixture import (
     hot_path,
@@ -52,11 +53,8 @@ _TOGETHER = {
     "hdfs": {
         "tests/contract/test_checkpoint_store.py",
         "tests/contract/test_file_committer.py",
-        "tests/contract/test_file_system.py",
-        "tests/contract/test_known_slots.py",
-        "tests/contract/test_run_records.py",
-        "tests/contract/test_lost_committables.py",
         "tests/contract/test_store_retention.py",
+        "tests/contract/test_lost_committables.py",
         "tests/integration/test_file_sink.py",
         "tests/integration/test_hdfs_checkpoints.py",
         "tests/integration/test_hdfs_outages.py",
@@ -71,7 +69,7 @@ _TOGETHER = {
 """Modules of one process, by the servers that they need: else each process starts its own."""
 
 # How long an example takes says how busy the machine is; pytest-timeout catches what hangs.
-settings.register_profile("sluice", deadline=None, print_blob=True)
+settings.register_profile("sluice", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile("sluice")
 
 

@@ -86,7 +86,7 @@ def test_a_kill_reaches_what_outlives_its_parents(kafka: EmbeddedKafka, tmp_path
         assert not program.members()
 
 
-def test_processes_left_after_fail_the_test(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_processes_that_are_left_fail_the_test(kafka: EmbeddedKafka, tmp_path: Path) -> None:
     setting = Setting(environment={"STAND_IN_FAULT": "orphan"}, gone_s=0.5)
     with (
         Scenario(STAND_IN, kafka.bootstrap, tmp_path, setting) as scenario,

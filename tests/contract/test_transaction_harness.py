@@ -23,7 +23,7 @@ def _clients() -> set[str]:
     return found
 
 
-def test_what_a_harness_left_after_ends_with_it(kafka_by_level: BrokerByLevel) -> None:
+def test_what_a_harness_leaves_ends_with_it(kafka_by_level: BrokerByLevel) -> None:
     """Also what a failed test still refers to, and at once: not when the collector comes by."""
     before = _clients()
     harness = RealHarness(kafka_by_level(2), 2)

@@ -88,7 +88,7 @@ class Case:
 def ran(
     spark: SparkSession, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Case:
-    """It has run; what it left after is for reading only."""
+    """It has run; what it left is for reading only."""
     source = create_topic(kafka.bootstrap, unique("bad-in"), partitions=2)
     output = create_topic(kafka.bootstrap, unique("bad-out"), partitions=2)
     produce(kafka.bootstrap, source, [str(n).encode() for n in range(20)])

@@ -1,4 +1,4 @@
-"""The embedded broker keeps its promises: real, restartable, secured, and never left after."""
+"""The embedded broker keeps its promises: real, restartable, secured, and never left."""
 
 import os
 import signal

@@ -160,7 +160,7 @@ class _LosesTheAnswer(HadoopFileSystem):
 def test_timed_out_rename_leaves_one_record_whichever_it_is(
     hdfs: EmbeddedHdfs, uri: str, hadoop_client: Any, hasty_hadoop_client: Any
 ) -> None:
-    """Whether a call that timed out is still skipped out is the NameNode's affair (both seen)."""
+    """Whether a call that timed out is still done is the NameNode's affair (both seen)."""
     store = CheckpointStore(_HangsAtRename(uri, hasty_hadoop_client, _name_node(hdfs)))
     assert store.publish(record(0), timeout_s=1) is PublishOutcome.UNKNOWN
     _name_node(hdfs).resume()

@@ -136,7 +136,7 @@ def _state(pid: int) -> str:
 
 
 def test_missing_permission_is_its_own_error(tmp_path: Path) -> None:
-    """The user learns at once, not after the time-out, and nothing is left after."""
+    """The user learns at once, not after the time-out, and nothing is left."""
     tmp_path.chmod(0o500)
     store = open_store(str(tmp_path / "new"))
     with _unprivileged(), pytest.raises(AuthenticationError, match="may not"):

@@ -10,6 +10,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import Transact
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.checkpoint_record import StateEntry
+from tests.kit.effort import examples
 from tests.kit.kafka.fake_kafka import Fault
 from tests.kit.kafka.transaction_harness import FakeHarness, committable
 
@@ -40,7 +41,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     level=st.sampled_from([0, 1, 2]),
     before=st.lists(st.sampled_from(Before), min_size=1, max_size=4),

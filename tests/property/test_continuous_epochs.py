@@ -41,6 +41,7 @@ from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
 from tests.kit.coordinator.core_driver import CoreDriver, split
 from tests.kit.coordinator.random_moves import RandomMoves
+from tests.kit.effort import examples
 
 _REGIONS = ("main", "side")
 _PARTITIONS = 4
@@ -466,4 +467,4 @@ def test_a_giver_whose_other_splits_are_idle_is_reported_at_once() -> None:
 
 
 TestEpochs = Epochs.TestCase
-TestEpochs.settings = settings(max_examples=75, stateful_step_count=60, deadline=None)
+TestEpochs.settings = settings(max_examples=examples(75), stateful_step_count=60, deadline=None)

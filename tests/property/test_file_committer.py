@@ -10,6 +10,7 @@ from sluice.connectors.hdfs.committing.file_committer import FileCommitter
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.model.checkpoint_record import StateEntry
+from tests.kit.effort import examples
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 
 _PARENT = "fake:///data"
@@ -30,7 +31,7 @@ def _staged(disk: Disk, number: int, files: int) -> StateEntry:
     return encode_file_set(found, operator_id="op")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     files=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     runs=st.lists(st.tuples(_faults, st.booleans()), max_size=4),

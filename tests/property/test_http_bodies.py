@@ -25,10 +25,13 @@ from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from tests.kit.coordinator.checkpoint_records import committable
 from tests.kit.coordinator.coordinated_service import started_service
+from tests.kit.effort import examples
 from tests.kit.mutations import json_texts, mutated_json
 
 _QUICK = settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 _SPLIT = SplitRange(
     source_id="s", topic="t", topic_id="i", partition=0, start_offset=0, end_offset=2

@@ -18,10 +18,13 @@ from sluice.runtime.errors import StreamError
 from sluice.runtime.service.error_json import error_from_json
 from sluice.runtime.service.server import CoordinatorService
 from tests.kit.coordinator.coordinated_service import started_service
+from tests.kit.effort import examples
 from tests.kit.mutations import mutated_bytes
 
 _QUICK = settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=examples(150),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 _TIMEOUT_S = 600.0
 _WAITS_FOR_MORE_S = 0.2

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.ownership.lease import RENEWAL_INTERVAL_S, WATCHED_INTERVALS
+from tests.kit.effort import examples
 from tests.kit.lease_runs import Call, Freeze, RunPlan, World
 
 pytestmark = pytest.mark.usefixtures("silence")
@@ -88,7 +89,7 @@ def _paused_s(plan: RunPlan) -> float:
     return in_calls_s + sum(freeze.for_s for freeze in plan.freezes)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(_plans(), min_size=2, max_size=3),
     st.lists(st.integers(0, 640).map(lambda eighths: eighths / 8), max_size=1),
@@ -100,7 +101,7 @@ def test_lease_guards_outputs_one_run_at_most_continues(
     assert len([run for run in world.runs if run.took_s is not None and not run.ended_by]) <= 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(_plans(is_quick=True, is_sure=True, is_left_alone=True), min_size=2, max_size=3))
 def test_lease_guards_outputs_pauses_alone_never_end_all_runs(plans: list[RunPlan]) -> None:
     world = _world(plans)
@@ -130,7 +131,7 @@ def _overtaken(draw: st.DrawFn) -> tuple[RunPlan, RunPlan]:
     return plan, RunPlan(uri="file:/b", begins_s=max(plan.begins_s, at_s + behind_s))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(_overtaken())
 def test_lease_guards_outputs_who_was_taken_over_decides_no_more(
     plans: tuple[RunPlan, RunPlan],
@@ -144,7 +145,7 @@ def test_lease_guards_outputs_who_was_taken_over_decides_no_more(
     assert [decided_s for decided_s in older.decided_s if decided_s > newer.took_s] == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(_plans(uris=["file:/b", "file:/c"]), min_size=1, max_size=2))
 def test_lease_guards_outputs_who_is_never_silent_is_ended_by_no_copy(plans: list[RunPlan]) -> None:
     """Whatever befalls the copies, and however slow their looks are: all are refused."""
@@ -154,7 +155,7 @@ def test_lease_guards_outputs_who_is_never_silent_is_ended_by_no_copy(plans: lis
     assert [run.took_s for run in others if run.took_s is not None] == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(_plans(uris=["file:/a"], is_quick=True, is_sure=True), min_size=1, max_size=2),
     st.integers(0, 320).map(lambda eighths: eighths / 8),

@@ -19,6 +19,7 @@ from sluice.connectors.kafka.sink.producers.transactional_producer import Transa
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.splits import BatchKey
+from tests.kit.effort import examples
 from tests.kit.kafka.fake_producer import FakeCluster, FakeTransaction
 
 
@@ -232,4 +233,6 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestProducerPool = PoolMachine.TestCase
-TestProducerPool.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestProducerPool.settings = settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)

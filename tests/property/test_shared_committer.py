@@ -27,6 +27,7 @@ from sluice.runtime.model.checkpoint_record import (
     StateEntry,
     committables_of,
 )
+from tests.kit.effort import examples
 from tests.kit.fakes import FakeBroker, FakeSink, TransactionState, entry_of, identity_of
 
 REGIONS = ("r0", "r1", "r2")
@@ -237,7 +238,7 @@ _WEIGHTS = {
 _STEPS = 30
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), roughness=st.sampled_from((0.0, 0.3, 0.5)))
 def test_continuous_order_held_work_is_never_lost_doubled_or_shown_before_its_decision(
     seed: int, roughness: float

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sluice.runtime.errors import DataLostError, SourceChangedError, UnreachableError
 from tests.kit.coordinator.led_simulation import LedWorld
+from tests.kit.effort import examples
 
 _CALM_S = 40.0  # whatever lasts so long counts
 _ROUNDS = 8  # enough to read all that there is, from wherever a source was set back to
@@ -47,7 +48,7 @@ def _is_told(world: LedWorld, run: Callable[[LedWorld], None]) -> bool:
     return False
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(_worlds, st.integers(1, 30))
 def test_micro_batches_read_every_record_once_or_tell_its_loss(world: LedWorld, steps: int) -> None:
     """Cuts, batches, looks for partitions and new drivers, in any order."""
@@ -67,7 +68,7 @@ def test_micro_batches_read_every_record_once_or_tell_its_loss(world: LedWorld, 
         world.judge()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(_worlds, st.integers(1, 30))
 def test_continuous_tasks_read_every_record_once_or_tell_its_loss(
     world: LedWorld, steps: int

@@ -29,6 +29,7 @@ from sluice.runtime.checker.records.history import Columns
 from sluice.runtime.checker.row_files import ROW
 from sluice.runtime.checker.spilled import LEAST_MEMORY_BYTES
 from sluice.runtime.errors import ConfigError, StorageError
+from tests.kit.effort import examples
 from tests.kit.memory_checker import check, expect, history_of, wanted_of
 
 PARTITIONS = 3
@@ -142,7 +143,7 @@ def delays(lane: list[Record], rng: random.Random) -> None:
 FAULTS = [loses, doubles, invents, swaps, moves, delays, corrupts]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(20))
 @given(
     count=st.integers(min_value=30, max_value=200),
     faults=st.lists(st.sampled_from(FAULTS), max_size=8),
@@ -188,7 +189,7 @@ def test_the_verdict_on_disk_is_the_one_in_memory(
         assert (verdict.lost, verdict.torn) == (wanted.lost, wanted.torn)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(15))
 @given(
     wanted=st.integers(min_value=0, max_value=60),
     found=st.integers(min_value=0, max_value=60),

@@ -29,6 +29,7 @@ from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord
 from sluice.runtime.ownership.lease_watch import LeaseWatch
+from tests.kit.effort import examples
 from tests.kit.threads.threaded_attempts import Link
 from tests.kit.threads.threaded_plans import EVENTS, FAULTS, Plan, pass_by
 from tests.kit.threads.threaded_tasks import PlayedLink
@@ -54,7 +55,7 @@ _plans = st.builds(
 )
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(_plans)
 def test_fence_first_and_continuous_order_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,

@@ -52,7 +52,7 @@ class Cleaner:
         found = list(orphans_of(places, lambda _: fs, checkpoint_uri=store.uri))
         yield
         for one in found:
-            self._world.note(f"{one.path} is deleted by hand")
+            self._world.note(f"{one.path} is deleted manually")
             self.deleted += 1
             fs.delete(one.path)
             yield

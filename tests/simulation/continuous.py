@@ -179,7 +179,7 @@ class _Link:
         """See `CoordinatorLink.acknowledge_epoch`."""
         self._require_there()
         self._process.engine.barrier_service.acknowledge(result)
-        if self._world.fault(self._world.profile.unanswered / 2, "an epoch is told twice"):
+        if self._world.fault(self._world.profile.unanswered / 2, "an epoch is reported twice"):
             self._process.engine.barrier_service.acknowledge(result)
 
 
@@ -487,5 +487,5 @@ class ContinuousAttempt:
     def orphan(self) -> None:
         """Its driver is gone, or does not count on it any more."""
         if not self.task.is_over and self.task not in self._world.zombies:
-            self._world.note(f"a task of {self.region} goes on without its driver")
+            self._world.note(f"a task of {self.region} continues without its driver")
             self._world.zombies.append(self.task)

@@ -112,7 +112,7 @@ CONTINUOUS_MUTATIONS: Mapping[
     "continue after an aborted epoch": (
         continue_after_an_aborted_epoch,
         {**_TASKS, "old": 0.4, "lost_answer": 0.3, "refused": 0.3, "max_concurrent": 2},
-        "a decided range does not go on",
+        "a decided range does not continue",
     ),
     "continue after a repair": (
         continue_after_a_repair,

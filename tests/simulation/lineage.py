@@ -56,9 +56,9 @@ class Lineages:
         is_new_wish = wish is not None and wish != self.wish
         due = wish if is_new_wish else self.last
         if restored_from != due and wish is not None and restored_from == wish:
-            self._require(False, "a restore is carried out twice")
+            self._require(False, "a restore is done twice")
         self._require(
-            restored_from == due, f"a start goes on elsewhere: {restored_from}, not {due}"
+            restored_from == due, f"a start continues elsewhere: {restored_from}, not {due}"
         )
         self.begins(wish)
         assert due is not None

@@ -98,7 +98,7 @@ def report_open_transactions_as_lost(patch: pytest.MonkeyPatch) -> None:
     _tell(patch, told, lambda work: work)
 
 
-_ACCEPTED = asdict(PROFILES["one region's loss is told and accepted before another's is known"])
+_ACCEPTED = asdict(PROFILES["one region's loss is reported and accepted before another's is known"])
 
 LOSS_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
@@ -112,7 +112,7 @@ LOSS_MUTATIONS: Mapping[
     "report some lost ranges only": (
         report_some_lost_ranges_only,
         _ACCEPTED,
-        "other ranges are told",
+        "other ranges are reported",
     ),
     "report open transactions as lost": (
         report_open_transactions_as_lost,

@@ -406,12 +406,12 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     "set a barrier twice": (
         set_a_barrier_twice,
         {"regional": True, "regions": 3},
-        "a decided range does not go on",
+        "a decided range does not continue",
     ),
     "skip with undecided offsets": (
         skip_with_undecided_offsets,
         {"regional": True, "regions": 3, "fail_region": 0.03},
-        "a carried region has moved on",
+        "a skipped region has moved on",
     ),
     "restart before the end": (
         restart_before_the_end,
@@ -464,7 +464,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     "skip beyond the limit": (
         skip_beyond_the_limit,
         {"regional": True, "regions": 3, "fail_region": 0.03},
-        "more regions are carried than the limit",
+        "more regions are skipped than the limit",
     ),
     "skip beyond the limit beside suspended regions": (
         skip_beyond_the_limit,
@@ -477,7 +477,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
             "steps": 200,
             **_LONG_RUNS,
         },
-        "more regions are carried than the limit",
+        "more regions are skipped than the limit",
     ),
     "rename over a record": (rename_over_a_record, {"disk": True, **_STARTS}, _TWO_RECORDS),
     "write decided batches again": (

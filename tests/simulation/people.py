@@ -127,7 +127,7 @@ class People:
             self._world.note(f"nothing is accepted: {err.args[0]}")
             return
         self.words.update(word.accepted_as for word in said)
-        self._world.note(f"a person accepts what is told of place {place}: {len(said)}")
+        self._world.note(f"a person accepts the loss of slot {place}: {len(said)}")
         self._world.watch.accepts(place, standing, [work for work in works if work.digest in lost])
 
     def _require_unknown(self, standing: tuple[StateEntry, ...]) -> None:

@@ -40,13 +40,13 @@ PROFILES: Mapping[str, Profile] = {
     "regions and tasks fail": Profile(fail_region=0.05, fail_task=0.2),
     "answers are lost": Profile(lost_answer=0.2, refused=0.2, unreached=0.2, unanswered=0.2),
     "one output for three regions": Profile(regions=3, shared_output=True),
-    "failed and late regions are carried": Profile(
+    "failed and late regions are skipped": Profile(
         regions=3, regional=True, fail_region=0.03, fail_task=0.1
     ),
-    "carried regions of one output": Profile(
+    "skipped regions of one output": Profile(
         regions=4, partitions=5, regional=True, fail_region=0.02, shared_output=True
     ),
-    "stateful regions are carried": Profile(
+    "stateful regions are skipped": Profile(
         regions=3, regional=True, stateful=True, fail_region=0.03
     ),
     "looks fail": Profile(unread=0.05, kill=0.02, pause=0.02, start=0.05, processes=8),
@@ -61,7 +61,7 @@ PROFILES: Mapping[str, Profile] = {
         **_FILES, roll=True, unread=0.03, kill=0.03, fail_task=0.1, start=0.05
     ),
     "people ask": Profile(asked=0.01, kill=0.005),
-    "people ask, regions are carried": Profile(
+    "people ask, regions are skipped": Profile(
         asked=0.02, regions=3, regional=True, fail_region=0.03, disk=True
     ),
     "people ask, regions come back after delays": Profile(
@@ -80,34 +80,34 @@ PROFILES: Mapping[str, Profile] = {
         short=True, max_concurrent=3, lost_answer=0.1, refused=0.1, kill=0.02
     ),
     "continuous epochs have little time": Profile(**_TASKS, short=True, max_concurrent=2),
-    "carried regions have little time": Profile(
+    "skipped regions have little time": Profile(
         short=True, regions=3, regional=True, fail_region=0.03, fail_task=0.1
     ),
     "held files, few checkpoints are kept": Profile(
         **_FILES, roll=True, short=True, kill=0.02, late=0.05
     ),
-    "partitions are added, regions are carried": Profile(
+    "partitions are added, regions are skipped": Profile(
         regions=3, regional=True, add=0.1, fail_region=0.03
     ),
     "partitions are added, regions come back after delays": Profile(
         regions=3, partitions=2, add=0.1, delayed=True, fail_region=0.05, kill=0.02
     ),
-    "partitions are added, splits move and regions are carried": Profile(
+    "partitions are added, splits move and regions are skipped": Profile(
         regions=3, partitions=2, add=0.1, regional=True, move=0.5, fail_region=0.03
     ),
-    "partitions are added, continuous regions are carried": Profile(
+    "partitions are added, continuous regions are skipped": Profile(
         **_TASKS, regions=3, partitions=2, add=0.1, regional=True, fail_region=0.03
     ),
-    "regions are carried while every broker answers": Profile(
+    "regions are skipped while every broker answers": Profile(
         regions=3, regional=True, fail_region=0.05, **_ANSWERED
     ),
-    "continuous regions are carried while every broker answers": Profile(
+    "continuous regions are skipped while every broker answers": Profile(
         **_TASKS, regions=3, regional=True, fail_region=0.05, **_ANSWERED
     ),
     "regions come back after delays": Profile(
         regions=3, delayed=True, fail_region=0.05, fail_task=0.1
     ),
-    "others go on without regions that come back after delays": Profile(
+    "others continue without regions that come back after delays": Profile(
         regions=3, delayed=True, regional=True, fail_region=0.03, shared_output=True
     ),
     "regions are suspended": Profile(
@@ -119,7 +119,7 @@ PROFILES: Mapping[str, Profile] = {
         steps=200,
         **_LONG_RUNS,
     ),
-    "suspended beside carried regions of one output": Profile(
+    "suspended beside skipped regions of one output": Profile(
         regions=4,
         partitions=5,
         suspend=True,
@@ -168,7 +168,7 @@ PROFILES: Mapping[str, Profile] = {
     "splits move between regions of one output": Profile(
         regions=3, partitions=4, move=0.6, steps=200, shared_output=True, pause=0.03, start=0.1
     ),
-    "splits move beside carried regions": Profile(
+    "splits move beside skipped regions": Profile(
         regions=4, partitions=6, move=0.6, steps=200, regional=True, fail_region=0.02
     ),
     "splits move, transactions expire": Profile(
@@ -183,7 +183,7 @@ PROFILES: Mapping[str, Profile] = {
     "other numbers of regions, one output": Profile(
         rescale=3, partitions=4, kill=0.02, start=0.1, processes=10, shared_output=True
     ),
-    "other numbers of regions beside carried ones": Profile(
+    "other numbers of regions beside skipped ones": Profile(
         rescale=4, partitions=6, kill=0.02, processes=10, regional=True, fail_region=0.02
     ),
     "other numbers of regions, splits move and transactions expire": Profile(
@@ -198,11 +198,11 @@ PROFILES: Mapping[str, Profile] = {
     "an old broker, transactions expire and are repaired": Profile(
         level=0, late=0.1, expire=0.01, kill=0.02, pause=0.03, resume=0.02, start=0.1, processes=10
     ),
-    "what expires is told": Profile(expire=0.05, lost_stops=True, kill=0.03, processes=8),
-    "what expires is told and accepted": Profile(
+    "what expires is reported": Profile(expire=0.05, lost_stops=True, kill=0.03, processes=8),
+    "what expires is reported and accepted": Profile(
         expire=0.05, lost_stops=True, accepted=True, kill=0.03, processes=12, unreached=0.1
     ),
-    "one region's loss is told and accepted before another's is known": Profile(
+    "one region's loss is reported and accepted before another's is known": Profile(
         expire=0.1,
         lost_stops=True,
         accepted=True,
@@ -213,10 +213,10 @@ PROFILES: Mapping[str, Profile] = {
         processes=16,
         steps=200,
     ),
-    "what expires is told and accepted, on a file system": Profile(
+    "what expires is reported and accepted, on a file system": Profile(
         expire=0.05, lost_stops=True, accepted=True, disk=True, kill=0.02, start=0.1, processes=12
     ),
-    "what expires is repaired by some, told by others and accepted": _REPAIRED_BY_SOME,
+    "what expires is repaired by some, reported by others and accepted": _REPAIRED_BY_SOME,
     "what expires is repaired by some and accepted, on a file system": replace(
         _REPAIRED_BY_SOME, disk=True
     ),
@@ -228,7 +228,7 @@ PROFILES: Mapping[str, Profile] = {
         disk=True, regions=3, regional=True, fail_region=0.02, late=0.1, move=0.3, kill=0.02
     ),
     "batches grow old and answers are lost": Profile(old=0.4, lost_answer=0.3, refused=0.3),
-    "batches grow old, in three checkpoints at once, carried and on disk": Profile(
+    "batches grow old, in three checkpoints at once, skipped and on disk": Profile(
         old=0.4, max_concurrent=3, regional=True, disk=True, late=0.1, lost_answer=0.2, kill=0.02
     ),
     "batches grow old while the host sleeps": Profile(
@@ -255,7 +255,7 @@ PROFILES: Mapping[str, Profile] = {
     "continuous tasks, requests come twice, transactions expire": Profile(
         **_TASKS, late=0.2, expire=0.05, kill=0.03, start=0.05, processes=12
     ),
-    "carried continuous regions of one output": Profile(
+    "skipped continuous regions of one output": Profile(
         **_TASKS, regions=3, regional=True, fail_region=0.03, fail_task=0.1, shared_output=True
     ),
     "splits move between continuous tasks": Profile(
@@ -280,7 +280,7 @@ PROFILES: Mapping[str, Profile] = {
     "held files, many kills and lost answers": Profile(
         **_FILES, roll=True, kill=0.05, start=0.1, lost_answer=0.1, late=0.1, processes=12
     ),
-    "held files of carried regions": Profile(
+    "held files of skipped regions": Profile(
         files=True, roll=True, regions=3, regional=True, fail_region=0.03, fail_task=0.1, kill=0.02
     ),
     "held files of suspended regions": Profile(
@@ -307,18 +307,18 @@ PROFILES: Mapping[str, Profile] = {
     "held files in three checkpoints at once, on disk": Profile(
         files=True, roll=True, max_concurrent=3, disk=True, late=0.1, kill=0.02, pause=0.02
     ),
-    "files are cleaned by hand": Profile(
+    "files are cleaned manually": Profile(
         **_FILES, **_CLEANED, late=0.1, pause=0.05, resume=0.02, start=0.1, processes=10
     ),
-    "held files are cleaned by hand": Profile(
+    "held files are cleaned manually": Profile(
         **_FILES, **_CLEANED, roll=True, kill=0.03, start=0.1, processes=12
     ),
-    "held files of other numbers of regions are cleaned by hand": Profile(
+    "held files of other numbers of regions are cleaned manually": Profile(
         **_CLEANED, files=True, roll=True, short=True, rescale=4, partitions=5, kill=0.03
     ),
     "several tasks": Profile(**_SEVERAL, fail_task=0.1, meanwhile=0.2),
     "several tasks of a drop-in": Profile(**_SEVERAL, external=True, fail_task=0.1, kill=0.03),
-    "several tasks of regions that are carried": Profile(
+    "several tasks of regions that are skipped": Profile(
         **_SEVERAL, regions=3, regional=True, fail_region=0.03, fail_task=0.1, shared_output=True
     ),
     "several tasks, requests come late, or twice": Profile(
@@ -337,7 +337,7 @@ PROFILES: Mapping[str, Profile] = {
     "commits are torn on an old broker, transactions expire and are repaired": Profile(
         **_TORN, level=0, expire=0.05, late=0.1, kill=0.02, processes=10
     ),
-    "commits are torn, what expires is told and accepted": Profile(
+    "commits are torn, what expires is reported and accepted": Profile(
         **_TORN, expire=0.1, lost_stops=True, accepted=True, unreached=0.2, kill=0.02, processes=12
     ),
     "repairs fail half-way": Profile(
@@ -359,7 +359,7 @@ PROFILES: Mapping[str, Profile] = {
     "ids and transactions expire, what is lost is repaired": Profile(
         **_TORN, forget=0.1, expire=0.1, unreached=0.1, kill=0.02, processes=12
     ),
-    "ids and transactions expire, what is lost is told, on a file system": Profile(
+    "ids and transactions expire, what is lost is reported, on a file system": Profile(
         **_TORN,
         forget=0.1,
         expire=0.1,
@@ -406,7 +406,7 @@ PROFILES: Mapping[str, Profile] = {
         **_RESTORES, disk=True, short=True, pause=0.03, asked=0.01
     ),
     "restores of regions with state": Profile(**_RESTORES, stateful=True, pause=0.02),
-    "restores of regions that are carried": Profile(
+    "restores of regions that are skipped": Profile(
         **_RESTORES, regions=3, regional=True, fail_region=0.03, fail_task=0.1
     ),
     "restores, partitions are added and splits move": Profile(
@@ -419,7 +419,7 @@ PROFILES: Mapping[str, Profile] = {
         **_RESTORES, max_concurrent=3, pause=0.03, lost_answer=0.1
     ),
     "restores, transactions expire and are repaired": Profile(**_RESTORES, expire=0.05),
-    "restores, what expires is told and accepted": Profile(
+    "restores, what expires is reported and accepted": Profile(
         **_RESTORES, expire=0.05, lost_stops=True, accepted=True, disk=True
     ),
     "restores, commits are torn and ids expire": Profile(
@@ -433,7 +433,7 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "restores of files": Profile(**_RESTORES, **_FILES, late=0.1, lost_answer=0.1, pause=0.03),
     "restores of held files": Profile(**_RESTORES, **_FILES, roll=True, late=0.05, pause=0.02),
-    "restores of held files, cleaned by hand": Profile(
+    "restores of held files, cleaned manually": Profile(
         **_RESTORES, **_FILES, **_CLEANED, roll=True, late=0.05, pause=0.02
     ),
     "restores of held files, few checkpoints are kept, other numbers of regions": Profile(

@@ -133,12 +133,12 @@ RESTORE_MUTATIONS: Mapping[
     "restore again after a restart": (
         restore_again_after_a_restart,
         _RESTORES,
-        "a restore is carried out twice",
+        "a restore is done twice",
     ),
     "forget a restore that crashed": (
         forget_a_restore_that_crashed,
         _RESTORES,
-        "a start goes on elsewhere",
+        "a start continues elsewhere",
     ),
     "restore before older commits are done": (
         restore_before_older_commits_are_done,
@@ -148,17 +148,17 @@ RESTORE_MUTATIONS: Mapping[
     "mark no checkpoint as superseded": (
         mark_no_checkpoint_as_superseded,
         _RESTORES,
-        "a decision that was left behind is not marked",
+        "a decision that was left is not marked",
     ),
     "restore with the newest offsets": (
         restore_with_the_newest_offsets,
         _RESTORES,
-        "a decided range does not go on",
+        "a decided range does not continue",
     ),
     "retire the restored checkpoint": (
         retire_the_restored_checkpoint,
         {**_RESTORES, "pause": 0.05, "short": True},
-        "what a run goes on from is deleted",
+        "what a run continues from is deleted",
     ),
     "return after a newer restore": (return_after_a_newer_restore, _WOKEN_WITH_STATE, _STATE),
     "keep files of the newest record only": (

@@ -165,7 +165,7 @@ RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
     "skip without a sweep": (
         skip_without_a_sweep,
         {**_ANSWERED, "regions": 3, "regional": True, "fail_region": 0.03},
-        "a carried region's open transaction is left",
+        "a skipped region's open transaction is left",
     ),
     "trust a failed read": (
         trust_a_failed_read,
@@ -175,7 +175,7 @@ RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
     "skip in any kind of checkpoint": (
         skip_in_any_kind_of_checkpoint,
         {"asked": 0.02, "regions": 3, "regional": True, "fail_region": 0.03},
-        "a region is carried in a checkpoint that is for all",
+        "a region is skipped in a checkpoint that is for all",
     ),
     "skip a region forever": (
         skip_a_region_forever,
@@ -187,7 +187,7 @@ RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
             "delayed": True,
             "steps": 240,
         },
-        "a region is carried too often",
+        "a region is skipped too often",
     ),
     "retire fencing records": (
         retire_fencing_records,

@@ -99,14 +99,14 @@ class RunWatch:
         if not skipped:
             return
         require, handler = self._world.require, self._world.settings.handler
-        require(isinstance(handler, RegionalCheckpointHandler), "carried by a global handler")
+        require(isinstance(handler, RegionalCheckpointHandler), "skipped by a global handler")
         assert isinstance(handler, RegionalCheckpointHandler)
         is_ordinary = progress.kind is CheckpointKind.CHECKPOINT
-        require(is_ordinary, "a region is carried in a checkpoint that is for all")
+        require(is_ordinary, "a region is skipped in a checkpoint that is for all")
         most = handler.max_failed_ratio * (len(self._regions) - len(suspended))
-        require(len(skipped) <= most, "more regions are carried than the limit")
+        require(len(skipped) <= most, "more regions are skipped than the limit")
         in_a_row = max(self._in_a_row.values())
-        require(in_a_row <= handler.max_skipped_in_a_row, "a region is carried too often")
+        require(in_a_row <= handler.max_skipped_in_a_row, "a region is skipped too often")
 
     def _left_so_far(self) -> dict[str, frozenset[TransactionIdentity]]:
         return {region: frozenset(left) for region, left in self._left_open.items()}
@@ -123,4 +123,4 @@ class RunWatch:
             left = self._left_so_far()
         for region in skipped:
             held = ongoing & left.get(region, frozenset())
-            self._world.require(not held, "a carried region's open transaction is left")
+            self._world.require(not held, "a skipped region's open transaction is left")

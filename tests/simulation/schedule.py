@@ -61,7 +61,7 @@ class Move:
 
 
 _SENTENCES: dict[str, Callable[[Move], str]] = {
-    Kind.GO: lambda move: f"coordinator {move.number} goes on for {move.count} steps",
+    Kind.GO: lambda move: f"coordinator {move.number} continues for {move.count} steps",
     Kind.START: lambda move: "somebody starts the job",
     Kind.KILL: lambda move: f"coordinator {move.number} is killed",
     Kind.PAUSE: lambda move: f"coordinator {move.number} is paused",

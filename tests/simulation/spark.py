@@ -109,7 +109,7 @@ class Life:
         """Its driver is gone; a task on another machine does not know yet."""
         left = self._tasks.writers or self._staging_task
         if left:
-            self._world.note(f"a task of {self.region} goes on without its driver")
+            self._world.note(f"a task of {self.region} continues without its driver")
         self._tasks.orphan()
         if self._staging_task is not None:
             self._world.zombies.append(self._staging_task)

@@ -85,7 +85,7 @@ SPLIT_MUTATIONS: Mapping[
     "move splits of skipped regions": (
         move_splits_of_skipped_regions,
         {"regional": True, "regions": 3, "partitions": 5, "fail_region": 0.03, "move": 0.5},
-        "a carried region's split moved",
+        "a skipped region's split moved",
     ),
     "forget the assignment at a start": (
         forget_the_assignment_at_a_start,

@@ -133,13 +133,13 @@ class KafkaTasks:
             return writer.transaction
 
     def _give_up(self, worker: Worker, writer: Writer) -> Worker | None:
-        """An attempt has failed: it aborts in its worker, or is left after there, or with it."""
+        """An attempt has failed: it aborts in its worker, or is left there, or with it."""
         self.writers.remove(writer)
         chance = self._world.random.random()
         if chance < 0.3:
             worker.abort(writer.lease)
             return worker
-        self._world.note("a task goes on without its driver")
+        self._world.note("a task continues without its driver")
         self._world.zombies.append(writer)
         worker.spend(writer.lease)
         return None if chance < 0.7 else worker

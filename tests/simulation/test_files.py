@@ -30,7 +30,7 @@ def test_worlds_publish_hold_and_merge_files() -> None:
 
 def test_worlds_are_cleaned_manually() -> None:
     """Commands do delete what earlier runs have left, or those worlds prove little."""
-    names = ("files are cleaned by hand", "held files are cleaned by hand")
+    names = ("files are cleaned manually", "held files are cleaned manually")
     worlds = [World(seed, PROFILES[name]) for name in names for seed in range(20)]
     for world in worlds:
         world.run()

@@ -51,7 +51,7 @@ def test_worlds_are_rough() -> None:
 
 def test_worlds_carry_regions() -> None:
     """Decisions do leave regions out, for both reasons, or the worlds above prove little."""
-    worlds = [World(seed, PROFILES["failed and late regions are carried"]) for seed in range(30)]
+    worlds = [World(seed, PROFILES["failed and late regions are skipped"]) for seed in range(30)]
     for world in worlds:
         world.run()
     regions = [region for w in worlds for record in w.history for region in record.regions]
@@ -93,7 +93,7 @@ def test_worlds_suspend_regions() -> None:
 
 def test_restore_by_attempt_worlds_move_splits() -> None:
     """Splits do change their regions, also beside skipped ones, and every record is read once."""
-    for name in ("splits move, many kills", "splits move beside carried regions"):
+    for name in ("splits move, many kills", "splits move beside skipped regions"):
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
         for world in worlds:
             world.run()
@@ -102,7 +102,7 @@ def test_restore_by_attempt_worlds_move_splits() -> None:
 
 def test_restore_by_attempt_worlds_continue_with_other_numbers_of_regions() -> None:
     """Runs that have decided do follow one another with other regions, or these prove little."""
-    for name in ("other numbers of regions", "other numbers of regions beside carried ones"):
+    for name in ("other numbers of regions", "other numbers of regions beside skipped ones"):
         worlds = [World(seed, PROFILES[name]) for seed in range(10)]
         for world in worlds:
             world.run()
@@ -123,7 +123,7 @@ def test_worlds_tear_commits_and_repairs() -> None:
 
 
 def test_outcome_from_broker_worlds_forget_what_a_person_then_tells() -> None:
-    name = "ids and transactions expire, what is lost is told, on a file system"
+    name = "ids and transactions expire, what is lost is reported, on a file system"
     worlds = [World(seed, PROFILES[name]) for seed in range(30)]
     for world in worlds:
         world.run()
@@ -146,7 +146,7 @@ def test_abort_by_endtxn_worlds_have_people_who_end_transactions() -> None:
 
 
 def test_worlds_go_back_to_older_checkpoints() -> None:
-    """Starts do go back, also to what a start before had left after, beside others that live and
+    """Starts do go back, also to what a start before had left, beside others that live and
     again by the same program; or those worlds prove little."""
     worlds = [World(s, PROFILES["restores, few checkpoints are kept"]) for s in range(30)]
     for world in worlds:

@@ -168,7 +168,7 @@ TORN_MUTATIONS: Mapping[
     "guess and be right": (
         guess_and_be_right,
         asdict(PROFILES["ids of several tasks expire"]),
-        "marked though nobody was told how it ended",
+        "marked though no record says how it ended",
     ),
     "take expired ids for lost": (
         take_expired_ids_for_lost,

@@ -194,7 +194,7 @@ class Watch:
                 "what is accepted as lost is not lost",
             )
             sources = decode_handle(entries[work.digest]).sources
-            self.require(work.ranges == tuple(map(str, sources)), "other ranges are told")
+            self.require(work.ranges == tuple(map(str, sources)), "other ranges are reported")
             self.accepted.add(identity)
             self._given_up |= {
                 (self.lineages.of(at), each.partition, offset)
@@ -257,11 +257,11 @@ class Watch:
             self.files.goes_back(record.restored_from)
 
     def started(self, restored_from: int, attempt_id: int) -> None:
-        """A start is over: what it has left after is marked, wherever it stands in the way."""
+        """A start is over: what it has left is marked, wherever it stands in the way."""
         store = self._world.store_without_faults()
         left = [at for at in self.lineages.decisions() if restored_from < at < attempt_id]
         unmarked = [at for at in left if store.read(at) and not store.is_superseded(at)]
-        self.require(not unmarked, "a decision that was left behind is not marked")
+        self.require(not unmarked, "a decision that was left is not marked")
 
     def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
         for identity in identities_of(entries):
@@ -301,7 +301,7 @@ class Watch:
             self.require(
                 ended is not None and ended.state in _COMMITTED, "marked before it is committed"
             )
-            self.require(identity in self._told, "marked though nobody was told how it ended")
+            self.require(identity in self._told, "marked though no record says how it ended")
 
     def retires(self, record: CheckpointRecord, *, is_marked: bool) -> None:
         """Rules `fence-first` and `retire-after-commit`: seals stay, and what may still have to be
@@ -311,7 +311,7 @@ class Watch:
         is_open = record.verdict is Verdict.DECIDED and not is_marked
         self.require(not is_open, "a decision is deleted that is not committed on record")
         is_needed = self.lineages.is_needed(record.checkpoint_id)
-        self.require(not is_needed, "what a run goes on from is deleted")
+        self.require(not is_needed, "what a run continues from is deleted")
 
     def _new_ranges(self, record: CheckpointRecord) -> list[SplitRange]:
         return [
@@ -329,10 +329,10 @@ class Watch:
             for split in region.splits:
                 due = self._ends.get(split.partition, 0)
                 if due not in (split.start_offset, split.end_offset):
-                    what = "a decided range does not go on"
+                    what = "a decided range does not continue"
                     self.require(False, f"{what}: {split}, decided to {due}")
                 if region.status is RegionStatus.SKIPPED:
-                    self.require(split.end_offset == due, "a carried region has moved on")
+                    self.require(split.end_offset == due, "a skipped region has moved on")
         for region in record.regions:
             for split in region.splits:
                 self._ends[split.partition] = split.end_offset
@@ -357,7 +357,7 @@ class Watch:
         self.moves += len(moved)
         for key in moved:
             both = {status[before[key]], status[after[key]]}
-            self.require(both == {RegionStatus.COMPLETED}, "a carried region's split moved")
+            self.require(both == {RegionStatus.COMPLETED}, "a skipped region's split moved")
         is_newer = now.version > last.version
         self.require(
             is_newer == (now.regions != last.regions), "the assignment's version does not tell"

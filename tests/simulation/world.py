@@ -207,7 +207,7 @@ class World:
 
     def start_again(self) -> Process:
         """A cluster manager starts the program that ran last, with its wish, or somebody without;
-        in the calm a wish that was never skipped out is given up."""
+        in the calm a wish that was never done is given up."""
         if self.remedy is not None:
             self.wish, self.remedy = self.remedy, None
             return self.start_process(self.wish)

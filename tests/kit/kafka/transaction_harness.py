@@ -1,4 +1,4 @@
-"""Transactions made and left after, on the fake broker or a real one, by one interface.
+"""Transactions made and left, on the fake broker or a real one, by one interface.
 
 Contract suites are written once against `Harness` and run against both.
 """
@@ -98,7 +98,7 @@ class Harness(Protocol):
 
 
 # What nobody polls for piles up, and librdkafka walks past all of it to add the next: at 10 ms some
-# producers left after took both cores of a machine within a minute.
+# producers left took both cores of a machine within a minute.
 _STATISTICS_MS = 100
 
 JOB_UID = "5b2f9b1e-0000-4000-8000-000000000001"
@@ -244,7 +244,7 @@ class FakeHarness:
 
 @dataclass
 class RealAttempt:
-    """An attempt on a real broker: a librdkafka producer that may be left after."""
+    """An attempt on a real broker: a librdkafka producer that may be left."""
 
     bootstrap: str
     topic: str

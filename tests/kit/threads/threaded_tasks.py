@@ -277,7 +277,7 @@ class Faults:
 
 
 class PlayedLink:
-    """From a task to its driver: a request is skipped out in a thread of the driver's."""
+    """From a task to its driver: a request is done in a thread of the driver's."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -407,9 +407,7 @@ class Life:
         self.checkpoint_client = CheckpointClient(
             link, self.region, self.attempt_id, lost_timeout_s=LOST_S, clock=world.switched.clock
         )
-        registry = TaskRegistry(
-            link, self.checkpoint_client, lost_timeout_s=LOST_S, clock=world.switched.clock
-        )
+        registry = TaskRegistry(link, self.checkpoint_client)
         return TaskLoop(
             self.region,
             self.attempt_id,

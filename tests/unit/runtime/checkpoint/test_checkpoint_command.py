@@ -219,7 +219,7 @@ def test_list_says_how_each_checkpoint_stands(directory: Path) -> None:
     assert "checksum" in found["checkpoints"][5]["error"]
 
 
-def test_list_says_what_a_start_from_an_older_checkpoint_has_left_after(directory: Path) -> None:
+def test_list_says_what_a_start_from_an_older_checkpoint_has_left_out(directory: Path) -> None:
     open_store(str(directory)).mark_superseded(2, by=3)
     (left,) = [c for c in _json("list", str(directory))["checkpoints"] if c["checkpoint_id"] == 2]
     assert left["standing"] == "superseded"

@@ -28,6 +28,7 @@ from tests.kit.coordinator.core_driver import committable
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import JOB_UID, PLAN, Job, aborted
 from tests.kit.coordinator.starting_job import record as starting_record
+from tests.kit.effort import stride
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource, ManualClock
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 
@@ -136,21 +137,6 @@ def test_a_half_made_file_that_cannot_be_deleted_changes_no_answer() -> None:
     assert [path for path in disk.files if path.endswith(".tmp")]
 
 
-def test_whoever_was_slower_by_a_moment_leaves_nothing_after() -> None:
-    disk, clock = Disk(), itertools.count()
-
-    def fault(step: str) -> Fault:
-        if step == "write":
-            assert store(disk).publish(THEIRS, timeout_s=3) is PublishOutcome.OURS
-        return Fault.NONE
-
-    late = CheckpointStore(
-        FakeFileSystem(disk, fault=fault), clock=lambda: next(clock), pause=lambda _: None
-    )
-    assert late.publish(OURS, timeout_s=3) is PublishOutcome.TAKEN
-    assert not [path for path in disk.files if path.endswith(".tmp")]
-
-
 def test_two_phase_repair_each_repair_of_a_session_is_on_record_by_itself() -> None:
     """A start writes the regions of a decision again one by one; a repetition adds none."""
     of = store(Disk())
@@ -247,7 +233,7 @@ class _Pauses:
             self.meanwhile()
 
 
-@pytest.mark.parametrize("first", range(1, _MOST_LOOKS, 3))
+@pytest.mark.parametrize("first", range(1, _MOST_LOOKS, stride(3)))
 def test_fence_first_a_start_that_returns_has_stopped_every_older_run(first: int) -> None:
     """Paused twice, wherever: the older run decides, and retires what the start has listed."""
     for second in range(first + 1, first + 25):

@@ -103,7 +103,7 @@ def test_last_record_stays_so_that_ids_are_never_used_twice() -> None:
 
 
 def test_superseded_decisions_do_not_count_as_the_newest() -> None:
-    """After a start from checkpoint 2, what it left after does not push out what counts."""
+    """After a start from checkpoint 2, what it left does not push out what counts."""
     places = [_place(each) for each in range(6)]
     places[3:6] = [replace(place, is_superseded=True) for place in places[3:6]]
     places += [_fence(6), _place(7)]

@@ -8,7 +8,6 @@ import pytest
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService, TaskHeartbeat
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
-from sluice.runtime.functions.at_most_once import Drops, dropped_in_all, encode_drops
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
@@ -110,16 +109,6 @@ def test_an_epoch_that_is_reported_twice_counts_once() -> None:
     assert decode_totals(totals).read == 20
 
 
-def test_an_epoch_that_is_reported_again_after_its_successor_counts_once() -> None:
-    """Its first request hung on the way, and arrives late."""
-    coordinator = PlayedCoordinator()
-    barrier_service = _barrier_service(coordinator)
-    for batch_id in (0, 1, 0, 2):
-        barrier_service.acknowledge(_result(batch_id))
-    (totals,) = coordinator.acks[-1].region.operator_states
-    assert decode_totals(totals).read == 30
-
-
 def test_too_many_failed_records_refuse_the_epoch() -> None:
     """Nothing of it is reported to the coordinator."""
     coordinator = PlayedCoordinator()
@@ -137,19 +126,6 @@ def test_functions_that_count_nothing_are_in_no_counts() -> None:
     (ack,) = coordinator.acks
     assert ack.counts == {"parse": RecordCounts()}
     assert [entry.operator_id for entry in ack.region.operator_states] == ["f"]
-
-
-def test_what_was_left_out_before_is_on_record_in_each_epoch() -> None:
-    """Approximate recovery is bounded over all attempts of a job, of both engines."""
-    coordinator = PlayedCoordinator()
-    left_out = encode_drops(Drops(in_all=12, ranges=(("input", 0, 3, 15),)), operator_id="source")
-    barrier_service = _barrier_service(
-        coordinator, AttemptEpochs(region="main", attempt_id=7, operator_states=(left_out,))
-    )
-    for batch_id in range(2):
-        barrier_service.acknowledge(_result(batch_id, skipped=0))
-    for ack in coordinator.acks:
-        assert dropped_in_all(ack.region.operator_states) == 12
 
 
 def test_dead_letters_that_are_read_again_refuse_the_epoch() -> None:

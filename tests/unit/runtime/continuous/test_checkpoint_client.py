@@ -105,20 +105,6 @@ def _result(checkpoint_id: int) -> EpochResult:
     return EpochResult(batch=batch, checkpoint_id=checkpoint_id, ranges=())
 
 
-def test_the_next_barrier_is_asked_for_once_the_last_epoch_is_acknowledged() -> None:
-    link = PlayedLink(answers=[_barrier(4), _barrier(5)])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    checkpoint_client.start()
-    assert _taken(checkpoint_client).checkpoint_id == 4
-    assert link.asked == 1
-    checkpoint_client.submit_epoch(PlayedEpoch(4))
-    assert _taken(checkpoint_client).checkpoint_id == 5
-    assert checkpoint_client.committed_batch == 3
-    checkpoint_client.submit_epoch(PlayedEpoch(5))
-    wait_for(lambda: checkpoint_client.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4, 5]
-
-
 def test_a_silent_coordinator_is_asked_again_and_the_acknowledgement_is_kept() -> None:
     """A lost answer is no reason to write an epoch again."""
     silence = UnreachableError("silent", {}, "")
@@ -172,27 +158,6 @@ def test_tries_that_always_take_too_long_end_the_task_too() -> None:
     checkpoint_client.start()
     wait_for(lambda: _has_failed(checkpoint_client))
     assert link.asked == 2
-
-
-def test_what_a_task_does_between_two_questions_is_no_silence() -> None:
-    """A flush that takes long, right after a question that was not answered at once."""
-    clock = ManualClock()
-    silence = UnreachableError("silent", {}, "")
-    link = PlayedLink(
-        answers=[silence, _barrier(4)], refusals=[silence], on_silence=lambda: clock.advance(11.0)
-    )
-
-    class SlowEpoch(PlayedEpoch):
-        def pre_commit(self) -> EpochResult:
-            clock.advance(10_000.0)
-            return super().pre_commit()
-
-    checkpoint_client = _checkpoint_client(link, clock)
-    checkpoint_client.start()
-    _taken(checkpoint_client)
-    checkpoint_client.submit_epoch(SlowEpoch(4))
-    wait_for(lambda: checkpoint_client.is_over)
-    assert [ack.checkpoint_id for ack in link.acks] == [4]
 
 
 def test_a_superseded_coordinator_ends_the_task_at_once() -> None:
@@ -282,17 +247,6 @@ def test_ids_never_reused_an_epoch_is_let_go_before_its_ids_may_be_used_again() 
     assert checkpoint_client.committed_batch == 4
 
 
-def test_a_task_that_ends_lets_go_of_what_is_not_decided() -> None:
-    link = PlayedLink(answers=[_barrier(4), FencedError("over", {}, "")])
-    checkpoint_client = _checkpoint_client(link, ManualClock())
-    epoch = PlayedEpoch(4)
-    checkpoint_client.start()
-    _taken(checkpoint_client)
-    checkpoint_client.submit_epoch(epoch)
-    wait_for(lambda: _has_failed(checkpoint_client))
-    wait_for(lambda: epoch.events == ["pre-commit", "release"])
-
-
 def test_an_epoch_that_nobody_took_is_aborted_with_the_task() -> None:
     """The life ended between its barrier and the epoch: readers do not wait for a sweep."""
     link = PlayedLink(answers=[replace(_barrier(4), to_commit=(3,)), FencedError("over", {}, "")])
@@ -336,7 +290,7 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
             told.append(f"{what}: over")
 
     checkpoint_client = _checkpoint_client(PlayedLink(), ManualClock())
-    registry = TaskRegistry(Client(), checkpoint_client, lost_timeout_s=60.0)
+    registry = TaskRegistry(Client(), checkpoint_client)
     batch = BatchKey(region="main", attempt_id=7, batch_id=1)
     registry.waits(batch, "a producer", why="away")
     checkpoint_client.start()  # and hears that the attempt is being stopped
@@ -383,16 +337,14 @@ def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lo
     wait_for(lambda: _has_failed(checkpoint_client))
     client = SilentClient(clock)
     with pytest.raises(FencedError, match="superseded"):
-        TaskRegistry(client, checkpoint_client, lost_timeout_s=60.0, clock=clock).register(_ATTEMPT)
+        TaskRegistry(client, checkpoint_client).register(_ATTEMPT)
     assert client.tries == 1
 
 
 def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
     clock = ManualClock()
     client = SilentClient(clock)
-    registry = TaskRegistry(
-        client, _checkpoint_client(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock
-    )
+    registry = TaskRegistry(client, _checkpoint_client(PlayedLink(), clock))
     with pytest.raises(CoordinatorLostError, match=r"main.*waited_s=60"):
         registry.register(_ATTEMPT)
     assert client.tries == 10
@@ -410,8 +362,9 @@ def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordin
                 raise UnreachableError("silent", {}, "")
             return 4.0
 
-    checkpoint_client = _checkpoint_client(PlayedLink(), clock)
-    registry = TaskRegistry(Client(clock), checkpoint_client, lost_timeout_s=8.0, clock=clock)
+    link = PlayedLink()
+    checkpoint_client = CheckpointClient(link, "main", 7, lost_timeout_s=8.0, clock=clock)
+    registry = TaskRegistry(Client(clock), checkpoint_client)
     assert registry.register(_ATTEMPT) == 4.0
 
 

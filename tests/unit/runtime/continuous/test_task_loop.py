@@ -1,4 +1,4 @@
-"""The loop of a continuous task, over a follower and writers that are played."""
+"""The loop of a continuous task and the ends of its epochs, over fake followers and writers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,12 @@ import pytest
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.contracts import RecordsRead
-from sluice.runtime.errors import DeliveryError, FencedError, UnreachableError
+from sluice.runtime.errors import (
+    DeliveryError,
+    FencedError,
+    IllegalTransitionError,
+    UnreachableError,
+)
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import Barrier, SplitRange
@@ -89,26 +94,6 @@ class Bench:
         )
 
 
-def test_a_barrier_ends_the_epoch_where_it_is_and_the_next_one_begins_there() -> None:
-    bench = Bench({0: 100, 1: 100})
-    bench.step(3)  # ten records each
-    bench.give(4, split(0, 0, 1), split(1, 0, 90))
-    bench.step()
-    read = bench.follower.positions()
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    assert {s.key: (s.start_offset, s.end_offset) for s in result.ranges} == {
-        key: (0, end) for key, end in read.items()
-    }
-    assert result.checkpoint_id == 4
-    assert result.batch.batch_id == 0
-    assert bench.scopes[1].batch.batch_id == 1
-    assert bench.scopes[1].checkpoint_id == 5
-    first, second = bench.writers
-    assert first.events == ["write", "write", "write", "write", "end", "pre-commit"]
-    assert sorted(first.records + second.records) == sorted(set(first.records + second.records))
-
-
 @pytest.mark.parametrize(
     ("read", "cut_at", "expected"),
     [
@@ -163,26 +148,6 @@ def test_continuous_order_the_sinks_have_the_old_epoch_before_the_new_one_is_wri
     bench.step(3)
     assert bench.writers[0].events[-1] == "end"
     assert bench.writers[1].events == ["write", "write"]
-
-
-@pytest.mark.parametrize(
-    ("records", "value_bytes", "at_once"),
-    [(0, 0, False), (10, 100, False), (1_000, 10, True), (10, 10_000, True), (999, 50, False)],
-)
-def test_a_task_rests_after_few_small_records_alone(
-    records: int, value_bytes: int, at_once: bool
-) -> None:
-    """A batch of large records has few, however many wait: 10 KB came at 55 MB/s."""
-    bench = Bench({0: 0})
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "partition": [0] * records,
-            "offset": list(range(records)),
-            "value": [b"x" * value_bytes] * records,
-        }
-    )
-    bench.follower.poll = lambda: batch if records else None  # type: ignore[method-assign]
-    assert bench.loop.step() is at_once
 
 
 def test_a_barrier_waits_until_there_is_something_to_end() -> None:
@@ -289,44 +254,6 @@ def test_a_split_of_which_aborted_records_are_fetched_is_not_silent() -> None:
         bench.looks(130.0)
 
 
-def test_a_split_is_not_silent_while_the_task_does_something_else() -> None:
-    bench = Bench({0: 0, 1: 0})
-    bench.give(4, split(0, 0, 5), split(1, 0, 5))
-    bench.step()
-    bench.clock.advance(10_000.0)
-    bench.step()
-    bench.follower.logs = {0: 5, 1: 5}
-    bench.step(4)
-    assert len(bench.checkpoint_client.ended) == 1
-
-
-def test_a_split_that_was_given_away_takes_the_epoch_with_it() -> None:
-    """Its records are another region's by now: all of the epoch is read again without them."""
-    bench = Bench({0: 30, 1: 30})
-    bench.step(4)
-    bench.give(4, split(0, 0, 30))
-    bench.step(2)
-    assert bench.writers[0].events[-1] == "abort"
-    bench.step(3)
-    (ended,) = bench.checkpoint_client.ended
-    result = ended.pre_commit()
-    assert [(s.partition, s.start_offset) for s in result.ranges] == [(0, 0)]
-    assert {partition for partition, _ in bench.writers[1].records} == {0}
-    assert result.batch.batch_id == 1, "the aborted one's batch id is never used again"
-
-
-def test_a_log_that_was_truncated_is_read_again_from_where_the_barrier_says() -> None:
-    """The coordinator has judged it; what the task had read there does not exist any more."""
-    bench = Bench({0: 30})
-    bench.step(2)
-    bench.give(4, split(0, 0, 20))
-    bench.step()
-    bench.give(5, split(0, 12, 30))
-    bench.step(2)
-    assert bench.writers[1].events[-1] == "abort"
-    assert bench.writers[2].records[0] == (0, 12)
-
-
 def test_a_split_that_begins_further_on_takes_the_epoch_with_it() -> None:
     """It was another region's meanwhile, whose records are decided; or retention took them."""
     bench = Bench({0: 30})
@@ -403,3 +330,69 @@ def test_an_epoch_of_several_sinks_reports_which_commits_were_acknowledged() -> 
     assert ended.commit(timeout_s=1.0) == ()
     ended.release()
     assert bench.writers[0].events[-3:] == ["commit", "commit", "release"]
+
+
+def test_sinks_are_reported_the_ranges_that_were_read_and_of_no_other() -> None:
+    """A transaction that is lost is written again, or accepted, by them."""
+    bench = Bench({0: 30, 1: 0})
+    bench.step()
+    bench.give(4, split(0, 0, 30), split(1, 0, 0))
+    bench.step()
+    (told,) = bench.writers[0].ranges
+    assert (told.partition, told.start_offset, told.end_offset) == (0, 0, 20)
+
+
+def test_an_ended_epoch_that_nobody_takes_is_aborted_at_its_sinks() -> None:
+    bench = Bench({0: 30})
+    bench.step()
+    bench.give(4, split(0, 0, 30))
+    bench.step()
+    bench.checkpoint_client.ended[0].abort()
+    assert bench.writers[0].events[-1] == "abort"
+    assert bench.writers[1].events == []
+
+
+def test_an_epoch_that_ends_before_it_begins_is_never_reported() -> None:
+    """A position that went back: its range would be decided over another's."""
+    bench = Bench({0: 100, 1: 100})
+    bench.step(2)
+    bench.give(4, split(0, 0, 10), split(1, 0, 10))
+    bench.step()
+    bench.follower.restart_at([split(0, 0, 100), split(1, 20, 100)])
+    bench.follower.logs = {0: 0, 1: 100}
+    bench.give(5, *(replace(s, start_offset=s.end_offset, end_offset=100) for s in _ranges(bench)))
+    with pytest.raises(IllegalTransitionError, match="ends before its start offset"):
+        bench.step()
+    assert len(bench.checkpoint_client.ended) == 1
+
+
+def _ranges(bench: Bench) -> tuple[SplitRange, ...]:
+    return bench.checkpoint_client.ended[-1].pre_commit().ranges
+
+
+def test_a_split_that_has_nothing_to_read_is_not_silent() -> None:
+    bench = Bench({0: 100_000, 1: 5})
+    bench.step(3)
+    bench.give(4, split(0, 0, 100_000), split(1, 0, 5))
+    bench.step()
+    for checkpoint_id in range(5, 9):
+        starts = {s.partition: s.end_offset for s in _ranges(bench)}
+        assert starts[1] == 5
+        bench.looks(60.0)
+        bench.give(checkpoint_id, split(0, starts[0], 100_000), split(1, 5, 5))
+        bench.step()
+    assert len(bench.checkpoint_client.ended) == 5
+
+
+def test_markers_after_an_earlier_epochs_records_are_of_the_barriers_leader() -> None:
+    bench = Bench({0: 10})
+    bench.follower.read[0] = RecordsRead(10, 7)
+    bench.step()
+    bench.give(4, replace(split(0, 0, 10), leader_epoch=7))
+    bench.step()
+    bench.follower.logs[0] = 20
+    bench.give(5, replace(split(0, 10, 20), leader_epoch=8))
+    bench.step(3)
+    (found,) = _ranges(bench)
+    assert (found.start_offset, found.end_offset) == (10, 20)
+    assert (found.leader_epoch, found.leader_epoch_end) == (8, 10)

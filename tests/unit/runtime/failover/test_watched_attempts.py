@@ -110,40 +110,6 @@ def test_a_start_that_fails_after_an_outage_is_no_outage(watched: Watched) -> No
     wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
 
 
-def test_a_region_begins_again_after_the_delay_of_its_strategy(watched: Watched) -> None:
-    """The other one continues meanwhile; both are read whole."""
-    strategy = FixedDelayRestart(attempts=1, delay_s=0.3)
-    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
-    watched.fail_once("left")
-    watched.job.source.ends |= {0: 5, 1: 5}
-    watched.run()
-    wait_for(lambda: watched.lives_of("left") and watched.job.visible()[1], poll_s=0.005)
-    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
-    left = watched.coordinator.status().regions[0]
-    wait_for(lambda: watched.coordinator.status().regions[0].attempts[0].committed_after_s)
-    (attempt,) = watched.coordinator.status().regions[0].attempts
-    assert attempt.committed_after_s is not None
-    assert attempt.committed_after_s >= 0.3
-    assert left.attempt_id > attempt.attempt_id
-
-
-def test_a_region_that_is_given_up_ends_the_job(watched: Watched) -> None:
-    strategy = FixedDelayRestart(attempts=1, delay_s=0.0)
-    watched.begin("left", "right", settings=replace(SETTINGS, restart_strategy=strategy))
-
-    def fail(barrier: Barrier) -> None:
-        raise UnreachableError("a broker went away", {}, "Try again.")
-
-    watched.regions.before_ack["left"] = fail
-    watched.job.source.ends |= {0: 5, 1: 5}
-    watched.run()
-    wait_for(lambda: watched.lives_of("left") and watched.coordinator.is_over, poll_s=0.005)
-    with pytest.raises(RegionGivenUpError, match="region=left attempts=2"):
-        watched.coordinator.wait(PATIENCE_S)
-    assert watched.job.visible()[0] == []
-
-
 @pytest.mark.parametrize(
     ("error", "has_traceback"),
     [
@@ -275,7 +241,7 @@ def test_an_attempt_that_can_never_be_started_ends_the_job_as_any_that_fails(
 
 
 class LosingHandle:
-    """A handle whose calls are skipped out, and whose answers are lost now and then.
+    """A handle whose calls are done, and whose answers are lost now and then.
 
     Attributes:
         share: of all answers, how many.

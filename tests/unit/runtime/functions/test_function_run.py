@@ -90,21 +90,6 @@ def test_an_example_is_text_that_can_be_sent_and_recorded_whatever_the_function_
     assert task.dead() == [b'{"name":"\\ud800!"}']
 
 
-def test_one_poison_record_costs_a_logarithm_of_calls() -> None:
-    """It is found by halving: two calls for each step."""
-    calls = 0
-
-    def counted(batch: pa.RecordBatch) -> pa.RecordBatch:
-        nonlocal calls
-        calls += 1
-        return numbers(batch)
-
-    rows = 1024
-    task = Task(chained(counted, Skip()))
-    assert len(task.through(source_rows(*([b"1"] * (rows - 1) + [b"x"])))) == rows - 1
-    assert calls == 1 + 2 * math.log2(rows)
-
-
 def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
     """Nothing is called again. Its note has the range of the batch, and of no other."""
     task = Task(chained(lambda batch: batch, None, name="first"), chained(numbers, None))

@@ -18,7 +18,6 @@ from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Progress,
-    Publish,
     RegionFailed,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
@@ -30,7 +29,6 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
 )
 from sluice.runtime.functions.at_most_once import (
-    AT_MOST_ONCE,
     DropBudget,
     DropLimit,
     Drops,
@@ -39,8 +37,7 @@ from sluice.runtime.functions.at_most_once import (
     drops_after,
     encode_drops,
 )
-from sluice.runtime.functions.record_counts import decode_totals, encode_totals, totals_after
-from sluice.runtime.graph.graph_view import view_of_record
+from sluice.runtime.functions.record_counts import decode_totals, encode_totals
 from sluice.runtime.graph.job_graph import require_chained
 from sluice.runtime.job.job import Job as StartingJob
 from sluice.runtime.model.acknowledgement import RecordCounts
@@ -49,7 +46,7 @@ from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.service.metrics import CheckpointMetrics
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, TaskResult, results_of
-from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
+from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 from tests.kit.coordinator.starting_job import Job, record
 
 VERSION_1 = Path(__file__).parents[3] / "data" / "record-counts-v1.json"
@@ -78,20 +75,6 @@ def test_damaged_counts_are_named(payload: bytes) -> None:
         decode_totals(dataclasses.replace(entry, version=2))
     with pytest.raises(ConfigError):
         RecordCounts(read=-1)
-
-
-def test_totals_continue_from_the_record_before() -> None:
-    """By operator; other states, and operators that count no more, are none of ours."""
-    before = [
-        encode_totals(COUNTS, operator_id="a"),
-        encode_totals(COUNTS, operator_id="gone"),
-        dataclasses.replace(encode_totals(COUNTS, operator_id="a"), kind="pending-files"),
-    ]
-    after = totals_after(before, {"b": RecordCounts(read=1), "a": RecordCounts(read=1, skipped=1)})
-    assert {entry.operator_id: decode_totals(entry) for entry in after} == {
-        "a": RecordCounts(read=13, skipped=4, dead_lettered=2),
-        "b": RecordCounts(read=1),
-    }
 
 
 def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_id: int = 0) -> None:
@@ -123,20 +106,6 @@ def test_counts_are_reported_once_for_each_decided_checkpoint() -> None:
     driver.tick(1.0)
     acknowledge(driver, 5, attempt_id=attempt_id)
     assert told(driver, State.MARKED) == [{"parse": COUNTS}, {"parse": COUNTS}]
-
-
-def test_a_region_without_a_batch_counts_nothing_and_keeps_its_totals() -> None:
-    driver = CoreDriver(FAST, regions=TWO, partitions=1)
-    driver.tick()
-    acknowledge(driver, 3)
-    acknowledge(driver, 3, region="side")
-    assert told(driver, State.MARKED) == [{"parse": COUNTS + COUNTS}]
-    driver.tick(1.0)
-    acknowledge(driver, 5)
-    assert driver.poll(3, region="side") is None
-    assert told(driver, State.MARKED)[1:] == [{"parse": COUNTS}]
-    totals = [decode_totals(*region.operator_states) for region in driver.seen(Publish)[-1].regions]
-    assert totals == [COUNTS, COUNTS]
 
 
 def test_a_function_that_counted_may_leave_the_job() -> None:
@@ -370,17 +339,6 @@ def test_a_transform_is_refused_by_name() -> None:
     )
     with pytest.raises(ConfigError, match=r"transform.*sources=orders"):
         require_chained(job.spec.pipelines)
-
-
-def test_the_graph_reports_that_the_job_is_at_most_once_for_failed_tasks() -> None:
-    job = _job(recovery="approximate", max_dropped_records=5)
-    job.source(KafkaSource(bootstrap_servers="b:1", topics=["in"]))
-    assert job.graph().text().endswith(f"Recovery\n  {AT_MOST_ONCE}")
-    assert f'recovery>"{AT_MOST_ONCE}"]' in job.graph().mermaid()
-    settings = {"checkpoint.drop_limit": str(job.spec.settings.drop_limit)}
-    assert view_of_record(record(1, settings=settings)).recovery == AT_MOST_ONCE
-    for exact in ({}, {"checkpoint.drop_limit": "None"}):
-        assert view_of_record(record(1, settings=exact)).recovery == ""
 
 
 def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sluice import KafkaSink, KafkaSource
-from sluice.runtime.coordinator.core.events import FetchBarrierOffsets, Progress, RegionFailed
+from sluice.runtime.coordinator.core.events import Progress, RegionFailed
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.graph.job_graph import job_plan, regions_of
@@ -220,18 +220,6 @@ def test_settings_out_of_range_are_refused_rate(settings: dict[str, float]) -> N
 
 
 # --- in the coordinator ---------------------------------------------------------------------------
-
-
-def test_a_limited_region_that_is_after_keeps_to_the_interval() -> None:
-    """Barrier after barrier without a pause would read more than the rate."""
-    driver = CoreDriver(FAST, regions=(LIMITED,))
-    driver.tick()
-    barrier = driver.poll(1_000)
-    driver.tick(0.5)
-    driver.ack(barrier)
-    assert not any(isinstance(action, FetchBarrierOffsets) for action in driver.tell_poll())
-    driver.tick(0.5)
-    assert driver.asked_cut().max_records == 2_000
 
 
 def test_a_barrier_is_given_again_as_it_was_cut() -> None:

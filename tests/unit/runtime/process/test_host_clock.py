@@ -4,37 +4,28 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from sluice.runtime.contracts import PublishOutcome, RegionAttempt, RegisteredAttempt
+from sluice.runtime.contracts import PublishOutcome, RegisteredAttempt
 from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    Action,
     Commit,
-    CoreEvent,
     Publish,
     Published,
     Tick,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.policy.handlers import (
-    CheckpointHandler,
-    GlobalCheckpointHandler,
     RegionalCheckpointHandler,
 )
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.coordinator.shell.core_loop import CoreLoop
-from sluice.runtime.errors import RegionUnansweredError
-from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.host_clock import SleepMeter, age_clock, slept_s
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantTime
-from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.run_io_executor import hands_of
@@ -144,51 +135,6 @@ def test_transaction_timeout_a_batch_that_waited_while_the_host_slept_joins_no_c
 
 
 _REGIONAL = RegionalCheckpointHandler(max_failed_ratio=0.4)
-_ANY_HANDLER = pytest.mark.parametrize("handler", [GlobalCheckpointHandler(), _REGIONAL])
-_PAYING = [
-    pytest.param({"restart_strategy": FixedDelayRestart(attempts=1, delay_s=0.0)}, id="restarts"),
-    pytest.param({"tolerable_failures": 1}, id="failures"),
-]
-
-
-def night(driver: CoreDriver, attempt_id: int, stage: str) -> int:
-    """The host sleeps while an epoch is open; the region's next attempt."""
-    driver.tick(1.0)
-    (end,) = driver.core.positions()["main"]
-    barrier = driver.poll(end.end_offset + 3, attempt_id=attempt_id)
-    batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=1)
-    decide_by_s = driver.clock() + driver.slept_s + _KEPT_S
-    ack = replace(driver.acknowledgement(batch, barrier), decide_by_s=decide_by_s)
-    driver.auto = stage != "deciding"
-    if stage != "at work":
-        driver.tell(Acknowledged(ack=ack))
-    driver.slept_s += 8 * 3600.0
-    if stage == "at work":
-        driver.tell(Acknowledged(ack=ack))
-    driver.auto = True
-    for action in driver.held[:]:
-        unknown = Published(checkpoint_id=action.checkpoint_id, outcome=PublishOutcome.UNKNOWN)
-        driver.held.remove(action)
-        driver.tell(unknown)
-    driver.tick(1.0)
-    assert not driver.core.is_live("main", attempt_id)
-    return driver.restart() if not driver.core.is_over else attempt_id
-
-
-@_ANY_HANDLER
-@pytest.mark.parametrize("stage", ["at work", "acknowledged", "deciding"])
-@pytest.mark.parametrize("paying", _PAYING)
-def test_a_sleep_over_open_work_is_a_failure_like_any_other(
-    handler: CheckpointHandler, stage: str, paying: dict[str, Any]
-) -> None:
-    """The first one is tolerated, and the second in a row is not."""
-    regions = TWO if stage == "acknowledged" else TWO[:1]
-    driver = CoreDriver(replace(FAST, handler=handler, **paying), regions=regions)
-    attempt_id = night(driver, 0, stage)
-    assert not driver.core.is_over
-    night(driver, attempt_id, stage)
-    assert driver.core.is_over
-    assert driver.core.last_committed == 0
 
 
 def test_transaction_timeout_a_decision_on_its_way_is_looked_at_again_after_a_sleep() -> None:
@@ -213,25 +159,6 @@ def test_the_next_look_at_an_age_comes_by_the_clock_of_the_loop() -> None:
     driver.slept_s = _KEPT_S - 1.0
     driver.tell(Tick())
     assert driver.core.deadline_s() == driver.clock() + 1.0
-
-
-def test_the_loop_reports_the_core_by_which_clock_things_grow_old(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    told: list[float] = []
-
-    def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
-        del event
-        told.append(now_s + slept_s)
-        return []
-
-    core = CoreDriver(FAST).core
-    monkeypatch.setattr(core, "step", step)
-    loop = CoreLoop(core, clock=lambda: 1.0, ages=lambda: 43.0, on_actions=lambda _: None)
-    loop.start()
-    loop.step(Tick())
-    loop.stop(timeout_s=PATIENCE_S)
-    assert set(told) == {43.0}
 
 
 def test_an_attempt_is_registered_by_the_age_clock() -> None:
@@ -333,37 +260,3 @@ def test_transaction_timeout_what_grew_old_in_a_pause_of_the_driver_is_not_decid
     wait_for(lambda: not run.coordinator.is_live("main", run.attempt_id), poll_s=0.005)
     assert "too old to decide" in str(run.coordinator.why_ended("main"))
     assert run.coordinator.last_committed == 0
-
-
-# --- the regions' hosts ---------------------------------------------------------------------------
-
-
-class _Silent:
-    """A region's host that answers nothing."""
-
-    def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
-        del attempt, timeout_s
-        raise RegionUnansweredError("no answer", {}, "Look at it.")
-
-
-def test_a_regions_host_was_not_away_while_the_driver_was_paused(run: Run) -> None:
-    """It was asked once before, and once after."""
-    handles = {"main": _Silent()}
-    attempts = RegionAttempts(
-        run.coordinator,
-        handles,  # type: ignore[arg-type]  # no more than this is called
-        outage_limit_s=900.0,
-        clock=run.clock,
-    )
-    restored = RegionRecord(region="main", attempt_id=0)
-    attempts.begin(RegionAttempt(attempt_id=run.attempt_id, restored=restored, after=0))
-    run.clock.advance(_LONG_S)
-    attempts.watch()
-
-    def asked_in_each_second() -> None:
-        for _ in range(900):
-            run.clock.advance(1.0)
-            attempts.watch()
-
-    with pytest.raises(RegionUnansweredError):
-        asked_in_each_second()

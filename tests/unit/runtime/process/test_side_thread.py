@@ -2,11 +2,10 @@
 
 import pickle
 import threading
-import traceback
 
 import pytest
 
-from sluice.runtime.process.failed_tasks import in_short, raised_in, task_failed
+from sluice.runtime.process.failed_tasks import in_short, task_failed
 from sluice.runtime.process.side_thread import SideThread
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -79,25 +78,6 @@ def _raised(error: Exception, cause: Exception | None = None) -> Exception:
         raise error from cause
     except (ValueError, KeyError) as err:
         return err
-
-
-def _trace(error: Exception, cause: Exception | None = None) -> str:
-    return "".join(traceback.format_exception(_raised(error, cause)))
-
-
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        (_trace(ValueError("not this time")), "ValueError: not this time"),
-        (_trace(KeyError("a"), ValueError("earlier")), "KeyError: 'a'"),
-        (_trace(ValueError("one\ntwo")), "ValueError: one two"),
-        (_trace(ValueError("one\n  indented")), "ValueError: one indented"),
-        ("Job group main.3 was cancelled", "Job group main.3 was cancelled"),
-        ("", ""),
-    ],
-)
-def test_the_functions_own_error_is_at_the_end_of_its_traceback(said: str, found: str) -> None:
-    assert raised_in(said) == found
 
 
 def test_what_spark_says_of_its_query_is_left_out() -> None:

@@ -1,6 +1,5 @@
 """Stops in order, and calls that the service does not answer."""
 
-import dataclasses
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,6 @@ import uvicorn
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError, ProtocolError, SSLError
 
-from sluice.runtime.contracts import AttemptState, RegionAttempt
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -33,9 +31,7 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
     WaitedTooLongError,
 )
-from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service import http_thread
-from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.service.unanswered_calls import no_connection
@@ -191,19 +187,6 @@ class _Attempt(ThreadQuery):
         return None
 
 
-def test_an_attempt_that_cannot_be_reported_its_stop_is_stopped(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    attempt = _Attempt()
-    region = HostedRegion("main", lambda _: attempt)
-    restored = RegionRecord(region="main", attempt_id=1)
-    region.start(RegionAttempt(attempt_id=1, restored=restored, after=0), timeout_s=1.0)
-    assert region.stop(1, timeout_s=PATIENCE_S)
-    assert attempt.stops == 1
-    assert region.status(timeout_s=1.0).state is AttemptState.STOPPED
-    assert "its JVM is gone" in caplog.text
-
-
 _TOKEN = "s3cret-token"
 _HTML = b"<html><body><h1>Sign in</h1></body></html>"
 
@@ -309,16 +292,3 @@ def test_the_page_of_a_proxy_is_reported_as_that(
     assert says in str(error)
     assert f"status={status} content_type=text/html server=BaseHTTP" in str(error)
     assert "Sign in" not in str(error)
-
-
-@pytest.mark.parametrize(("token", "says"), [("guessed", "a wrong token"), ("", "wrong")])
-def test_a_wrong_token_is_reported_as_that(token: str, says: str) -> None:
-    """The token of another run, for example; neither is shown."""
-    with started_service() as service:
-        address = dataclasses.replace(service.coordinator_address, token=token)
-        error = _status(address)
-        assert service.coordinator_address.token not in str(error)
-        assert service.command_address.token not in str(error)
-    assert isinstance(error, AuthenticationError)
-    assert says in str(error)
-    assert "path=/v1/status" in str(error)

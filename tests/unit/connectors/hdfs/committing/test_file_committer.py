@@ -73,29 +73,6 @@ def test_a_call_ends_when_its_time_is_up_however_many_files_are_left(finals: lis
     assert len(steps) == _CALL_S
 
 
-def test_a_file_that_was_seen_is_published_by_one_call() -> None:
-    entry = entry_of("fake:///data", ["part-0", "part-1"])
-    disk = Disk(files={".s/a/s0": b"x", ".s/a/s1": b"x"})
-    steps: list[str] = []
-    looks: list[str] = []
-
-    def step(name: str) -> Fault:
-        steps.append(name)
-        return Fault.NONE
-
-    def look(name: str) -> bool:
-        looks.append(name)
-        return False
-
-    committer = FileCommitter(
-        lambda uri: FakeFileSystem(disk, uri=uri, fault=step, is_unreadable=look), at_once=1
-    )
-    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
-    assert report.outcome is CommitOutcome.COMMITTED
-    assert steps == ["mkdir", "move", "move", "sync", "delete"]
-    assert not looks
-
-
 def test_a_directory_that_somebody_deletes_between_two_calls_is_made_again(tmp_path: Path) -> None:
     """A job that tidies empty partitions does not hold up a decided epoch."""
     (tmp_path / ".s" / "a").mkdir(parents=True)

@@ -183,16 +183,6 @@ class TestCoordinator:
         assert not (root / "gone.0").exists()
         assert all(file.exists() for file in kept)
 
-    def test_a_file_beside_the_attempts_does_not_stop_the_sweep(self, tmp_path: Path) -> None:
-        """A start that was killed while it tried a rename leaves one."""
-        coordinator = self.on(tmp_path)
-        coordinator.claim(CONTEXT, timeout_s=1)
-        (tmp_path / ROOT / ".sluice-probe-0").write_text("sluice")
-        old = StagingAttempt.draw(BatchKey(region="main", attempt_id=1, batch_id=1))
-        (tmp_path / ROOT / old.path).mkdir(parents=True)
-        view = SweepView(job_uid="job", attempt_ids={"main": 2}, protected=(), orphans=())
-        assert coordinator.sweep(view, timeout_s=1).aborted == 1
-
     def test_what_killed_runs_have_left_half_made_goes_in_the_end(self) -> None:
         disk, clock = Disk(), ManualClock()
         coordinator = FileSinkCoordinator(
@@ -227,15 +217,6 @@ class TestCoordinator:
         finally:
             second.close()
             first.close()
-
-    def test_a_sink_whose_job_runs_can_be_sent_to_workers(self, tmp_path: Path) -> None:
-        sink = HdfsSink(tmp_path / "x", partition_by=["dt"], partition_commit=PartitionCommit())
-        coordinator = sink.coordinator()
-        coordinator.claim(CONTEXT, timeout_s=1)
-        try:
-            assert pickle.loads(pickle.dumps(sink)).settings() == sink.settings()
-        finally:
-            coordinator.close()
 
     @staticmethod
     def on(directory: Path) -> FileSinkCoordinator:

@@ -29,7 +29,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
 )
-from tests.kit.kafka.kafka_options import CANARY, SERVERS, connection_with
+from tests.kit.kafka.kafka_options import SERVERS, connection_with
 from tests.kit.source.fake_source_cluster import FakeClock
 
 # --- names ----------------------------------------------------------------------------------------
@@ -91,25 +91,6 @@ def test_servers_that_java_clients_accept_are_accepted(
     servers: str, parts: tuple[str, ...]
 ) -> None:
     assert KafkaConnection(bootstrap_servers=servers).servers == parts
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("kafka.securty.protocol", "kafka.security.protocol"),
-        ("kafka.sasl.mechansim", "kafka.sasl.mechanism"),
-        ("kafka.max.partition.fetch.byte", "kafka.max.partition.fetch.bytes"),
-        ("kafka.fetch.max.wait", "kafka.fetch.max.wait.ms"),
-        ("kafka.lingerms", "kafka.linger.ms"),
-    ],
-)
-def test_a_misspelt_option_names_the_nearest_right_one(written: str, meant: str) -> None:
-    """A setting that does nothing is worse than an error."""
-    with pytest.raises(ConfigError) as caught:
-        KafkaConnection.of({**SERVERS, written: CANARY})
-
-    assert f"Did you mean {meant}?" in str(caught.value)
-    assert CANARY not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -82,23 +82,6 @@ def test_a_broken_jaas_is_an_error_that_does_not_show_it(text: str) -> None:
     assert CANARY not in repr(caught.value)
 
 
-def test_credentials_reach_both_clients() -> None:
-    plain = {
-        "kafka.security.protocol": "SASL_PLAINTEXT",
-        "kafka.sasl.mechanism": "PLAIN",
-        "kafka.sasl.username": "alice",
-        "kafka.sasl.password": CANARY,
-    }
-    for options in (SCRAM, plain):
-        connection = KafkaConnection.of({**SERVERS, **options})
-        ours, theirs = connection.librdkafka(Role.PRODUCER), connection.wire()
-        assert (ours["sasl.username"], ours["sasl.password"]) == ("alice", CANARY)
-        assert theirs["sasl_plain_username"] == "alice"
-        assert theirs["sasl_plain_password"] == CANARY
-        assert theirs["security_protocol"] == options["kafka.security.protocol"]
-        assert "sasl.jaas.config" not in ours
-
-
 @pytest.mark.parametrize(
     "options",
     [

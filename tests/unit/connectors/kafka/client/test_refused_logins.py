@@ -73,23 +73,6 @@ def test_a_decided_transaction_is_committed_after_one_refused_log_in(wire_over: 
     assert report.outcome is CommitOutcome.COMMITTED
 
 
-def test_a_call_that_fails_late_leaves_the_newer_client_alone(
-    wire_over: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several threads may ask; each throws away the client that failed it, and no other."""
-    first, second = PlayedClient(), PlayedClient()
-    wire = wire_over(first, second)
-
-    def in_the_meantime(coroutine: Any, deadline: float) -> None:
-        wire._drop(first)  # noqa: SLF001 - as another thread's call does
-        wire.describe([OURS.transactional_id], timeout_s=1)
-        raise kafka_errors.KafkaConnectionError("its connections were closed")
-
-    monkeypatch.setattr(first, "run", in_the_meantime)
-    assert wire.describe([OURS.transactional_id], timeout_s=1) == {}
-    assert (first.closed, second.closed) == (True, False)
-
-
 def test_a_call_whose_client_is_closed_by_another_thread_is_truncated_and_no_worse() -> None:
     """kafka-python ends its coroutines by GeneratorExit, which no caller expects."""
     client = WireClient({"client_id": "x", "bootstrap_servers": ["127.0.0.1:1"]})
@@ -167,32 +150,12 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaCluster, PlayedAdmin]:
     return cluster, made[-1]
 
 
-def test_a_refusal_of_the_past_is_no_reason_when_a_leader_moves(
-    admin: tuple[KafkaCluster, PlayedAdmin],
-) -> None:
-    """A region begins again after a broker that is away; refused credentials end the job."""
-    cluster, client = admin
-    client.refusals, client.unanswered = 1, 1
-    with pytest.raises(UnreachableError):
-        cluster.topic_names(timeout_s=0)
-
-
 def test_a_log_in_that_was_refused_is_tried_again_while_there_is_time(
     admin: tuple[KafkaCluster, PlayedAdmin],
 ) -> None:
     cluster, client = admin
     client.is_refused, client.unanswered = True, 1
     assert cluster.topic_names(timeout_s=300) == {"orders"}
-
-
-def test_a_first_call_that_is_refused_until_its_time_is_up_says_so(
-    admin: tuple[KafkaCluster, PlayedAdmin],
-) -> None:
-    cluster, client = admin
-    cluster._refusals.has_answered = False  # noqa: SLF001
-    client.is_refused, client.unanswered = True, 1
-    with pytest.raises(AuthenticationError, match="503"):
-        cluster.topic_names(timeout_s=0)
 
 
 def test_one_refusal_while_brokers_are_away_ends_no_job(
@@ -280,23 +243,6 @@ def test_refusals_that_last_for_a_quarter_of_a_minute_are_meant() -> None:
     assert refusals.lasting() is None
     refusals.note(KafkaError(NOT_LOGGED_IN))
     assert refusals.lasting() is not None
-
-
-def test_coordinators_that_answer_are_heard_beside_one_that_refuses(wire_over: Made) -> None:
-    class Refusing(PlayedClient):
-        async def send(self, request: Any, node_id: int | None = None) -> Any:
-            self.refused = REFUSED if node_id == 2 else self.refused
-            found = await super().send(request, node_id)
-            for at, row in enumerate(getattr(found, "coordinators", ())):
-                row.node_id = 1 + at
-            return found
-
-        async def pause(self) -> bool:
-            return True
-
-    ids = [OURS.transactional_id, "p/j/r.1/o/1"]
-    wire = wire_over(Refusing(), Refusing())
-    assert list(wire.describe(ids, timeout_s=1)) == ids[:1]
 
 
 @pytest.mark.parametrize("reason", [REFUSED, NO_TOKEN], ids=["password", "token"])

@@ -224,23 +224,6 @@ def test_an_endpoint_that_ends_the_handshake_is_worth_another_try(answer: bytes)
     assert asked == 1
 
 
-def test_an_endpoint_that_wants_a_clients_certificate_refuses() -> None:
-    """An alert is an answer: it would be the same one for ever."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(SERVER_PEM, password="changeit")
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # by 1.3 a client may be gone before it hears
-    context.load_verify_locations(SERVER_PEM)
-
-    def refuse(connection: socket.socket) -> None:
-        context.wrap_socket(connection, server_side=True)
-
-    with connections(refuse) as url, pytest.raises(AuthenticationError, match="ALERT"):
-        ClientCredentials(
-            token_url=url, client_id="me", client_secret="s", ca_file=str(SERVER_PEM)
-        )()
-
-
 def _tls_options(url: str, *more: Sequence[str]) -> KafkaConnection:
     given = {
         "kafka.sasl.oauthbearer.token.endpoint.url": url,

@@ -12,7 +12,6 @@ from sluice.connectors.kafka.client.wire_client import WireClient, kafka_errors
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.sink.committer.transaction_requests import EndOutcome, TransactionState
-from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.connectors.kafka.sink.producers.producer_errors import UnansweredError
 from sluice.connectors.kafka.sink.producers.transactional_producer import TransactionalProducer
 from sluice.runtime.contracts import CommitOutcome
@@ -136,31 +135,6 @@ def test_a_client_that_answers_is_not_replaced(wire_over: Made) -> None:
     wire = wire_over(only)
     assert all(is_described(wire) for _ in range(3))
     assert not only.closed
-
-
-def test_ids_whose_coordinator_is_away_hold_up_no_others(
-    wire_over: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many they are: those after them are asked about before they are again."""
-    away = [f"p/j/r.1/o/{n}" for n in range(700)]
-    there = [f"p/j/r.2/o/{n}" for n in range(700)]
-
-    def found(request: Any) -> Any:
-        codes = {key: 15 if key in away else 0 for key in request.coordinator_keys}
-        rows = [said(key=key, node_id=1, error_code=code) for key, code in codes.items()]
-        return said(coordinators=rows)
-
-    monkeypatch.setitem(ANSWERS, "FindCoordinatorRequest", found)
-    wire = wire_over(PlayedClient(pauses=2))
-    assert wire.describe(away + there, timeout_s=1).keys() == set(there)
-
-    wire = wire_over(PlayedClient(pauses=2))
-    ours = [
-        TransactionIdentity(transactional_id=name, producer_id=7, producer_epoch=3)
-        for name in away + there
-    ]
-    reports = wire.end(ours, commit=True, timeout_s=1)
-    assert [report.outcome for report in reports[700:]] == [EndOutcome.DONE] * 700
 
 
 def test_wait_for_all_brokers_a_cluster_that_cannot_be_reached_is_missing_as_a_whole(

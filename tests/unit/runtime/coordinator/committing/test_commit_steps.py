@@ -30,13 +30,11 @@ from sluice.runtime.coordinator.committing.commit_steps import DecidedWork, Shar
 from sluice.runtime.coordinator.committing.repairs import Repairs
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.events import (
-    Commit,
-    CommitReported,
     MarkCommitted,
     Marked,
     Repair,
 )
-from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import (
     ConfigError,
@@ -55,7 +53,7 @@ from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import PLAN, Job, record
-from tests.kit.fakes import FakeBroker, FakeSink, FakeSource, TransactionState, identity_of
+from tests.kit.fakes import FakeSource, TransactionState, identity_of
 
 _TWO = dataclasses.replace(
     PLAN,
@@ -153,32 +151,6 @@ def test_a_start_commits_the_completed_regions_of_a_decision_and_no_skipped_one(
     assert job.points.index("after-mark") < job.points.index("before-sweep")
 
 
-def test_a_start_tells_sinks_how_far_the_regions_are_before_each_mark() -> None:
-    """Oldest first, again until it is done, and of every decision that was not marked."""
-    job = _job()
-    streaming = _Following(job)
-    streaming.answers = [CommitOutcome.PENDING]
-    first, second = job.pre_commit("1"), job.pre_commit("2")
-    job.broker.end(identity_of(second), commit=True)  # so that nothing is open after the first
-    _decide(job, 1, _main(first), _carried())
-    _decide(job, 2, _main(second), _carried())
-    job.start(plan=_TWO)
-    assert [checkpoint_id for checkpoint_id, _ in streaming.told] == [1, 1, 2]
-    assert job.store.committed == {0, 1, 2}
-    assert streaming.told[0][1] == (
-        RegionProgress(
-            region="main",
-            status=RegionStatus.COMPLETED,
-            least_watermark_ms=9,
-            operator_states=(_STATE,),
-            committables=(first,),
-        ),
-        RegionProgress(
-            region="side", status=RegionStatus.SKIPPED, has_splits=False, least_watermark_ms=3
-        ),
-    )
-
-
 def test_a_start_gives_up_in_time_on_a_sink_that_does_not_follow() -> None:
     """With the sink's words; nothing is marked, so the next start continues there."""
     job = _job()
@@ -190,29 +162,6 @@ def test_a_start_gives_up_in_time_on_a_sink_that_does_not_follow() -> None:
 
 
 # --- at work --------------------------------------------------------------------------------------
-
-
-def test_a_commit_leaves_the_skipped_regions_work_alone() -> None:
-    """Step 5 for the completed ones, tried again until they are committed."""
-    job = _job()
-    done, held = job.pre_commit("done"), job.pre_commit("held")
-    regions = (_main(done), _carried(held))
-    io_executor = _io_executor(job)
-    reaches = iter([False, True])
-    job.sink.may_reach = lambda: next(reaches)
-    outcomes = []
-    for after_crash in (False, True):
-        event = drive(
-            io_executor.perform(
-                Commit(
-                    checkpoint_id=1, committables=(done,), after_crash=after_crash, regions=regions
-                )
-            )
-        )
-        assert isinstance(event, CommitReported)
-        outcomes += [report.outcome for report in event.reports]
-    assert outcomes == [CommitOutcome.PENDING, CommitOutcome.COMMITTED]
-    assert _state(job, held) is TransactionState.ONGOING
 
 
 def test_a_mark_waits_until_the_sinks_have_followed() -> None:
@@ -379,20 +328,6 @@ def test_what_is_due_of_a_checkpoint_is_nothing_of_a_later_one() -> None:
     ledger = decided(decided(ledger, 1, ()), 2, ())
     assert checkpoints_due(ledger, 1) == (1,)
     assert checkpoints_due(ledger, 2) == (1, 2)
-
-
-def test_a_sink_is_reported_no_region_that_does_not_write_to_it() -> None:
-    skipped = RegionRecord(
-        region="side", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1, batch_id=1
-    )
-    work = DecidedWork(checkpoint_id=2, regions=(skipped,), entries=())
-    main, side = (RegionPlan(name=n, sink_ids=(f"{n}-sink",)) for n in ("main", "side"))
-    sinks = {f"{name}-sink": SerialSink(FakeSink(FakeBroker())) for name in ("main", "side")}
-    committers = SharedCommitters(sinks, JobPlan(name="job", regions=(main, side)))
-    assert committers.failed_detail("main-sink", work) is None
-    told_of = committers.failed_detail("side-sink", work)
-    assert told_of is not None
-    assert [task.task_name for task in told_of.failed_tasks] == ["side"]
 
 
 def test_a_decision_decides_nothing_of_a_region_that_failed() -> None:

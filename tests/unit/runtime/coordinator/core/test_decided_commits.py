@@ -1,10 +1,9 @@
 """After a decision: commits are retried until all succeed, and each step waits for its answer."""
 
 import dataclasses
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from sluice.runtime.contracts import CommitOutcome, PublishOutcome
 from sluice.runtime.coordinator.core.events import (
@@ -23,7 +22,6 @@ from sluice.runtime.coordinator.core.events import (
     ReturnBatches,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnLost, RegionPlan
-from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.errors import (
     FencedError,
     TransactionLostError,
@@ -31,7 +29,6 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.checkpoint_record import Verdict
-from sluice.runtime.service.metrics import RegionMetrics
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable
 
 
@@ -298,46 +295,6 @@ def test_two_phase_repair_a_repair_takes_as_long_as_it_takes() -> None:
     replaced = {b"main.0.1": committable("replacement")}
     driver.tell(Repaired(checkpoint_id=1, outcome=PublishOutcome.OURS, replaced=replaced))
     assert driver.core.last_committed == 1
-
-
-@dataclass(frozen=True)
-class Served:
-    """A coordinator with that core."""
-
-    driver: CoreDriver
-    started: object = "long ago"
-
-    def status(self) -> JobStatus:
-        return self.driver.status()
-
-
-def pending_s(driver: CoreDriver) -> float | None:
-    registry = CollectorRegistry()
-    registry.register(RegionMetrics(Served(driver)))
-    return registry.get_sample_value("sluice_checkpoint_pending_seconds")
-
-
-def test_a_decision_that_cannot_be_committed_is_seen_though_no_lag_grows() -> None:
-    """Its regions cut nothing meanwhile, so their lag is that of the last cut: none at all."""
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    driver.epoch(3)
-    (publish,) = driver.held
-    assert isinstance(publish, Publish)
-    driver.held.clear()
-    driver.answer(publish)
-    (commit,) = driver.held
-    assert isinstance(commit, Commit)
-    driver.clock.advance(700.0)
-    assert pending_s(driver) == 700.0
-    assert [each.age_s for each in driver.status().pending] == [700.0]
-    driver.held.clear()
-    driver.answer(commit)
-    (mark,) = driver.held
-    assert isinstance(mark, MarkCommitted)
-    driver.held.clear()
-    driver.answer(mark)
-    assert pending_s(driver) == 0.0
 
 
 def test_fence_first_a_takeover_that_is_found_while_the_job_stops_ends_it_no_second_time() -> None:

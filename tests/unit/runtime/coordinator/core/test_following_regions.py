@@ -9,9 +9,7 @@ from sluice.runtime.contracts import CommitOutcome
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
-    Commit,
     EndJob,
-    FailBatches,
     FetchBarrierOffsets,
     GiveBarrier,
     Progress,
@@ -23,7 +21,6 @@ from sluice.runtime.coordinator.core.events import (
     Triggered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
-from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.action_dispatcher import ListenerThread
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -46,22 +43,6 @@ def _ack(driver: CoreDriver, barrier: Barrier, batch_id: int, *, end: int) -> Ac
     made = driver.acknowledgement(batch, barrier)
     start = barrier.splits[0].start_offset
     return replace(made, region=replace(made.region, splits=(split(0, start, end),)))
-
-
-def test_the_next_epoch_begins_where_the_last_one_said_that_it_ends() -> None:
-    driver = _driver()
-    at = 0
-    for batch_id, end in enumerate((70, 130, 131)):
-        driver.tick(1.0)
-        asked = driver.asked_cut()
-        assert [s.end_offset for s in asked.positions] == [at]
-        assert asked.max_records is None
-        barrier = driver.poll(100 * (batch_id + 1))
-        assert barrier is not None
-        assert not barrier.is_last
-        driver.tell(Acknowledged(ack=_ack(driver, barrier, batch_id, end=end)))
-        at = end
-    assert driver.core.last_committed == 3
 
 
 def test_two_phase_repair_a_repair_ends_the_attempt_that_has_written_on() -> None:
@@ -98,65 +79,6 @@ def test_two_phase_repair_nothing_is_decided_after_an_epoch_that_may_have_to_be_
     decided = [a.checkpoint_id for a in driver.seen(Publish) if a.verdict is Verdict.DECIDED]
     assert decided == ([1] if is_lost else [1, 2])
     assert bool(driver.seen(Repair)) is is_lost
-
-
-def test_what_may_be_lost_undecided_is_given_up_in_time() -> None:
-    """Another region is slow; the transaction of this one would be aborted by its broker."""
-    slow = RegionPlan(name="side", source_ids=("source",))
-    driver = CoreDriver(replace(FAST, timeout_s=600.0), regions=(_PLAN, slow))
-    driver.tick(1.0)
-    barrier = driver.poll(10)
-    assert barrier is not None
-    assert driver.poll(10, region="side") is not None
-    ack = replace(_ack(driver, barrier, 0, end=10), decide_by_s=driver.clock() + 30.0)
-    driver.tell(Acknowledged(ack=ack))
-    deadline_s = driver.core.deadline_s()
-    assert deadline_s is not None
-    assert deadline_s <= driver.clock() + 30.0
-    driver.tick(29.0)
-    assert driver.core.is_live("main", 0)
-    driver.tick(2.0)
-    assert not driver.core.is_live("main", 0)
-    assert not driver.seen(Commit)
-
-
-def test_a_late_epoch_that_grew_old_costs_the_others_nothing() -> None:
-    others = (RegionPlan(name="side", source_ids=("source",)),)
-    handler = RegionalCheckpointHandler(region_timeout_s=2.0)
-    driver = CoreDriver(replace(FAST, handler=handler), regions=(_PLAN, *others))
-    driver.tick(1.0)
-    barrier = driver.poll(10)
-    assert barrier is not None
-    driver.ack(driver.poll(10, region="side"), region="side")
-    driver.tick(2.5)  # decided without it
-    late = replace(_ack(driver, barrier, 0, end=10), decide_by_s=driver.clock() + 0.0)
-    driver.tell(Acknowledged(ack=late))
-    driver.tick(1.0)
-    assert not driver.core.is_live("main", 0)
-    assert driver.core.is_live("side", 0)
-    assert not driver.core.is_over
-
-
-def test_a_late_epoch_that_grows_old_before_the_next_barrier_is_read_again() -> None:
-    others = (RegionPlan(name="side", source_ids=("source",)),)
-    handler = RegionalCheckpointHandler(region_timeout_s=2.0)
-    driver = CoreDriver(replace(FAST, handler=handler, interval_s=5.0), regions=(_PLAN, *others))
-    driver.tick(1.0)
-    barrier = driver.poll(10)
-    assert barrier is not None
-    driver.ack(driver.poll(10, region="side"), region="side")
-    driver.tick(2.5)  # decided without it
-    late = _ack(driver, barrier, 0, end=10)
-    driver.tell(Acknowledged(ack=replace(late, decide_by_s=driver.clock() + 0.5)))
-    assert driver.core.is_live("main", 0), "it is waiting for the next barrier"
-    driver.tick(3.0)
-    assert not driver.core.is_live("main", 0)
-    (failed,) = driver.seen(FailBatches)
-    assert failed.batches == (late.batch,)
-    assert "too old to decide" in str(failed.error)
-    driver.ack(driver.poll(20, region="side"), region="side")
-    decided = driver.seen(Publish)[-1]
-    assert (decided.verdict, decided.regions[0].committables) == (Verdict.DECIDED, ())
 
 
 def test_an_epoch_to_end_is_asked_for_though_nothing_is_left_to_cut() -> None:

@@ -1,6 +1,6 @@
 """Regions that are late, or that fail at the same time: what a regional checkpoint skips, and when it waits."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +13,6 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
     RegionSuspended,
     RestartRequested,
-    TriggerBarrier,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -21,10 +20,8 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RegionPlan,
 )
 from sluice.runtime.coordinator.policy.handlers import (
-    Alignment,
     CheckpointHandler,
     GlobalCheckpointHandler,
-    HandlerDecision,
     RegionalCheckpointHandler,
 )
 from sluice.runtime.errors import StreamError
@@ -217,22 +214,6 @@ def fail(driver: CoreDriver, name: str, attempt_id: int) -> None:
 
 
 @pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
-def test_a_region_that_fails_in_each_of_its_attempts_ends_the_job(
-    handler: CheckpointHandler,
-) -> None:
-    settings = CheckpointSettings(handler=handler, tolerable_failures=3)
-    driver = CoreDriver(settings, regions=regions(2))
-    epoch(driver, 3, {"r0": 0, "r1": 0})
-    attempt_id = 0
-    for _ in range(3):
-        fail(driver, "r0", attempt_id)
-        assert not driver.core.is_over
-        attempt_id = driver.restart("r0")
-    fail(driver, "r0", attempt_id)
-    assert driver.core.is_over
-
-
-@pytest.mark.parametrize("handler", _HANDLERS, ids=lambda handler: type(handler).__name__)
 def test_who_grew_old_while_another_region_was_away_begins_again_at_once(
     handler: CheckpointHandler,
 ) -> None:
@@ -269,60 +250,10 @@ def old(driver: CoreDriver, barrier: Barrier | None, *, decide_by_s: float) -> N
     driver.tell(Acknowledged(ack=replace(ack, decide_by_s=decide_by_s)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class CountedHandler(RegionalCheckpointHandler):
-    """Notes how often it was asked about a checkpoint that somebody is missing in."""
-
-    asked: list[Alignment] = field(default_factory=list)
-
-    def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
-        self.asked.append(alignment)
-        return super().rule(alignment, timeout_s=timeout_s)
-
-
 def many(count: int, handler: RegionalCheckpointHandler) -> CoreDriver:
     plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(count)]
     return CoreDriver(replace(FAST, handler=handler), regions=plans)
 
 
-def test_a_failure_among_many_is_ruled_on_at_once() -> None:
-    handler = CountedHandler()
-    driver = many(4, handler)
-    driver.tick(1.0)
-    barriers = {f"r{n}": driver.poll(10, region=f"r{n}") for n in range(4)}
-    for name in ("r0", "r1", "r2"):
-        driver.ack(barriers[name], region=name)
-    assert not driver.seen(Publish)
-    driver.tell(RegionFailed(region="r3", attempt_id=0, error=RuntimeError("killed")))
-    assert handler.asked[-1].failed == {"r3"}
-    published = driver.seen(Publish)[-1]
-    assert [r.region for r in published.regions if r.snapshot_id is not None] == ["r3"]
-
-
 def _fail(driver: CoreDriver, name: str) -> None:
     driver.tell(RegionFailed(region=name, attempt_id=0, error=RuntimeError("killed")))
-
-
-def test_what_expires_begins_no_checkpoint_that_could_not_be_decided() -> None:
-    """Also where there is room for one, in the very step in which the regions are closed."""
-    settings = replace(FAST, handler=RegionalCheckpointHandler(), max_concurrent=9)
-    plans = [RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4)]
-    driver = CoreDriver(settings, regions=plans)
-    driver.tick(1.0)
-    for plan in plans:
-        driver.poll(10, region=plan.name)
-    driver.auto = False
-    begun = len(driver.seen(TriggerBarrier))
-    driver.tick(20.0)
-    assert not any(driver.core.is_live(plan.name, 0) for plan in plans)
-    assert len(driver.seen(TriggerBarrier)) == begun
-
-
-@pytest.mark.parametrize(("records", "begun"), [(5, 1), (10, 2)])
-def test_a_cut_that_leaves_records_after_begins_the_next_checkpoint_at_once(
-    records: int, begun: int
-) -> None:
-    driver = CoreDriver(replace(FAST, max_concurrent=3, first_epoch_records=10))
-    driver.tick(1.0)
-    driver.poll(records)
-    assert len(driver.seen(TriggerBarrier)) == begun

@@ -21,37 +21,19 @@ from sluice.runtime.coordinator.core.events import (
     RestartRequested,
     SplitsDiscovered,
     StepFailed,
-    StopRequested,
 )
 from sluice.runtime.coordinator.policy.assignment import hand_over
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import Fate, RegionState
-from sluice.runtime.errors import DeliveryError, FencedError, WrongJobError
+from sluice.runtime.errors import FencedError, WrongJobError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, RegionRecord, Verdict
 from sluice.runtime.model.splits import BatchKey, SplitKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, committable, split
 
 # --- failures and new attempts --------------------------------------------------------------------
-
-
-def test_a_failed_region_takes_its_open_checkpoint_down_and_comes_back() -> None:
-    """Its next attempt is the id of the ABORTED record: larger, durable, never used again."""
-    driver = CoreDriver(FAST)
-    driver.epoch(3)
-    driver.tick(1.0)
-    driver.poll(7)
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=RuntimeError("task failed")))
-    assert driver.seen(Publish)[1].verdict is Verdict.ABORTED
-    driver.tell(RestartRequested(region="main"))
-    (restarted,) = driver.seen(RegionRestarted)
-    assert restarted.attempt_id == 2
-    assert [s.end_offset for s in restarted.restored.splits] == [3]
-    driver.tick(1.0)
-    barrier = driver.poll(7, attempt_id=2)
-    assert [(s.start_offset, s.end_offset) for s in barrier.splits] == [(3, 7)]
 
 
 def test_a_new_attempt_waits_until_the_old_one_is_settled() -> None:
@@ -121,18 +103,6 @@ def test_abort_before_skip_a_failed_regions_work_is_aborted_before_the_next_deci
     assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
 
 
-def test_a_permanent_error_stops_the_job_with_itself() -> None:
-    """A record that the broker refuses is refused again: nothing of its epoch is decided."""
-    driver = CoreDriver(FAST)
-    driver.tick()
-    driver.poll(3)
-    error = DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
-    driver.tell(RegionFailed(region="main", attempt_id=0, error=error, permanent=True))
-    (end,) = driver.seen(EndJob)
-    assert end.error is error
-    assert [published.verdict for published in driver.seen(Publish)] == [Verdict.ABORTED]
-
-
 def test_the_echo_of_a_failure_is_not_counted_twice() -> None:
     """Callback, query and engine all report it."""
     driver = CoreDriver(dataclasses.replace(FAST, tolerable_failures=1))
@@ -155,29 +125,6 @@ def test_a_step_that_can_not_succeed_ends_the_job() -> None:
 # --- stopping and ending --------------------------------------------------------------------------
 
 
-def test_a_stop_aborts_what_is_open_and_settles_what_is_decided() -> None:
-    """Undecided work is aborted on record; a decision is skipped through."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    driver.poll(3, region="side")
-    driver.tell(StopRequested())
-    assert driver.seen(Publish)[0].verdict is Verdict.ABORTED
-    assert driver.seen(AbortWork)[0].committables
-    assert driver.core.is_idle
-
-
-def test_a_stop_tells_whoever_waits_why_the_job_ends() -> None:
-    driver = CoreDriver(FAST)
-    driver.auto = False
-    batch = driver.epoch_batch(3)
-    driver.answer(driver.held.pop(0))
-    error = RuntimeError("a sink cannot go on")
-    driver.tell(StopRequested(error=error))
-    told = [each for each in driver.seen(FailBatches) if batch in each.batches]
-    assert [each.error for each in told] == [error]
-
-
 def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     """The last epoch's checkpoint is the final one."""
     driver = CoreDriver(FAST)
@@ -189,36 +136,7 @@ def test_a_bounded_job_ends_with_a_final_checkpoint() -> None:
     assert isinstance(driver.tell_poll()[0], NothingDue)
 
 
-def test_a_job_continues_while_one_region_has_more_to_read() -> None:
-    """A checkpoint is final only when it ends every region."""
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    driver.ack(driver.poll(2, region="side"), region="side")
-    assert driver.seen(Publish)[0].kind is CheckpointKind.CHECKPOINT
-    assert not driver.seen(EndJob)
-    driver.tick(1.0)
-    driver.ack(driver.poll(5, region="side", finished=True), region="side")
-    driver.poll(3, finished=True)
-    assert driver.seen(Publish)[1].kind is CheckpointKind.FINAL
-
-
 # --- splits and sweeps ----------------------------------------------------------------------------
-
-
-def test_new_splits_go_to_the_least_loaded_region_and_into_the_record() -> None:
-    """They are read from their first record on, once."""
-    driver = CoreDriver(FAST, regions=TWO, partitions=0)
-    found = tuple(split(number, 0, 0) for number in range(3))
-    driver.tell(SplitsDiscovered(source_id="source", splits=found))
-    driver.tell(SplitsDiscovered(source_id="source", splits=found))
-    driver.tick()
-    barrier = driver.poll(4)
-    assert [s.partition for s in barrier.splits] == [0, 2]
-    driver.ack(barrier)
-    driver.poll(0, region="side")
-    regions = driver.seen(Publish)[0].regions
-    assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1]]
 
 
 def test_a_region_has_passed_nothing_that_a_split_found_since_its_cut_has_not() -> None:
@@ -302,14 +220,14 @@ def test_a_sweep_leaves_open_batches_alone() -> None:
     assert driver.core.fate(dataclasses.replace(later, region="gone")) is Fate.OUTDATED
 
 
-def test_memory_stays_flat_over_two_thousand_checkpoints() -> None:
+def test_memory_stays_flat_over_hundreds_of_checkpoints() -> None:
     driver = CoreDriver(FAST)
-    for number in range(2_000):
+    for number in range(500):
         driver.epoch(3 * (number + 1))
         driver.tick(1.0)
         driver.log.clear()
-    assert driver.core.last_committed == 2_000
-    assert driver.core.settled_through >= 2_000
+    assert driver.core.last_committed == 500
+    assert driver.core.settled_through >= 500
     assert len(driver.status().pending) <= 1
 
 

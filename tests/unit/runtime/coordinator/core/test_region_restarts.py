@@ -1,6 +1,5 @@
 """How a restart strategy and the coordinator work together, on a manual clock."""
 
-import pickle
 from dataclasses import replace
 
 import pytest
@@ -11,10 +10,7 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
     RegionRestarted,
     RestartRequested,
-    SweepOrphans,
-    TriggerBarrier,
 )
-from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import (
     CheckpointFailedError,
@@ -23,7 +19,7 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import Verdict
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 FIXED = replace(FAST, restart_strategy=FixedDelayRestart(attempts=2, delay_s=5.0))
@@ -89,81 +85,6 @@ def test_callback_after_commit_a_delay_that_is_over_does_not_replace_what_has_to
     assert len(restarted(driver)) == 1
 
 
-def test_a_region_that_went_down_with_anothers_failure_comes_back_at_once() -> None:
-    """It has failed in nothing; it waits for the other one without costs."""
-    driver = CoreDriver(FIXED, regions=TWO)
-    driver.tick()
-    driver.poll(3)
-    driver.ack(driver.poll(3, region="side"), region="side")
-    fail(driver)
-    side = driver.restart("side")
-    assert driver.core.is_live("side", side)
-    driver.tick(1.0)
-    assert len(driver.seen(TriggerBarrier)) == 1, "a checkpoint waits for all regions"
-    main = come_back(driver)
-    driver.ack(driver.poll(3, region="side", attempt_id=side), region="side", attempt_id=side)
-    driver.ack(driver.poll(3, attempt_id=main), attempt_id=main)
-    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
-
-
-def test_others_continue_while_a_region_waits_for_its_delay() -> None:
-    """Regional checkpoints carry it; its orphans are swept before the first of them."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.poll(3)
-    fail(driver)
-    driver.tell(RestartRequested(region="main"))
-    for number in range(3):
-        driver.tick(1.0)
-        driver.ack(driver.poll(3 * (number + 1), region="side"), region="side")
-    decided = [p for p in driver.seen(Publish) if p.verdict is Verdict.DECIDED]
-    assert len(decided) >= 2
-    assert driver.seen(SweepOrphans)
-    status = {record.region: record.status for record in decided[-1].regions}
-    assert status == {"main": RegionStatus.SKIPPED, "side": RegionStatus.COMPLETED}
-    assert not restarted(driver)
-    driver.tick(2.0)
-    (main,) = restarted(driver)
-    driver.tick(1.0)
-    driver.ack(driver.poll(9, attempt_id=main), attempt_id=main)
-    driver.ack(driver.poll(12, region="side"), region="side")
-    assert driver.core.is_live("main", main)
-
-
-@pytest.mark.parametrize("settings", [FIXED, REGIONAL])
-def test_a_region_that_is_given_up_ends_the_job_with_its_name_attempts_and_cause(
-    settings: CheckpointSettings,
-) -> None:
-    driver = CoreDriver(replace(settings, tolerable_failures=0), regions=TWO)
-    attempt_id = 0
-    for _ in range(2):
-        fail(driver, attempt_id=attempt_id)
-        assert not driver.seen(EndJob)
-        attempt_id = come_back(driver)
-    fail(driver, attempt_id=attempt_id, error=ValueError("the last cause"))
-    (end,) = driver.seen(EndJob)
-    assert isinstance(end.error, RegionGivenUpError)
-    assert "region=main attempts=3" in str(end.error)
-    assert "cause=ValueError: the last cause" in str(end.error)
-    assert isinstance(end.error.__cause__, ValueError)
-    assert str(pickle.loads(pickle.dumps(end.error))) == str(end.error)
-    assert not [p for p in driver.seen(Publish) if p.verdict is Verdict.DECIDED]
-
-
-def test_each_region_has_its_own_count() -> None:
-    """Two regions may each fail as often as one."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    attempts = {"main": 0, "side": 0}
-    for _ in range(2):
-        for region, attempt_id in attempts.items():
-            fail(driver, region, attempt_id)
-            attempts[region] = come_back(driver, region)
-    assert not driver.seen(EndJob)
-    fail(driver, "side", attempts["side"])
-    (end,) = driver.seen(EndJob)
-    assert "region=side attempts=3" in str(end.error)
-
-
 def test_a_region_that_fails_after_its_acknowledgement_is_counted() -> None:
     """Its batch is decided, and its attempt has failed all the same."""
     driver = CoreDriver(replace(REGIONAL, restart_strategy=FixedDelayRestart(attempts=0)))
@@ -209,21 +130,6 @@ def test_an_error_that_would_come_again_ends_the_job_at_once() -> None:
     assert driver.seen(EndJob)[0].error is error
 
 
-def test_a_checkpoint_that_skips_a_region_is_no_commit_of_it() -> None:
-    """Its history continues waiting, also when it is back and fails before it has acknowledged."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    fail(driver)
-    attempt_id = come_back(driver)
-    driver.tick(1.0)
-    driver.poll(3, attempt_id=attempt_id)
-    driver.ack(driver.poll(3, region="side"), region="side")
-    fail(driver, attempt_id=attempt_id)
-    assert driver.core.last_committed > attempt_id
-    assert driver.seen(Publish)[-1].verdict is Verdict.DECIDED
-    attempts = driver.status().regions[0].attempts
-    assert [attempt.committed_after_s for attempt in attempts] == [None, None]
-
-
 def test_an_attempt_that_never_asks_for_its_barrier_is_counted_and_does_not_wait_for_a_delay() -> (
     None
 ):
@@ -244,15 +150,3 @@ def test_an_attempt_that_never_asks_for_its_barrier_is_counted_and_does_not_wait
     (end,) = driver.seen(EndJob)
     assert isinstance(end.error, RegionGivenUpError)
     assert "region=side" in str(end.error)
-
-
-def test_a_savepoint_that_is_given_up_for_a_failed_region_is_no_second_failure() -> None:
-    """Its strategy was asked when it failed; the job's own count is for jobs without one."""
-    driver = CoreDriver(replace(REGIONAL, tolerable_failures=0), regions=TWO)
-    driver.trigger(CheckpointKind.SAVEPOINT, "somebody")
-    driver.ack(driver.poll(3, region="side"), region="side")
-    fail(driver)
-    (given_up,) = driver.seen(Publish)
-    assert (given_up.kind, given_up.verdict) == (CheckpointKind.SAVEPOINT, Verdict.ABORTED)
-    assert not driver.seen(EndJob)
-    assert driver.status().regions[0].ended == 1

@@ -19,7 +19,6 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import (
     CheckpointHandler,
-    GlobalCheckpointHandler,
     RegionalCheckpointHandler,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
@@ -267,17 +266,6 @@ def test_one_more_failure_beside_attempts_that_start_costs_nobody_else_an_epoch(
     driver.ack(barrier, region="r1", attempt_id=attempt_ids["r1"])
     assert len(_decided(driver)) == 1
     assert driver.seen(Commit)[-1].skipped.keys() == {"r2", "r3"}
-
-
-def test_a_global_checkpoint_waits_for_a_new_attempt() -> None:
-    driver, attempt_id = _starting(GlobalCheckpointHandler())
-    main = driver.status().regions[0].attempt_id
-    driver.tick(1.0)
-    driver.ack(driver.poll(6, attempt_id=main), attempt_id=main)
-    assert not _decided(driver)
-    barrier = driver.poll(6, region="side", attempt_id=attempt_id)
-    driver.ack(barrier, region="side", attempt_id=attempt_id)
-    assert len(_decided(driver)) == 1
 
 
 def _progress(checkpoint_id: int, state: State, **more: Any) -> Progress:

@@ -188,7 +188,7 @@ def test_transaction_timeout_a_decision_that_landed_before_it_grew_old_stands() 
 
 
 def _decided_within(seconds: float) -> CoreDriver:
-    """A run whose first decision is safe for so long, and has not been skipped out."""
+    """A run whose first decision is safe for so long, and has not been done."""
     driver = CoreDriver(FAST)
     driver.auto = False
     driver.tick()

@@ -83,16 +83,6 @@ def test_a_region_that_was_restarted_before_the_end_is_read() -> None:
     assert record_of(driver, "main").splits[0].end_offset == 6
 
 
-def test_a_region_that_is_suspended_after_its_last_batch_is_missing_nothing() -> None:
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3, finished=True))
-    driver.ack(driver.poll(3, region="side", finished=True), region="side")
-    (end,) = driver.seen(EndJob)
-    assert end.finished
-    assert end.error is None
-
-
 @BOTH
 def test_a_region_whose_end_was_decided_before_it_was_suspended_is_missing_nothing(
     settings: CheckpointSettings,

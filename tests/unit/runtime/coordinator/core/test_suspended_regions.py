@@ -36,7 +36,7 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus, Verdict
+from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
@@ -74,26 +74,6 @@ def record_of(driver: CoreDriver, region: str) -> RegionRecord:
 
 
 # --------------------------------------------------------------------------------------------------
-
-
-@BOTH
-def test_an_error_that_would_come_again_suspends_its_region_alone(
-    settings: CheckpointSettings,
-) -> None:
-    """The epoch under way is decided without it, and so is every later one: its record stays where
-    it was, whatever the handler says of ratios and of checkpoints in a row."""
-    strict = replace(settings, tolerable_failures=0)
-    driver = suspended(strict)
-    for end in range(6, 60, 3):
-        side_epoch(driver, end)
-    assert not driver.seen(EndJob)
-    assert len(decided(driver)) >= 18
-    main, side = record_of(driver, "main"), record_of(driver, "side")
-    assert (main.status, main.snapshot_id) == (RegionStatus.SKIPPED, 0)
-    assert [found.end_offset for found in main.splits] == [0]
-    assert [found.end_offset for found in side.splits] == [57]
-    (told,) = driver.seen(RegionSuspended)
-    assert (told.region, told.cause) == ("main", NO_USE)
 
 
 @BOTH
@@ -226,19 +206,6 @@ def test_callback_after_commit_a_suspended_regions_old_attempt_is_over(
     assert not driver.core.is_live("main", fence)
 
 
-def test_what_it_had_acknowledged_is_decided_with_the_others() -> None:
-    """It is pre-committed; only what comes after it is missing."""
-    driver = CoreDriver(REGIONAL, regions=TWO)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    side = driver.poll(3, region="side")
-    break_for_good(driver)
-    driver.ack(side, region="side")
-    assert [found.end_offset for found in record_of(driver, "main").splits] == [3]
-    side_epoch(driver, 6)
-    assert record_of(driver, "main").snapshot_id == decided(driver)[0].checkpoint_id
-
-
 def test_what_it_held_for_the_next_checkpoint_is_aborted() -> None:
     """A batch that no barrier asked for, acknowledged, and never decided."""
     driver = CoreDriver(SUSPEND, regions=TWO)
@@ -264,23 +231,6 @@ def test_its_splits_stay_and_new_ones_go_to_others() -> None:
 
 
 @BOTH
-def test_a_suspended_region_comes_back_where_it_stood(settings: CheckpointSettings) -> None:
-    driver = suspended(replace(settings, tolerable_failures=0))
-    side_epoch(driver, 6)
-    driver.tell(RestartCommanded())
-    assert not driver.core.is_suspended("main")
-    assert not driver.seen(RegionRestarted), "whoever runs it asks"
-    attempt_id = driver.restart()
-    assert driver.seen(RegionRestarted)[-1].restored.splits[0].end_offset == 0
-    driver.tick(1.0)
-    driver.ack(driver.poll(9, attempt_id=attempt_id), attempt_id=attempt_id)
-    driver.ack(driver.poll(9, region="side"), region="side")
-    assert record_of(driver, "main").status is RegionStatus.COMPLETED
-    assert record_of(driver, "main").splits[0].end_offset == 9
-    assert driver.core.is_live("side", 0)
-
-
-@BOTH
 def test_an_epoch_under_way_does_not_wait_for_a_region_that_is_restarted(
     settings: CheckpointSettings,
 ) -> None:
@@ -294,37 +244,6 @@ def test_an_epoch_under_way_does_not_wait_for_a_region_that_is_restarted(
     assert not driver.seen(EndJob)
     assert decided(driver)[-1].checkpoint_id == (barrier.checkpoint_id if barrier else None)
     assert driver.seen(RegionRestarted)
-
-
-@BOTH
-def test_several_regions_are_restarted_at_once_while_checkpoints_may_overlap(
-    settings: CheckpointSettings,
-) -> None:
-    three = (*TWO, replace(TWO[0], name="third"))
-    settings = replace(settings, max_concurrent=4, tolerable_failures=0)
-    driver = CoreDriver(settings, regions=three)
-    driver.tick()
-    for name in ("main", "third"):
-        break_for_good(driver, name)
-    driver.tick(1.0)
-    driver.tick(1.0)
-    for name in ("main", "third"):
-        driver.tell(RestartCommanded(regions=(name,)))
-    barrier = driver.poll(6, region="side")
-    if barrier is not None:
-        driver.ack(barrier, region="side")
-    attempt_ids = {name: driver.restart(name) for name in ("main", "third")}
-    assert driver.core.is_live("side", 0)
-    driver.tick(1.0)
-    attempt_ids["side"] = 0
-    begun = {
-        name: driver.poll(9, region=name, attempt_id=attempt_id)
-        for name, attempt_id in attempt_ids.items()
-    }
-    for name, attempt_id in attempt_ids.items():
-        driver.ack(begun[name], region=name, attempt_id=attempt_id)
-    assert not driver.seen(EndJob)
-    assert {r.status for r in decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
 
 
 def test_a_command_that_comes_before_the_old_attempt_is_settled_waits_for_it() -> None:
@@ -399,26 +318,6 @@ def test_only_the_region_whose_failure_counts_is_suspended() -> None:
     driver.tell(RegionFailed(region="main", attempt_id=0, error=ValueError("a bug")))
     assert driver.core.is_suspended("main")
     assert not driver.core.is_suspended("side")
-
-
-def test_a_region_that_is_suspended_is_not_suspended_again_for_an_epoch_that_it_was_part_of() -> (
-    None
-):
-    """Its cause stays the one that a human has to remove."""
-    three = (*TWO, replace(TWO[0], name="third"))
-    driver = CoreDriver(replace(REGIONAL, tolerable_failures=0), regions=three)
-    driver.tick()
-    driver.ack(driver.poll(3))
-    barrier = driver.poll(3, region="side")
-    batch = BatchKey(region="side", attempt_id=0, batch_id=1)
-    short = replace(driver.acknowledgement(batch, barrier), decide_by_s=driver.clock() + 1.0)
-    driver.tell(Acknowledged(ack=short))
-    break_for_good(driver)
-    driver.tick(1.0)  # what grew old had both of them in it, and the third has no barrier yet
-    assert [told.region for told in driver.seen(RegionSuspended)] == ["main", "side"]
-    suspended = driver.status().regions[0].suspended
-    assert "too large" in suspended.why
-    assert not driver.seen(EndJob)
 
 
 def test_a_region_that_is_suspended_already_is_not_suspended_again() -> None:

@@ -10,13 +10,11 @@ from sluice.runtime.coordinator.core.events import (
     BarrierPolled,
     EndJob,
     FetchBarrierOffsets,
-    NothingDue,
     RegionFailed,
     RegionRegistered,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.coordinator.region.liveness import HeartbeatTimeout
 from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
@@ -322,18 +320,6 @@ def test_a_checkpoint_that_expired_in_a_pause_of_the_driver_blames_no_silent_reg
     assert driver.core.is_live("side", 0)
 
 
-@pytest.mark.parametrize("hears", [HeartbeatTimeout.started, HeartbeatTimeout.polled])
-def test_silence_begins_when_somebody_was_heard_of(
-    hears: Callable[[HeartbeatTimeout, str, float], None],
-) -> None:
-    liveness = HeartbeatTimeout()
-    liveness.watch(0.0)
-    hears(liveness, "main", 1.5)
-    liveness.watch(2.5)
-    for limit_s, found in ((1.0, ["main"]), (2.0, [])):
-        assert [*liveness.timed_out(limit_s), *liveness.never_polled(limit_s)] == found
-
-
 LEAST_S = 0.05
 
 
@@ -354,16 +340,6 @@ def test_the_longer_nothing_comes_the_less_often_the_source_is_asked() -> None:
     looks_in(driver, 10.0)
     later = looks_in(driver, 10.0)
     assert 30 <= later <= 50, "a quarter of the interval apart"
-
-
-def test_a_record_waits_a_quarter_of_an_interval_at_most() -> None:
-    driver = CoreDriver(FAST)
-    looks_in(driver, 60.0)
-    waited_s = 0.0
-    while driver.poll(10) is None:
-        driver.tick(LEAST_S)
-        waited_s += LEAST_S
-    assert waited_s <= FAST.idle_refresh_s + LEAST_S
 
 
 def test_one_batch_per_checkpoint_a_quiet_region_answers_at_once_when_another_one_has_records() -> (
@@ -401,15 +377,3 @@ def test_a_sink_that_wants_a_batch_gets_it_when_it_does() -> None:
     looks_in(driver, 60.1)
     driver.tick(0.04)
     assert driver.poll(10) is not None
-
-
-def test_a_look_is_reported_when_the_next_one_is_worth_it() -> None:
-    driver = CoreDriver(FAST)
-    looks_in(driver, 30.0)
-    told: list[NothingDue] = []
-    while not told:
-        driver.poll()
-        told = [action for action in driver.tell_poll() if isinstance(action, NothingDue)]
-        driver.tick(LEAST_S)
-    assert told[0].poll_in_s is not None
-    assert 0 < told[0].poll_in_s <= FAST.idle_refresh_s

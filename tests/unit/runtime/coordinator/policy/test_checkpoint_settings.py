@@ -209,7 +209,7 @@ def test_pacing_can_be_switched_off() -> None:
     assert driver.asked_cut().max_records is None
     driver.ack(driver.poll(10 * FAST.first_epoch_records))
     assert driver.core.last_committed == 1
-    assert driver.core.deadline_s() == driver.clock() + 1.0, "nothing is left after"
+    assert driver.core.deadline_s() == driver.clock() + 1.0, "nothing is left"
 
 
 def test_each_trigger_carries_its_kind_and_who_asked() -> None:

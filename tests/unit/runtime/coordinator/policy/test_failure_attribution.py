@@ -274,13 +274,3 @@ def test_a_late_batch_that_is_reported_too_late_is_no_excuse_for_itself() -> Non
     _old(driver, "late", barrier, 2, decide_by_s=driver.clock() - 3.0)
     assert not driver.core.is_live("late", 0)
     assert _restarts(driver) == {"main": 0, "late": 1}
-
-
-def test_a_held_batch_that_is_too_old_counts_as_a_failure_of_the_job() -> None:
-    settings = replace(_LATE, restart_strategy=None, tolerable_failures=0)
-    driver = _at_work(settings, _regions("main", "late"))
-    driver.tick(4.0)
-    _held(driver, left_s=1.0)
-    driver.tick(5.0)
-    (end,) = driver.seen(EndJob)
-    assert "regions=late" in str(end.error)

@@ -1,6 +1,5 @@
 """The state of a region: its phases, its pressure, and the size of its next epoch."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -180,25 +179,6 @@ def test_a_task_that_answers_at_once_is_judged_by_what_it_leaves_after(
 ) -> None:
     """That it keeps up is no pressure, however busy it is: as of a batch that ends in time."""
     assert _follow(makes=makes, reads=reads, behind=behind) is expected
-
-
-def test_a_region_that_follows_and_falls_after_is_under_high_pressure() -> None:
-    """Every barrier is answered at once, with half of what lay there; one that is in time is ok."""
-    ratios = {}
-    for reads in (100, 50):
-        driver = CoreDriver(FAST, regions=(replace(TWO[0], follows=True),))
-        end = position = 0
-        for _ in range(20):
-            driver.tick(1.0)
-            end += 100
-            barrier = driver.poll(end)
-            assert barrier is not None
-            position = min(end, position + reads)
-            read = tuple(replace(each, end_offset=position) for each in barrier.splits)
-            driver.ack(replace(barrier, splits=read))
-        (region,) = driver.status().regions
-        ratios[reads] = region.pressure
-    assert ratios == {100: "ok", 50: "high"}
 
 
 def test_a_region_that_is_done_before_its_next_barrier_has_no_pending_time() -> None:

@@ -4,27 +4,22 @@ import gc
 import threading
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import SweepReport, SweepView
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
-    JobPlan,
-    RegionPlan,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import FencedError, StorageError, TransactionLostError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
-from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.coordinated_job import Job
 from tests.kit.coordinator.core_driver import split as core_split
-from tests.kit.fakes import FakeBroker, FakeSink, TransactionState
+from tests.kit.fakes import FakeSink, TransactionState
 from tests.kit.waiting import PATIENCE_S, join, wait_for
 
 
@@ -151,23 +146,6 @@ def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> Non
     second.stop()
 
 
-def test_a_lease_of_another_session_stops_the_next_decision(job: Job) -> None:
-    """Rule `lease-guards-outputs`: looked at before a decision when it was not renewed lately, as
-    after a pause."""
-    coordinator, _ = job.started(
-        CheckpointSettings(interval_s=0.01, renew_interval_s=0.05, idle_poll_s=0.01)
-    )
-    job.source.ends[0] = 3
-    region = job.region(coordinator)
-    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
-    job.broker.owners["fake"] = ("other job", "fake:///other", "other session")
-    with pytest.raises(FencedError):
-        coordinator.wait(PATIENCE_S)
-    job.source.ends[0] = 9
-    region.join()
-    assert job.visible()[0] == [0, 1, 2]
-
-
 class _SlowStart(FakeSink):
     """Its first sweep waits, as for a broker, until the lease was renewed thrice."""
 
@@ -175,29 +153,6 @@ class _SlowStart(FakeSink):
         """See `SinkCoordinator.sweep`."""
         wait_for(lambda: self.calls.count("renew") >= 3, poll_s=0.005)
         return super().sweep(view, timeout_s=timeout_s)
-
-
-def test_a_start_takes_no_longer_for_each_run_before_it(tmp_path: Path) -> None:
-    """A query that is started every five minutes leaves a hundred thousand seals in a year."""
-    reads: list[str] = []
-
-    class Counting(LocalFileSystem):
-        def read(self, path: str) -> bytes | None:
-            reads.append(path)
-            return super().read(path)
-
-    for _ in range(40):
-        del reads[:]
-        coordinator = BarrierCoordinator(
-            JobPlan(name="job", regions=(RegionPlan(name="main", sink_ids=("sink",)),)),
-            CheckpointStore(Counting(tmp_path)),
-            sinks={"sink": FakeSink(FakeBroker())},
-            sources={},
-            settings=CheckpointSettings(interval_s=None),
-        )
-        coordinator.start(300.0)
-        coordinator.stop()
-    assert len(reads) < 30
 
 
 def test_lease_guards_outputs_a_start_that_takes_long_renews_its_lease(job: Job) -> None:

@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 
 from sluice.runtime.contracts import SweepReport, SweepView
-from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnRegionFailure
+from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
     ConfigError,
-    DataLostError,
-    DeliveryError,
     SourceChangedError,
     UnreachableError,
     UnreadSplitsLostError,
@@ -20,7 +18,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.model.checkpoint_record import RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.coordinated_job import QUICK, Job, restart
-from tests.kit.fakes import FakeSink, attempt_of, transactional_id
+from tests.kit.fakes import FakeSink, transactional_id
 from tests.kit.waiting import PATIENCE_S, wait_for
 
 
@@ -49,48 +47,6 @@ def test_abort_before_skip_nothing_of_a_failed_attempt_is_open_when_the_next_one
     restart(coordinator, "main")
     assert not job.broker.ongoing()
     coordinator.cancel()
-
-
-def test_what_a_failed_task_left_open_is_swept_while_the_job_runs(job: Job) -> None:
-    """Rule `ids-never-reused`: registered, decided without it, aborted by the next sweep; readers
-    continue."""
-    coordinator, started = job.started(
-        CheckpointSettings(interval_s=0.01, idle_poll_s=0.01, sweep_interval_s=0.05)
-    )
-
-    def leave_one_open(barrier: Barrier) -> None:
-        batch = BatchKey(region="main", attempt_id=0, batch_id=barrier.checkpoint_id)
-        lost = job.broker.init(transactional_id(started.job_uid, batch, f"lost-{batch.batch_id}"))
-        coordinator.register(attempt_of(lost, batch))
-        job.broker.append(lost, 0, (0, "never"))
-
-    region = job.region(coordinator, before_ack=leave_one_open)
-    job.source.ends[0] = 3
-    wait_for(lambda: coordinator.last_committed == 1, poll_s=0.01)
-    job.source.ends[0] = 6
-    wait_for(lambda: job.visible()[0] == list(range(6)), poll_s=0.01)
-    coordinator.cancel()
-    region.stop()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        SourceChangedError("the topic was recreated", {"topic": "t"}, "Look."),
-        DataLostError("retention was faster", {"topic": "t"}, "Look."),
-    ],
-)
-def test_a_source_that_lost_records_stops_the_job(
-    job: Job, error: SourceChangedError | DataLostError
-) -> None:
-    """The error of the cut is the job's error, for everybody who waits."""
-    coordinator, _ = job.started()
-    job.source.error = error
-    region = job.region(coordinator)
-    with pytest.raises(type(error)):
-        coordinator.wait(PATIENCE_S)
-    region.join()
-    assert isinstance(region.error, type(error))
 
 
 def test_a_source_whose_topic_is_gone_stops_the_job_at_discovery_too(job: Job) -> None:
@@ -129,24 +85,6 @@ def test_what_a_region_reads_and_is_gone_suspends_it_alone(job: Job) -> None:
     assert not coordinator.is_over
     coordinator.cancel()
     right.stop()
-
-
-def test_a_refused_record_stops_the_job_and_nothing_of_its_epoch_is_visible(job: Job) -> None:
-    """Rule `pre-commit-confirmed`: with the error of the task, which names topic, partition and
-    offset."""
-
-    def refuse(barrier: Barrier) -> None:
-        raise DeliveryError("too large", {"topic": "t", "partition": 0, "offset": 2}, "Make room.")
-
-    coordinator, _ = job.started()
-    job.source.ends[0] = 4
-    region = job.region(coordinator, before_ack=refuse)
-    with pytest.raises(DeliveryError, match="offset=2"):
-        coordinator.wait(PATIENCE_S)
-    region.join()
-    coordinator.stop()
-    assert job.visible()[0] == []
-    assert not job.broker.ongoing()
 
 
 def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:
@@ -255,24 +193,6 @@ def _with_a_hanging_store(
     region = job.region(coordinator)
     _wait(hangs)
     return region, answers
-
-
-def test_a_job_whose_store_hangs_can_be_stopped(
-    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._STOP_S", 0.05)
-    monkeypatch.setattr("sluice.runtime.coordinator.shell.run_threads._JOIN_S", 0.05)
-    coordinator, _ = job.started()
-    region, answers = _with_a_hanging_store(job, coordinator)
-    coordinator.stop()
-    region.join()
-    assert "job stops with an open checkpoint" in caplog.text
-    assert job.visible()[0] == []
-    answers.set()
-    wait_for(lambda: job.store.records.get(1), poll_s=0.002)
-    job.store.on_call = lambda _: None
-    job.started()
-    assert job.visible()[0] == [0, 1, 2, 3]
 
 
 def test_a_job_whose_store_hangs_for_good_ends_by_itself(

@@ -132,7 +132,7 @@ def test_an_error_of_the_core_ends_the_job_with_it(
     assert "stops after an internal error" in caplog.text
 
 
-def test_a_stop_that_cannot_be_skipped_out_leaves_the_loop_able_to_answer(
+def test_a_stop_that_cannot_be_done_leaves_the_loop_able_to_answer(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(actions: Sequence[Action]) -> None:

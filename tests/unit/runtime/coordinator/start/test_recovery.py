@@ -50,18 +50,6 @@ def test_splits_are_assigned_to_the_regions_that_read_the_source() -> None:
     assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1], []]
 
 
-def test_two_new_starts_make_one_job() -> None:
-    """The slower one finds checkpoint 0 taken, and continues after a seal of its own."""
-    job = Job()
-    slow = job.sequence(session="slow").run(timeout_s=30.0, restore_from=None)
-    assert next(slow) == "before-first"
-    fast = job.start(session="fast")
-    found = _finish(slow)
-    assert found.record.job_uid == fast.record.job_uid
-    assert (found.attempt_id, found.is_new) == (1, False)
-    assert [r.leader_session_id for r in job.store.history] == ["fast", "slow"]
-
-
 def _finish(steps: Steps[Found]) -> Found:
     return drive(steps)
 
@@ -82,39 +70,6 @@ def test_a_start_seals_the_first_empty_place() -> None:
     assert (fencing_record.restored_from, fencing_record.run_attempt) == (1, 2)
     assert (found.attempt_id, found.record.checkpoint_id) == (2, 1)
     assert [s.end_offset for s in job.source.restored] == [10]
-
-
-def test_nothing_remote_is_changed_before_the_seal() -> None:
-    """Rule `fence-first`: until it is durable no transaction is ended and no file deleted."""
-    job = Job(record(0), committed=(0,))
-    decided = job.pre_commit("decided")
-    job.store.records[1] = record(1, entries=(decided,))
-    job.open("orphan")
-
-    def look(point: str) -> None:
-        if point == "before-fencing":
-            assert job.sink.calls == ["check"]
-            assert len(job.broker.ongoing()) == 2
-
-    job.start(at=look)
-    assert job.points.count("before-fencing") == 1
-    assert job.points.index("after-fencing") < job.points.index("before-commit")
-    assert job.points.index("after-commit") < job.points.index("before-sweep")
-    assert not job.broker.ongoing()
-
-
-def test_a_decision_that_lands_before_the_seal_is_taken_as_decided() -> None:
-    job = Job(record(0), committed=(0,))
-    entry = job.pre_commit("late")
-
-    def decide(point: str) -> None:
-        if point == "before-fencing":
-            job.store.records.setdefault(1, record(1, entries=(entry,)))
-
-    found = job.start(at=decide)
-    assert (found.attempt_id, found.record.checkpoint_id) == (2, 1)
-    assert job.broker.read_committed(0) == ["late"]
-    assert 1 in job.store.committed
 
 
 def test_a_seal_below_a_taken_place_does_not_count() -> None:
@@ -280,39 +235,6 @@ def test_a_repair_survives_a_crash_at_any_point(points: int) -> None:
     assert str(visible[0]).startswith("again")
     assert rewriter.calls <= 2
     assert 1 in job.store.committed
-
-
-def test_a_repair_that_was_lost_too_is_repaired_again() -> None:
-    """The second repair replaces what the first one wrote."""
-    job = Job(record(0), committed=(0,))
-    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = _Rewriter(job)
-    gone, again = job.open("gone"), job.open("gone too")
-    gone.state = again.state = TransactionState.ABORTED
-    job.store.records[1] = record(1, entries=(entry_of(gone),))
-    job.store.repairs[1] = [{entry_of(gone).payload: entry_of(again)}]
-    job.start()
-    assert job.broker.read_committed(0) == ["again-1"]
-    assert len(job.store.repairs[1]) == 2
-
-
-def test_a_repair_by_another_start_is_followed() -> None:
-    job = Job(record(0), committed=(0,))
-    job.settings = CheckpointSettings(on_lost=OnLost.REPAIR)
-    job.repairer = _Rewriter(job)
-    gone = job.open("gone")
-    gone.state = TransactionState.ABORTED
-    job.store.records[1] = record(1, entries=(entry_of(gone),))
-
-    def other_is_faster(name: str) -> None:
-        if name == "publish_repair" and not job.store.repairs.get(1):
-            theirs = job.pre_commit("theirs", attempt_id=9)
-            job.store.repairs[1] = [{entry_of(gone).payload: theirs}]
-
-    job.store.on_call = other_is_faster
-    job.start()
-    assert job.broker.read_committed(0) == ["theirs"]
-    assert not job.broker.ongoing()
 
 
 def test_a_repair_that_is_found_after_a_commit_is_followed_and_none_is_written() -> None:

@@ -4,15 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.coordinator.core.core import CoordinatorCore
-from sluice.runtime.coordinator.core.events import (
-    Acknowledged,
-    BarrierPolled,
-    GiveBarrier,
-    Publish,
-    RegionBarrierOffsets,
-    Tick,
-)
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.rescaling import redistributed, verify_rescalable
@@ -25,7 +16,7 @@ from sluice.runtime.functions.at_most_once import (
     encode_drops,
 )
 from sluice.runtime.functions.record_counts import added, decode_totals, encode_totals, totals_after
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointRecord,
@@ -35,7 +26,7 @@ from sluice.runtime.model.checkpoint_record import (
     StateSnapshot,
 )
 from sluice.runtime.model.splits import BatchKey
-from tests.kit.coordinator.core_driver import FAST, committable, split
+from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.coordinator.starting_job import GRAPH, JOB_UID, PLAN, Job, record
 from tests.kit.fakes import entry_of, transactional_id
 
@@ -319,50 +310,3 @@ def test_restore_by_attempt_a_region_that_stays_keeps_what_it_reads_of_another_s
     assert audit in found["main-0"]
     read = sorted(each.key for splits in found.values() for each in splits)
     assert read == sorted(each.key for region in regions for each in region.splits)
-
-
-def test_the_first_decision_says_who_has_which_split() -> None:
-    plan = plan_of("main-0", "main-1", "main-2")
-    regions, assignment = redistributed(two_regions(2), plan, attempt_id=3)
-    core = CoordinatorCore(
-        FAST,
-        plan.regions,
-        {region.region: region for region in regions},
-        assignment=assignment,
-        attempt_id=3,
-        last_decided=2,
-        draw=lambda: 0.5,
-    )
-    core.step(Tick(), 1.0)
-    (asked,) = core.step(BarrierPolled(region="main-2", attempt_id=3), 1.0)
-    splits = (split(2, 20, 25),)
-    assert [s.partition for s in asked.positions] == [2]  # type: ignore[union-attr]
-    cut = RegionBarrierOffsets(
-        checkpoint_id=4, region="main-2", attempt_id=3, splits=splits, finished=False
-    )
-    given = next(a for a in core.step(cut, 1.0) if isinstance(a, GiveBarrier))
-    batch = BatchKey(region="main-2", attempt_id=3, batch_id=1)
-    for name in ("main-0", "main-1"):
-        mine = next(region.splits for region in regions if region.region == name)
-        core.step(BarrierPolled(region=name, attempt_id=3), 1.0)
-        empty = RegionBarrierOffsets(
-            checkpoint_id=4,
-            region=name,
-            attempt_id=3,
-            splits=tuple(s.at_end() for s in mine),
-            finished=False,
-        )
-        core.step(empty, 1.0)
-    ack = Acknowledgement(
-        batch=batch,
-        checkpoint_id=4,
-        region=RegionRecord(region="main-2", attempt_id=3, batch_id=1, splits=given.barrier.splits),
-    )
-    out = core.step(Acknowledged(ack=ack), 1.1)
-    (published,) = (a for a in out if isinstance(a, Publish))
-    assert published.assignment == assignment
-    assert {region.region: region.attempt_id for region in published.regions} == {
-        "main-0": 0,
-        "main-1": 0,
-        "main-2": 3,
-    }

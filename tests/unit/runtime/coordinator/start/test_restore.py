@@ -44,7 +44,7 @@ def test_a_start_from_an_older_checkpoint_settles_and_marks_what_it_leaves_after
 
 def test_a_restore_that_crashed_stays_a_restore() -> None:
     """The seal says where the run began; the next start without a wish continues from there, and all
-    that is left after is marked as such."""
+    that is left is marked as such."""
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
     while next(steps) != "after-fencing":
@@ -85,7 +85,7 @@ def _restored() -> tuple[Job, int]:
     return job, decided
 
 
-def test_a_restore_that_was_skipped_out_is_not_skipped_out_again_by_a_restart(
+def test_a_restore_that_was_done_is_not_done_again_by_a_restart(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A cluster manager starts the same program again, as often as it dies; what the restored run
@@ -113,7 +113,7 @@ def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> N
 
 
 @pytest.mark.parametrize("between", [None, 0])
-def test_a_restore_is_skipped_out_again_after_a_run_with_another_wish(between: int | None) -> None:
+def test_a_restore_is_done_again_after_a_run_with_another_wish(between: int | None) -> None:
     job, decided = _restored()
     if between is None:
         assert job.start(session="third").record.checkpoint_id == decided
@@ -214,7 +214,7 @@ def test_a_checkpoint_that_a_living_run_retires_during_the_start_is_named() -> N
     assert not job.store.history
 
 
-def test_a_damaged_record_stops_a_start_unless_it_is_left_after_settled() -> None:
+def test_a_damaged_record_stops_a_start_unless_it_is_left_settled() -> None:
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 2)
     with pytest.raises(DamagedCheckpointError):
@@ -257,7 +257,7 @@ def test_what_a_crashed_restore_went_back_to_is_reported_as_damaged() -> None:
 
 
 def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
-    """Its seal says what it left after: no need to ask for the older checkpoint once more."""
+    """Its seal says what it left: no need to ask for the older checkpoint once more."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 2)
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)

@@ -456,16 +456,6 @@ def test_a_batch_that_is_run_once_more_reads_what_the_driver_found_left_of_it(
         assert found == [(later.checkpoint_id, (split_source(0, 50, 90),))]
 
 
-def test_a_chained_batch_has_as_many_tasks_as_the_plan_says() -> None:
-    """One that Spark processes has a task for each split, as with its own source."""
-    end = logged_source(
-        barrier(9, split_source(0, 50, 90), split_source(1, 7, 10), split_source(2, 0, 5))
-    )
-    start = reader().initialOffset()
-    assert len(reader(tasks=2).partitions(start, end)) == 2
-    assert len(reader(tasks=2, chained=False).partitions(start, end)) == 3
-
-
 def test_where_all_cores_are_known_few_records_make_no_more_tasks_than_run_at_once() -> None:
     """Each would be a transaction, too. Splits with much to read have a task of their own."""
     made = reader(tasks=2, chained=False, shares=True)

@@ -1,7 +1,6 @@
 """The query of a region, from its start."""
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -178,29 +177,6 @@ def test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_n
     assert (replayed.runs, replayed.noops) == (0, noops)
     assert world.coordinator.told == []
     assert world.query.registration().replayed is None, "it is over"
-
-
-def test_a_replay_says_how_far_it_has_come_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else an attempt that takes long to its first question would be taken for a silent one."""
-
-    class ToldOnce:
-        """As `sluice.runtime.spark.microbatch.stateful_batches.ReplayProgress`, with one look, at the begin."""
-
-        def __init__(self, done: Callable[[], int], tell: Callable[[int], None]) -> None:
-            self._done, self._tell = done, tell
-
-        def __enter__(self) -> None:
-            self._tell(self._done() + 3)
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-    monkeypatch.setattr("sluice.runtime.spark.microbatch.region_query.ReplayProgress", ToldOnce)
-    world = RegionWorld(stateful=True)
-    world.coordinator.decided.add(KEY)
-    world.batch(1, barrier())
-    (told,) = world.coordinator.registered
-    assert (told.region, told.attempt_id, told.replayed) == ("main", 3, 3)
 
 
 @pytest.mark.parametrize(

@@ -53,17 +53,6 @@ def test_a_held_signal_is_reported_at_the_next_check(number: int, code: int) -> 
     assert steps == ["the call"]
 
 
-def test_a_held_signal_is_reported_at_the_end_of_the_block() -> None:
-    def run() -> None:
-        with ended_by_signals() as interrupts:
-            with interrupts.held():
-                send(signal.SIGINT)
-            pytest.fail("it was forgotten")
-
-    with pytest.raises(SystemExit):
-        run()
-
-
 def test_a_second_ctrl_c_waits_for_nothing() -> None:
     def run() -> None:
         with ended_by_signals() as interrupts, interrupts.held():

@@ -300,37 +300,6 @@ def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
         pass_through().conform(rows)
 
 
-@pytest.mark.parametrize(
-    ("told", "now", "value"),
-    [
-        (pa.float32(), pa.float64(), 0.1),
-        (pa.int64(), pa.bool_(), True),
-        (pa.bool_(), pa.int8(), 1),
-        (pa.int8(), pa.float64(), 3.0),
-        (pa.float64(), pa.int64(), 3),
-        (pa.decimal128(25, 2), pa.int64(), 3),
-        (pa.timestamp("us"), pa.date32(), 1),
-        (pa.timestamp("us"), pa.timestamp("s"), 1),
-        (pa.string(), pa.int64(), 3),
-        (pa.int64(), pa.string(), "03"),
-        (pa.string(), pa.dictionary(pa.int8(), pa.string()), "x"),
-        (pa.list_(pa.int64()), pa.list_(pa.int32()), [1]),
-        (
-            pa.struct([("b", pa.int32()), ("a", pa.int16())]),
-            pa.struct([("a", pa.int64()), ("b", pa.int64())]),
-            {"a": 1, "b": 7},
-        ),
-    ],
-    ids=str,
-)
-def test_the_same_value_in_another_type_continues(
-    told: pa.DataType, now: pa.DataType, value: object
-) -> None:
-    rows = pa.RecordBatch.from_pydict({"value": pa.array([value, None], now)})
-    conformed = pass_through(columns=pa.schema({"value": told})).conform(rows)
-    assert conformed.column(0).null_count == 1
-
-
 UTC, WALL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 
 

@@ -194,18 +194,6 @@ def test_commit_acknowledged_a_job_whose_prefix_begins_with_ours_is_not_waited_f
     assert not coordinator.committer.await_visible(timeout_s=0)
 
 
-def test_a_complete_sweep_is_not_repeated_by_renewals() -> None:
-    """Renewing costs no listing while nothing is missing."""
-    harness = FakeHarness(2)
-    coordinator = _coordinator(harness)
-    coordinator.sweep(VIEW, timeout_s=1)
-    identity = _leave_open(harness, attempt_id=1)
-
-    coordinator.renew()
-
-    assert identity not in harness.broker.discarded
-
-
 def test_check_names_what_is_wrong_and_changes_nothing() -> None:
     """Missing topics, unsafe options, a bad timeout: each by name."""
     harness = FakeHarness(1)

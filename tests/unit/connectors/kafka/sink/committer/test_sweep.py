@@ -332,18 +332,6 @@ def test_abort_by_endtxn_at_version_0_a_zombie_that_continues_is_swept_again() -
     assert harness.visible() == 0
 
 
-def test_a_sweep_aborts_only_with_the_transactions_own_epoch() -> None:
-    """Rule `abort-by-endtxn`: InitProducerId is never sent, so a later initialisation is not
-    disturbed."""
-    harness, sweeper = _harness()
-    identity = _leave_open(harness, attempt_id=1)
-    view = dataclasses.replace(VIEW, attempt_ids={"main": 2})
-
-    sweeper.sweep(view, operator_id=None, timeout_s=1)
-
-    assert [(t, commit) for t, commit, _ in harness.broker.requests] == [(identity, False)]
-
-
 def test_ids_never_reused_what_another_kind_of_sink_registered_is_passed_over() -> None:
     """A sweep of all sinks finds a staging directory among the orphans, and a transaction."""
     one = _open(NAME)

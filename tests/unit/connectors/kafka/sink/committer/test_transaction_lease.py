@@ -119,7 +119,7 @@ def test_lease_guards_outputs_a_sink_that_ends_gives_its_name_back_once() -> Non
 
 
 def test_a_sink_whose_name_cannot_be_given_back_closes_all_the_same() -> None:
-    """Its record is left after, and watched by who comes next."""
+    """Its record is left, and watched by who comes next."""
     bench = Bench()
     bench.claim()
     bench.store.is_away = True

@@ -10,10 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.connectors.kafka.client.confluent import AdminClient
-from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker import embedded_kafka as embedded
 from sluice.connectors.kafka.tools.broker import kafka_cli as _cli
-from sluice.connectors.kafka.tools.broker import topic_creation as new_topics
 from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
     server_properties,
@@ -24,11 +22,8 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import (
     sharing_options,
 )
 from sluice.connectors.kafka.tools.broker.topic_creation import (
-    NewTopic,
     await_controller,
-    create_topics,
 )
-from sluice.runtime.embedded.cache import exclusive
 from sluice.runtime.embedded.ivy import (
     Artifact,
     Bundle,
@@ -96,19 +91,6 @@ def test_ivy_is_asked_for_all_artifacts_at_once() -> None:
     text = ivy_description(bundle)
     assert 'name="x" rev="1" conf="default->default" transitive="true"' in text
     assert 'name="y" rev="2" conf="default->default" transitive="false"' in text
-
-
-def test_lock_excludes_and_is_free_again(tmp_path: Path) -> None:
-    """A second holder gets an error when its time runs out, not a wait for ever."""
-    lock = tmp_path / "lock"
-    with (
-        exclusive(lock, timeout_s=1),
-        pytest.raises(MissingRequirementError, match="lock"),
-        exclusive(lock, timeout_s=0),
-    ):
-        pass
-    with exclusive(lock, timeout_s=0):
-        pass
 
 
 def _properties(**overrides: str) -> dict[str, str]:
@@ -269,17 +251,3 @@ def test_a_controller_that_the_brokers_have_not_heard_of_is_waited_for() -> None
 def test_a_cluster_that_never_names_a_controller_is_given_up() -> None:
     with pytest.raises(UnreachableError, match="name no controller"):
         await_controller(_telling(lambda: -1), WHERE, timeout_s=0.02)
-
-
-def test_no_topic_is_asked_for_before_there_is_a_controller(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    admin = _telling(lambda: -1, create_topics=lambda *_, **__: pytest.fail("asked"))
-    monkeypatch.setattr(new_topics, "make_admin", lambda _: admin)
-    connection = KafkaConnection(bootstrap_servers="fake:9092")
-    with pytest.raises(UnreachableError, match="topic=orders,payments"):
-        create_topics(
-            connection,
-            [NewTopic(name, num_partitions=1) for name in ("orders", "payments")],
-            timeout_s=0.02,
-        )

@@ -172,19 +172,6 @@ def _leave_out_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(txn_session, look, lambda *_, **__: None)
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_an_abort_of_all_that_is_open_leaves_what_is_decided(
-    store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, force: bool
-) -> None:
-    _leave_out_the_looks(monkeypatch)
-    decided, orphan, ended = (_begun(broker, "new", slot) for slot in range(3))
-    broker.end(ended, commit=True, version=4)
-    entry = encode_handle(handle_of(decided, checkpoint_id=2), operator_id=SINK.operator_id)
-    store.publish(_record(2, "new", committables=(entry,)), timeout_s=60)
-    _cli_txn.abort(store.uri, force=force)
-    assert list(broker.discarded) == [orphan]
-
-
 def test_an_abort_of_all_that_is_open_takes_what_a_checkpoint_that_was_given_up_names(
     store: CheckpointStore, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -338,16 +338,6 @@ def compare(tmp_path: Path, given: Any, found: Any, *options: str) -> Result:
     return CliRunner().invoke(app, [*places, *options])
 
 
-def test_a_row_in_the_directory_of_another_day_is_not_the_one_expected(tmp_path: Path) -> None:
-    given = [("1", '{"id":1}'), ("2", '{"id":2}')]
-    moved = [("1", '{"id":1}'), ("1", '{"id":2}')]
-    result = compare(tmp_path, given, moved, "--json")
-    assert result.exit_code == 3
-    verdict = facts(result)
-    assert (verdict["lost"], verdict["unexpected"], verdict["not_compared"]) == (1, 1, [])
-    assert compare(tmp_path / "same", given, given).exit_code == 0
-
-
 def test_a_decimal_with_another_last_digit_is_not_the_one_expected(tmp_path: Path) -> None:
     given = [("1", '{"amount":12345678901234567.89}')]
     found = [("1", '{"amount":12345678901234567.11}')]
