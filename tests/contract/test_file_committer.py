@@ -210,7 +210,7 @@ def test_what_there_was_no_time_for_is_pending(place: Place) -> None:
 
 
 class _Lying:
-    """Tells something else than the truth of the first rename of each file."""
+    """Answers wrongly of the first rename of each file."""
 
     def __init__(self, fs: FileSystem, *, happens: bool, answer: Exception | None) -> None:
         self._fs = fs

@@ -72,7 +72,7 @@ def _cluster_id_by_librdkafka(connection: KafkaConnection) -> str:
     admin: AdminClient = make_admin(config)
     try:
         found = admin.list_topics(timeout=30).cluster_id
-        admin.poll(0)  # hands its log lines over
+        admin.poll(0)  # passes its log lines on
     except KafkaException as err:
         raise translate(err, {"servers": connection.bootstrap_servers}) from err
     return str(found)

@@ -195,7 +195,7 @@ def _shared(committer: Committer) -> SharedCommitter:
 
 
 class Coordinator:
-    """What the coordinator tells one committer; regions ``a``, ``b``, ``c``."""
+    """The notifications of one committer; regions ``a``, ``b``, ``c``."""
 
     def __init__(self, remote: Remote) -> None:
         self.remote = remote

@@ -1,4 +1,4 @@
-"""What Spark's plan of a transform tells, before anything runs."""
+"""What Spark's plan of a transform shows, before anything runs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

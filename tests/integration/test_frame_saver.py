@@ -1,4 +1,4 @@
-"""What Spark's own writers leave is compared with what they got, whatever the format tells."""
+"""What Spark's own writers leave is compared with what they got, whatever the format shows."""
 
 from contextlib import nullcontext
 from pathlib import Path

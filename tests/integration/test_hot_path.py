@@ -319,7 +319,7 @@ def test_a_record_with_more_headers_than_librdkafka_reads_is_an_error(kafka: Emb
         _read(kafka, "native", [whole])
     assert caught.value.args[1] == {"topic": topic, "partition": 1, "offset": 3}
     assert _read(kafka, "native", [whole], include_headers=False).num_rows == len(ones)
-    # confluent-kafka tells nobody, as docs/guide/kafka-source.md says: once it does, so can we.
+    # confluent-kafka does not report it, as docs/guide/kafka-source.md says: once it does, so can we.
     assert _read(kafka, "plain", [whole])["headers"][3].as_py() is None
 
 

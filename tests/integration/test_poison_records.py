@@ -1,4 +1,4 @@
-"""Records that a function fails for, on real Spark and a real broker: each once, in its place."""
+"""Records that a function fails for, on real Spark and a real broker: each once, in order."""
 
 import json
 import time

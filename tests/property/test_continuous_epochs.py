@@ -1,6 +1,6 @@
-"""Continuous regions in random order: loops, desk and coordinator's core over logs and a broker
+"""Continuous regions in random order: loops, barrier service and coordinator's core over logs and a broker
 that are played. What readers see is each partition's records, in order, each once, whoever commits:
-the task that wrote them, the driver in its place, or both."""
+the task that wrote them, the driver instead, or both."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -48,7 +48,7 @@ _PARTITIONS = 4
 
 
 class _Courier:
-    """Between a loop and the desk, moved on by the test."""
+    """Between a loop and the barrier service, moved on by the test."""
 
     def __init__(self, barrier_service: BarrierService, region: str, attempt_id: int) -> None:
         self._barrier_service = barrier_service
@@ -187,7 +187,7 @@ class Epochs(RuleBasedStateMachine):
             regions=plans,
             partitions=_PARTITIONS // len(plans),
         )
-        self.barrier_service = BarrierService(self)  # type: ignore[arg-type]  # what the desk uses of it
+        self.barrier_service = BarrierService(self)  # type: ignore[arg-type]  # what the barrier service uses of it
         records = {
             name: RegionRecord(
                 region=name,
@@ -200,7 +200,7 @@ class Epochs(RuleBasedStateMachine):
         self.zombies: list[_Attempt] = []
         self.restarts = 0
 
-    # --- the coordinator, as the desk sees it ----------------------------------------------------
+    # --- the coordinator, as the barrier service sees it ----------------------------------------------------
 
     def poll_barrier(
         self,

@@ -183,7 +183,7 @@ def test_what_is_decided_is_committed_once_and_reported_with_the_next_question()
     assert epochs[0].events == ["pre-commit", "commit"]
     assert link.committed == [
         CommittedEpoch(batch_id=4, operators=("sink",)),
-        CommittedEpoch(batch_id=4),  # asked for once more: nothing is left that could tell
+        CommittedEpoch(batch_id=4),  # asked for once more: nothing is left that could report it
     ]
 
 

@@ -102,7 +102,7 @@ def test_a_call_whose_client_is_closed_by_another_thread_is_truncated_and_no_wor
 
 
 class PlayedAdmin:
-    """Tells of refused log-ins when it is polled, and answers when its brokers are there.
+    """Reports refused log-ins when it is polled, and answers when its brokers are there.
 
     Attributes:
         refusals: what waits to be reported.

@@ -1,4 +1,4 @@
-"""Going on after a loss that a person has accepted: exactly what was named, and nothing else."""
+"""Continuing after a loss that a person has accepted: exactly what was named, and nothing else."""
 
 import dataclasses
 from collections.abc import Callable
@@ -321,7 +321,7 @@ def test_two_phase_repair_what_was_accepted_is_not_committed_late() -> None:
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
 
 
-# --- of what nobody can tell ----------------------------------------------------------------------
+# --- of outcomes that no broker knows -------------------------------------------------------------
 
 
 def _forgotten() -> Job:

@@ -46,7 +46,7 @@ class Looked:
 
 
 class CountedSource(FakeSource):
-    """Tells how often it was asked for new splits, and when it is about to answer."""
+    """Reports how often it was asked for new splits, and when it is about to answer."""
 
     def __init__(self, ends: dict[int, int], *, meanwhile: Callable[[], None]) -> None:
         super().__init__("source", ends, bounded=True)
@@ -60,7 +60,7 @@ class CountedSource(FakeSource):
 
 @dataclass(slots=True)
 class Bench:
-    """A bounded source of two partitions, one of which is new, and the desk before it."""
+    """A bounded source of two partitions, one of which is new, and the barrier service before it."""
 
     looked: Looked = field(default_factory=Looked)
     settings: CheckpointSettings = SETTINGS
