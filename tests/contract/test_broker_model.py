@@ -30,7 +30,6 @@ _DONE, _REFUSED = (EndOutcome.DONE, ""), EndOutcome.REFUSED
 
 @pytest.fixture(params=kinds(extended={1}))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A broker of one kind and level."""
     with harness_of(request) as made:
         yield made
 

@@ -57,7 +57,6 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedKafka | Non
 
 @pytest.fixture
 def harness(broker: tuple[EmbeddedKafka | None, int]) -> Iterator[Harness]:
-    """A place of this test's own."""
     kafka, level = broker
     if kafka is None:
         yield FakeHarness(level)

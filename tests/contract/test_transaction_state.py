@@ -100,7 +100,6 @@ def make(kafka: EmbeddedKafka, watched: Watched) -> Iterator[Make]:
 
 
 def send(producer: TransactionalProducer, topic: str) -> None:
-    """One record into its queue."""
     rows = pa.record_batch({"value": pa.array([b"value"])})
     sender = RecordSender(producer.client, DeliveryLog(SCOPE), queue_full_timeout_s=10)
     sender.send(rows, RecordColumns.of(rows.schema, topic))

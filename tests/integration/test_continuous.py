@@ -259,7 +259,6 @@ def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every value must be a number."""
     batch.column("value").cast(pa.string()).cast(pa.int64())
     return batch
 

@@ -216,7 +216,6 @@ def _rows(records: Sequence[Record], keyed: Sequence[bool], *, slice_at: int) ->
 
 
 def _written(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch]) -> str:
-    """The topic that they are in."""
     topic = create_topic(kafka.bootstrap, partitions=PARTITIONS, config=_TOPIC)
     sink = KafkaSink(
         bootstrap_servers=kafka.bootstrap,

@@ -144,7 +144,6 @@ class _Driver(CoreDriver):
     committing: Commit | None = None
 
     def answer(self, action: Action) -> None:
-        """See `CoreDriver.answer`."""
         if isinstance(action, Commit):
             self.committing = action
         else:
@@ -211,7 +210,6 @@ class Epochs(RuleBasedStateMachine):
         has_read: bool,
         until: Callable[[], bool],
     ) -> Barrier | None:
-        """See `Coordinator.poll_barrier`."""
         del wait_s
         if until():
             return None
@@ -237,14 +235,12 @@ class Epochs(RuleBasedStateMachine):
         return split(position.partition, position.end_offset, end)
 
     def is_committed(self, batch: BatchKey) -> bool:
-        """See `Coordinator.is_committed`."""
         return self.driver.core.is_committed(batch)
 
     def wake_waiters(self) -> None:
         """See `Coordinator.wake_waiters`."""
 
     def acknowledge(self, ack: Acknowledgement) -> None:
-        """See `Coordinator.acknowledge`."""
         self.driver.tell(Acknowledged(ack=ack))
 
     # --- the broker, and the driver's commits ----------------------------------------------------
@@ -296,12 +292,10 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(range(_PARTITIONS)), records=st.integers(1, 40))
     def produce(self, partition: int, records: int) -> None:
-        """Records come."""
         self.logs[partition] += records
 
     @rule(region=st.sampled_from(_REGIONS), times=st.integers(1, 6))
     def step(self, region: str, times: int) -> None:
-        """A task reads and writes."""
         for _ in range(times):
             self.attempts[region].loop.step()
 
@@ -358,7 +352,6 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, 11.0]))
     def tick(self, seconds: float) -> None:
-        """Time passes, and checkpoints may expire."""
         self.driver.tick(seconds)
         self._look()
 

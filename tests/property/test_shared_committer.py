@@ -184,7 +184,6 @@ class _World:
         self._discard(region)
 
     def crash(self) -> None:
-        """The process dies."""
         for region in self.regions.values():
             self._discard(region)
         self.start()

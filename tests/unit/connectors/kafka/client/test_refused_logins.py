@@ -119,7 +119,6 @@ class PlayedAdmin:
         self._waiting: list[KafkaError] = []
 
     def poll(self, timeout: float) -> None:
-        """Serves the callback."""
         for _ in range(self.refusals):
             self._tell(KafkaError(NOT_LOGGED_IN, "the token endpoint answered 503"))
         self.refusals = 0

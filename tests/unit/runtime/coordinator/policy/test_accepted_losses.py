@@ -47,7 +47,6 @@ def _transaction(job: Job, name: str) -> Transaction:
 
 
 def _lost(job: Job, name: str) -> str:
-    """The broker has aborted it; its digest."""
     found = _transaction(job, name)
     found.state = TransactionState.ABORTED
     return digest_of(entry_of(found))

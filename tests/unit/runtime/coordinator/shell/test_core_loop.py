@@ -60,7 +60,6 @@ class SlippingHandler(RegionalCheckpointHandler):
     """A user's, with a slip: it raises as soon as a region has failed."""
 
     def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
-        """See `CheckpointHandler`."""
         if alignment.failed:
             raise KeyError("a name that is misspelt")
         return super().rule(alignment, timeout_s=timeout_s)
