@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
@@ -247,14 +247,15 @@ class CheckpointClient:
         return False
 
     def _poll(self, wait_s: float) -> NextBarrier | None:
-        answer = self._call(
+        answer = self.call(
             lambda: self._link.next_barrier(
                 self._region,
                 self._attempt_id,
                 wait_s=wait_s,
                 has_read=self.has_read,
                 committed=self._committed,
-            )
+            ),
+            is_needed=lambda: not self._is_closed,
         )
         self._committed = ()  # the coordinator has it, or the task ends
         return answer
@@ -284,19 +285,47 @@ class CheckpointClient:
         result = ended.pre_commit()
         self._pre_committed[result.batch.batch_id] = ended
         failpoint("after-pre-commit")
-        self._call(lambda: self._link.acknowledge_epoch(result))
+        self.call(
+            lambda: self._link.acknowledge_epoch(result), is_needed=lambda: not self._is_closed
+        )
         failpoint("after-epoch-ack")
         return not self._is_closed
 
-    def _call(self, call: Callable[[], T]) -> T | None:
-        return _call_with_retries(
-            call,
-            region=self._region,
-            attempt_id=self._attempt_id,
-            lost_timeout_s=self._lost_timeout_s,
-            is_needed=lambda: not self._is_closed,
-            clock=self._clock,
-        )
+    def call(self, call: Callable[[], T], *, is_needed: Callable[[], bool]) -> T | None:
+        """Repeat a call to the coordinator until it has an answer; any thread of the task.
+
+        Args:
+            call: one try.
+            is_needed: whether the answer is still needed; called after each failed try, may raise.
+        Returns:
+            The answer; None: it is not needed any more.
+        Raises:
+            CoordinatorLostError: the coordinator has not answered for ``lost_timeout_s``.
+        """
+        calling = PauseTolerantClock(self._clock, longest_step_s=_LONGEST_TRY_S)
+        since_s, was_paused = calling(), False
+        while True:
+            began_s = self._clock()
+            try:
+                return call()
+            except UnreachableError as err:
+                waited_s = calling() - since_s
+                was_paused_before, was_paused = was_paused, self._clock() - began_s > _LONGEST_TRY_S
+                if not is_needed():
+                    return None
+                is_excused = was_paused and not was_paused_before
+                if waited_s >= self._lost_timeout_s and not is_excused:
+                    raise CoordinatorLostError(
+                        "the coordinator has not answered for too long",
+                        {
+                            "region": self._region,
+                            "attempt_id": self._attempt_id,
+                            "waited_s": round(waited_s, 1),
+                        },
+                        "Check that the driver runs and can be reached. This task stops; the next "
+                        "coordinator aborts its unacknowledged work and reads it again.",
+                    ) from err
+                log.warning("no answer from the coordinator: error=%s", err)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,14 +338,10 @@ class TaskRegistry:
     Attributes:
         client: to the coordinator; gives up within seconds.
         checkpoint_client: of the task.
-        lost_timeout_s: how long the coordinator may leave a registration without an answer.
-        clock: monotonic seconds.
     """
 
     client: WaitRegistry
     checkpoint_client: CheckpointClient
-    lost_timeout_s: float = field(kw_only=True)
-    clock: Clock = field(kw_only=True, default=time.monotonic)
 
     def register(self, attempt: RegisteredAttempt) -> float:
         """See `sluice.runtime.contracts.AttemptRegistry.register`.
@@ -326,13 +351,8 @@ class TaskRegistry:
                 checkpoint client.
             FencedError: the attempt is over.
         """
-        at_s = _call_with_retries(
-            lambda: self.client.register(attempt),
-            region=attempt.batch.region,
-            attempt_id=attempt.batch.attempt_id,
-            lost_timeout_s=self.lost_timeout_s,
-            is_needed=self._is_running,
-            clock=self.clock,
+        at_s = self.checkpoint_client.call(
+            lambda: self.client.register(attempt), is_needed=self._is_running
         )
         assert at_s is not None  # `_is_running` returns True or raises
         return at_s
@@ -349,53 +369,3 @@ class TaskRegistry:
     def _is_running(self) -> bool:
         self.checkpoint_client.require_running()
         return True
-
-
-def _call_with_retries(
-    call: Callable[[], T],
-    *,
-    region: str,
-    attempt_id: int,
-    lost_timeout_s: float,
-    is_needed: Callable[[], bool],
-    clock: Clock,
-) -> T | None:
-    """Repeat a call until it has an answer, for as long as a task may run without a coordinator.
-
-    Executor. `CheckpointClient` describes how a pause of this process counts.
-
-    Args:
-        call: one try.
-        region, attempt_id: the caller.
-        lost_timeout_s: how long the coordinator may not answer.
-        is_needed: whether the answer is still needed; called after each failed try, may raise.
-        clock: monotonic seconds.
-    Returns:
-        The answer; None: it is not needed any more.
-    Raises:
-        CoordinatorLostError: the coordinator has not answered for ``lost_timeout_s``.
-    """
-    calling = PauseTolerantClock(clock, longest_step_s=_LONGEST_TRY_S)
-    since_s, was_paused = calling(), False
-    while True:
-        began_s = clock()
-        try:
-            return call()
-        except UnreachableError as err:
-            waited_s = calling() - since_s
-            was_paused_before, was_paused = was_paused, clock() - began_s > _LONGEST_TRY_S
-            if not is_needed():
-                return None
-            is_excused = was_paused and not was_paused_before
-            if waited_s >= lost_timeout_s and not is_excused:
-                raise CoordinatorLostError(
-                    "the coordinator has not answered for too long",
-                    {
-                        "region": region,
-                        "attempt_id": attempt_id,
-                        "waited_s": round(waited_s, 1),
-                    },
-                    "Check that the driver runs and can be reached. This task stops; the next "
-                    "coordinator aborts its unacknowledged work and reads it again.",
-                ) from err
-            log.warning("no answer from the coordinator: error=%s", err)

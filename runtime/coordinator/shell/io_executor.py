@@ -67,8 +67,6 @@ class IoExecutor:
 
     Args:
         store, sinks, sources: of the job; sources by operator id.
-        identity: of this run.
-        settings: time limits.
         age_clock: seconds, also while the host is suspended; for the time limit of decisions.
         wall_ms: wall clock for ``created_at_ms``; for people only.
         before_decision: raises FencedError if another session holds a lease

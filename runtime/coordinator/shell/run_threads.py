@@ -112,18 +112,7 @@ class RunThreads:
 
     Driver; any thread may call any method, `stop` once.
 
-    Args:
-        core: of this run.
-        io_executor: runs its remote steps.
-        job, job_uid: of the run.
-        sinks: by operator id.
-        settings: of the job.
-        leases: of the sinks.
-        waiters: threads that wait for their batch.
-        wake: notified of every change.
-        listeners: notified of progress.
-        clock: monotonic seconds.
-        core_clock, ages: see `sluice.runtime.coordinator.shell.core_loop.CoreLoop`.
+    ``core_clock``, ``ages``: see `sluice.runtime.coordinator.shell.core_loop.CoreLoop`.
     """
 
     def __init__(

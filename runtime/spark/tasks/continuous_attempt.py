@@ -103,7 +103,7 @@ class ContinuousChain:
             link, tasks.region, tasks.attempt_id, lost_timeout_s=self.lost_timeout_s
         )
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
-        registry = TaskRegistry(client, checkpoint_client, lost_timeout_s=self.lost_timeout_s)
+        registry = TaskRegistry(client, checkpoint_client)
         return TaskLoop(
             tasks.region,
             tasks.attempt_id,

@@ -407,9 +407,7 @@ class Life:
         self.checkpoint_client = CheckpointClient(
             link, self.region, self.attempt_id, lost_timeout_s=LOST_S, clock=world.switched.clock
         )
-        registry = TaskRegistry(
-            link, self.checkpoint_client, lost_timeout_s=LOST_S, clock=world.switched.clock
-        )
+        registry = TaskRegistry(link, self.checkpoint_client)
         return TaskLoop(
             self.region,
             self.attempt_id,

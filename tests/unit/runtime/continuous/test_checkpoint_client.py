@@ -276,7 +276,7 @@ def test_a_task_that_waits_for_brokers_hears_from_its_courier_that_it_shall_end(
             told.append(f"{what}: over")
 
     checkpoint_client = _checkpoint_client(PlayedLink(), ManualClock())
-    registry = TaskRegistry(Client(), checkpoint_client, lost_timeout_s=60.0)
+    registry = TaskRegistry(Client(), checkpoint_client)
     batch = BatchKey(region="main", attempt_id=7, batch_id=1)
     registry.waits(batch, "a producer", why="away")
     checkpoint_client.start()  # and hears that the attempt is being stopped
@@ -323,16 +323,14 @@ def test_a_task_that_registers_hears_from_its_courier_that_the_coordinator_is_lo
     wait_for(lambda: _has_failed(checkpoint_client))
     client = SilentClient(clock)
     with pytest.raises(FencedError, match="superseded"):
-        TaskRegistry(client, checkpoint_client, lost_timeout_s=60.0, clock=clock).register(_ATTEMPT)
+        TaskRegistry(client, checkpoint_client).register(_ATTEMPT)
     assert client.tries == 1
 
 
 def test_a_registration_that_nobody_answers_ends_the_task_too() -> None:
     clock = ManualClock()
     client = SilentClient(clock)
-    registry = TaskRegistry(
-        client, _checkpoint_client(PlayedLink(), clock), lost_timeout_s=60.0, clock=clock
-    )
+    registry = TaskRegistry(client, _checkpoint_client(PlayedLink(), clock))
     with pytest.raises(CoordinatorLostError, match=r"main.*waited_s=60"):
         registry.register(_ATTEMPT)
     assert client.tries == 10
@@ -350,8 +348,9 @@ def test_a_task_that_stood_still_registers_once_more_before_it_gives_the_coordin
                 raise UnreachableError("silent", {}, "")
             return 4.0
 
-    checkpoint_client = _checkpoint_client(PlayedLink(), clock)
-    registry = TaskRegistry(Client(clock), checkpoint_client, lost_timeout_s=8.0, clock=clock)
+    link = PlayedLink()
+    checkpoint_client = CheckpointClient(link, "main", 7, lost_timeout_s=8.0, clock=clock)
+    registry = TaskRegistry(Client(clock), checkpoint_client)
     assert registry.register(_ATTEMPT) == 4.0
 
 
