@@ -64,7 +64,7 @@ ELSEWHERE = frozenset(
 while the query runs, so all die here."""
 
 TELLING = ("after-flush", "before-decision", "after-decision", "mid-commit", "before-mark")
-"""One from each place where the truth changes hands; for what cannot afford them all."""
+"""One at each change of the durable state; for what cannot afford them all."""
 
 DROP_IN_ABSENT = frozenset({"before-trigger", "after-trigger", "after-pre-commit"})
 """In the drop-in Spark's trigger is the barrier, and its own writer ends the task."""

@@ -46,7 +46,6 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[ProxiedKafka]:
 
 @pytest.fixture
 def bed(cluster: ProxiedKafka) -> Iterator[LateBed]:
-    """A topic and clients of this test's own."""
     made = LateBed(cluster)
     yield made
     made.close()

@@ -181,7 +181,6 @@ class Copy:
         assert exit_code == 0, f"exit code {exit_code}\n{self.program.log_tail()}"
 
     def judge(self) -> None:
-        """Kafka's four checks, and ours."""
         await_readable(self._connection, self._output, timeout_s=PATIENCE_S)
         self.observer.catch_up(timeout_s=PATIENCE_S)
         self.observer.close()

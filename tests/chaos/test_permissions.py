@@ -54,7 +54,6 @@ def of_a_source(topic: str) -> list[Permission]:
 
 
 def of_a_sink(topic: str, prefix: str) -> list[Permission]:
-    """docs/guide/kafka-sink.md."""
     return [
         (TOPIC, topic, False, WRITE),
         (TOPIC, topic, False, DESCRIBE),
@@ -67,7 +66,6 @@ def of_a_sink(topic: str, prefix: str) -> list[Permission]:
 
 
 def grant(broker: SecureBroker, permissions: list[Permission]) -> None:
-    """Let the user do this, and nothing else."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     everything = AclBindingFilter(
         ResourceType.ANY,
@@ -97,7 +95,6 @@ def grant(broker: SecureBroker, permissions: list[Permission]) -> None:
 
 
 def setting(broker: SecureBroker) -> Setting:
-    """The program logs in as the user."""
     login = (
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
         f'username="{USER}" password="{PASSWORD}";'

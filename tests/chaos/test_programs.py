@@ -1,4 +1,4 @@
-"""Programs other than the copy, killed where the truth changes hands; all of them on demand.
+"""Programs other than the copy, killed at each change of the durable state; all of them on demand.
 
 As in `tests.chaos.test_failpoints`. A module of its own, for a module stays in one process.
 """

@@ -29,7 +29,6 @@ def setting(kafka: SecureKafka, password: str) -> Setting:
 
 
 def leaks(directory: Path, secret: str) -> list[Path]:
-    """Files that hold a secret."""
     files = [path for path in directory.rglob("*") if path.is_file()]
     return [path for path in files if secret.encode() in path.read_bytes()]
 

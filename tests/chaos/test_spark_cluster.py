@@ -60,14 +60,12 @@ def setting(conf: Mapping[str, str] = _PATIENT, /, **environment: str) -> Settin
 def scenario(
     kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Scenario]:
-    """A chained copy."""
     of_single_points = setting(getattr(request, "param", _PATIENT), RECOVERY="single-point")
     with Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, of_single_points) as made:
         yield made
 
 
 def started(scenario: Scenario, cluster: SparkCluster) -> MortalProgram:
-    """A copy whose tasks run on both workers."""
     program = scenario.start(arguments=["--master", cluster.url])
 
     def runs_on_both() -> bool:
@@ -80,7 +78,6 @@ def started(scenario: Scenario, cluster: SparkCluster) -> MortalProgram:
 
 
 def await_open_transactions(scenario: Scenario) -> None:
-    """Tasks are in the middle of an epoch."""
     ends = EndWatch(scenario.topics.connection, scenario.topics.output)
     wait_for(lambda: not ends.now().is_settled, poll_s=0.01, what="records in open transactions")
 

@@ -63,7 +63,6 @@ class _Absence(Scenario):
         self._wire.close()
 
     def on_lost(self, what: str) -> None:
-        """Whether the next start repairs or stops."""
         variables = {**self.setting.environment, "ON_LOST": what}
         self.setting = replace(self.setting, environment=variables)
 

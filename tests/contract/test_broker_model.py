@@ -30,7 +30,6 @@ _DONE, _REFUSED = (EndOutcome.DONE, ""), EndOutcome.REFUSED
 
 @pytest.fixture(params=kinds(extended={1}))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A broker of one kind and level."""
     with harness_of(request) as made:
         yield made
 
@@ -162,7 +161,7 @@ def test_abort_by_endtxn_who_was_ended_from_outside_writes_nothing_more_that_is_
     assert end_by_hand(harness, ours, commit=True) == _DONE
     harness.await_state(ours, _S.COMPLETE_COMMIT)
 
-    # A real producer tells by an exception, or by an error for each record alone.
+    # A real producer reports by an exception, or by an error for each record alone.
     with contextlib.suppress(Fenced, KafkaException, AssertionError):
         zombie.produce(1)
 

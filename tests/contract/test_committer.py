@@ -17,7 +17,6 @@ from tests.kit.kafka.transaction_harness import Attempt, Harness, begun, committ
 
 @pytest.fixture(params=kinds(extended={1}, older=True))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A broker of one kind and level."""
     with harness_of(request) as made:
         yield made
 

@@ -27,7 +27,6 @@ def broker() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def harness(broker: EmbeddedKafka) -> Iterator[RealHarness]:
-    """Something to write to there."""
     made = RealHarness(broker, 2)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Where an earlier leader's records end, as a real broker tells (OffsetForLeaderEpoch)."""
+"""Where an earlier leader's records end, as a real broker answers (OffsetForLeaderEpoch)."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_ends_of_several_partitions_are_reported(kafka: EmbeddedKafka, topic: To
     keys = [(name, n) for n in range(3)]
     looked = cluster.fetch_view(keys, timeout_s=60).latest
     current = looked[keys[0]].leader_epoch
-    assert current is not None, "the broker tells who leads"
+    assert current is not None, "the broker names the leader"
 
     questions = {keys[0]: _question(current, current), keys[1]: _question(current)}
     ends = cluster.epoch_ends({**questions, keys[2]: _question(current + 7)}, timeout_s=60)

@@ -1,9 +1,8 @@
-"""How many modules an epoch goes through, as the page on the life of a checkpoint says."""
+"""How many modules an epoch goes through, as the page on the attempt of a checkpoint says."""
 
 from tests.kit.threads.epoch_modules import BEGIN, END, PAGE, table
 
 
 def test_the_page_names_the_modules_that_an_epoch_enters() -> None:
-    """In both engines; `tests.kit.threads.epoch_modules` writes the table."""
     _, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     assert rest.partition(END)[0] == table()

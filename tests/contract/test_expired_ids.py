@@ -1,5 +1,5 @@
 """Transactional ids that expire (`transactional.id.expiration.ms`), at the model broker and at real
-ones: nobody can tell from then on what became of their transactions, so nothing may be guessed.
+ones: no broker knows then what became of their transactions, so nothing may be guessed.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,6 @@ def broker(request: pytest.FixtureRequest) -> Iterator[tuple[EmbeddedKafka | Non
 
 @pytest.fixture
 def harness(broker: tuple[EmbeddedKafka | None, int]) -> Iterator[Harness]:
-    """A place of this test's own."""
     kafka, level = broker
     if kafka is None:
         yield FakeHarness(level)

@@ -33,7 +33,6 @@ class Place:
         self._fs = self.open(self.parent)
 
     def stage(self, number: int = 0) -> StateEntry:
-        """Three files, as a batch leaves them."""
         staging = f".staging/{number}-{uuid.uuid4().hex}"
         files = tuple(
             StagedFile(staged=name, final=f"{name}-{number}", length_bytes=len(name), rows=1)
@@ -61,19 +60,15 @@ class Place:
             committer.close()
 
     def published(self) -> dict[str, bytes | None]:
-        """Every file below the target."""
         return {path: self._fs.read(f"orders/{path}") for path in self._below("orders", "")}
 
     def staged(self) -> list[str]:
-        """Every file below the staging directory."""
         return list(self._below(".staging", ""))
 
     def spoil(self, path: str) -> None:
-        """Another content under a name."""
         self._fs.replace(path, b"something else")
 
     def remove(self, path: str) -> None:
-        """A name is gone."""
         self._fs.delete(path)
 
     def _below(self, root: str, below: str) -> Iterator[str]:
@@ -210,7 +205,7 @@ def test_what_there_was_no_time_for_is_pending(place: Place) -> None:
 
 
 class _Lying:
-    """Tells something else than the truth of the first rename of each file."""
+    """Answers wrongly of the first rename of each file."""
 
     def __init__(self, fs: FileSystem, *, happens: bool, answer: Exception | None) -> None:
         self._fs = fs

@@ -62,7 +62,6 @@ def _options(secure: SecureKafka, mechanism: str, *, password: str | None = None
 
 @pytest.fixture
 def log_of_everything(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Every logger at its most talkative."""
     with caplog.at_level(logging.DEBUG):
         yield caplog
 
@@ -72,7 +71,7 @@ def _cluster_id_by_librdkafka(connection: KafkaConnection) -> str:
     admin: AdminClient = make_admin(config)
     try:
         found = admin.list_topics(timeout=30).cluster_id
-        admin.poll(0)  # hands its log lines over
+        admin.poll(0)  # passes its log lines on
     except KafkaException as err:
         raise translate(err, {"servers": connection.bootstrap_servers}) from err
     return str(found)
@@ -220,7 +219,6 @@ def test_a_token_function_serves_both_clients(secure_kafka: SecureKafka) -> None
 
 
 def token_for_tests() -> OAuthToken:
-    """Named by an option in the test below."""
     return UnsecuredToken(principal="alice")()
 
 

@@ -29,7 +29,6 @@ CONTEXT = SinkContext(
 
 @pytest.fixture(params=[0, 1, 2], ids=lambda level: f"transaction.version={level}")
 def real(request: pytest.FixtureRequest, kafka_by_level: BrokerByLevel) -> Iterator[RealHarness]:
-    """A broker of each feature level."""
     harness = RealHarness(kafka_by_level(request.param), request.param)
     yield harness
     harness.close()
@@ -37,7 +36,6 @@ def real(request: pytest.FixtureRequest, kafka_by_level: BrokerByLevel) -> Itera
 
 @pytest.fixture
 def modern(kafka_by_level: BrokerByLevel) -> Iterator[RealHarness]:
-    """A broker of the present feature level."""
     harness = RealHarness(kafka_by_level(2), 2)
     yield harness
     harness.close()

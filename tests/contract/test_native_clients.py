@@ -214,7 +214,6 @@ class _Interrupted:
         return getattr(self._loops, name)
 
     def sluice_consume(self, *arguments: object) -> int:
-        """See ``_hot_path.c``."""
         self.taken = self._loops.sluice_consume(*arguments)
         if self.taken > 0:
             raise KeyboardInterrupt

@@ -21,7 +21,6 @@ from tests.kit.waiting import join
 
 @pytest.fixture(params=kinds(extended={1}, older=True))
 def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
-    """A broker of one kind and level."""
     with harness_of(request) as made:
         yield made
 

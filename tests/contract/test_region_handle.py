@@ -37,7 +37,6 @@ SOON_S = 300.0
 
 @pytest.fixture(params=["threads", "http"])
 def quick(request: pytest.FixtureRequest, job: Job) -> Iterator[ThreadBed]:
-    """A region without Spark."""
     made = ThreadBed(job) if request.param == "threads" else HttpBed(job)
     yield made
     made.stop()
@@ -62,7 +61,6 @@ def bed(request: pytest.FixtureRequest) -> Bed:
 def spark_bed(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> Iterator[SparkBed]:
-    """A region on Spark."""
     made = SparkBed(spark, kafka.bootstrap, topic(), topic(), tmp_path / "checkpoint")
     yield made
     made.stop()
@@ -70,7 +68,6 @@ def spark_bed(
 
 @pytest.fixture
 def thread_bed(job: Job) -> Iterator[ThreadBed]:
-    """A region in this process."""
     made = ThreadBed(job)
     yield made
     made.stop()

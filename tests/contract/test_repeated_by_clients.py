@@ -125,7 +125,6 @@ def test_partitions_that_were_added_with_an_answer_are_over(
 
 
 def written(producer: TransactionalProducer, partition: int) -> None:
-    """One record, which the broker has."""
     client: Any = producer.client
     client.produce("out", b"a record", partition=partition)
     assert client.flush(PATIENCE_S) == 0

@@ -44,13 +44,9 @@ class Remote(Protocol):
 
     def committer(self) -> Committer: ...
 
-    def write(self, name: str) -> StateEntry:
-        """One pre-committed piece of work."""
-        ...
+    def write(self, name: str) -> StateEntry: ...
 
-    def visible(self) -> set[str]:
-        """Names of what readers see."""
-        ...
+    def visible(self) -> set[str]: ...
 
     def discarded(self) -> set[str]: ...
 
@@ -63,22 +59,18 @@ class KafkaRemote:
     ids: dict[str, str] = field(default_factory=dict)
 
     def committer(self) -> Committer:
-        """See `Remote.committer`."""
         return KafkaCommitter(self.harness.wire)
 
     def write(self, name: str) -> StateEntry:
-        """See `Remote.write`."""
         attempt = self.harness.open()
         attempt.produce(1)
         self.ids[name] = attempt.identity.transactional_id
         return committable(attempt.identity, records=1)
 
     def visible(self) -> set[str]:
-        """See `Remote.visible`."""
         return self._in_state("commit")
 
     def discarded(self) -> set[str]:
-        """See `Remote.discarded`."""
         return self._in_state("abort")
 
     def _in_state(self, word: str) -> set[str]:
@@ -96,12 +88,10 @@ class FileRemote:
     made: list[FileCommitter] = field(default_factory=list)
 
     def committer(self) -> Committer:
-        """See `Remote.committer`."""
         self.made.append(FileCommitter(self.open, at_once=2))
         return self.made[-1]
 
     def write(self, name: str) -> StateEntry:
-        """See `Remote.write`."""
         self.stagings[name] = staging = f".staging/{uuid.uuid4().hex}"
         self.open(self.parent).write_temporary(f"{staging}/part", name.encode())
         file = StagedFile(staged="part", final=name, length_bytes=len(name), rows=1)
@@ -111,11 +101,9 @@ class FileRemote:
         )
 
     def visible(self) -> set[str]:
-        """See `Remote.visible`."""
         return {entry.name for entry in self.open(self.parent).entries("orders")}
 
     def discarded(self) -> set[str]:
-        """See `Remote.discarded`."""
         fs, seen = self.open(self.parent), self.visible()
         gone = {name for name, path in self.stagings.items() if not fs.entries(path)}
         return gone - seen
@@ -160,7 +148,6 @@ class Counted:
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
     ) -> list[CommitReport]:
-        """See `Committer.commit`."""
         self.asked.append(("verdict first" if after_crash else "commit", len(committables)))
         if self.away:
             raise UnreachableError("it does not answer", {}, "Ask again.")
@@ -171,18 +158,15 @@ class Counted:
         return [reports.get(entry, pending) for entry in committables]
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """See `Committer.abort`."""
         self.asked.append(("abort", len(committables)))
         return self._inner.abort(committables, timeout_s=timeout_s)
 
     def await_visible(self, *, timeout_s: float) -> bool:
-        """See `Committer.await_visible`."""
         return self._inner.await_visible(timeout_s=timeout_s)
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `CommitListener.regions_published`."""
         if self.away:
             raise UnreachableError("it does not answer", {}, "Ask again.")
         self.progress[checkpoint_id] = regions
@@ -195,14 +179,13 @@ def _shared(committer: Committer) -> SharedCommitter:
 
 
 class Coordinator:
-    """What the coordinator tells one committer; regions ``a``, ``b``, ``c``."""
+    """The notifications of one committer; regions ``a``, ``b``, ``c``."""
 
     def __init__(self, remote: Remote) -> None:
         self.remote = remote
         self.restart()
 
     def restart(self) -> None:
-        """Another process: nothing is remembered."""
         self.inner = Counted(self.remote.committer())
         self.committer = _shared(self.inner)
 
@@ -217,7 +200,6 @@ class Coordinator:
     def complete(
         self, checkpoint_id: int, *, after_crash: bool = False
     ) -> Mapping[StateEntry, CommitReport]:
-        """Every region completed it."""
         return self.committer.notify_checkpoint_complete(
             checkpoint_id, timeout_s=_TIMEOUT_S, after_crash=after_crash
         )

@@ -100,7 +100,6 @@ def make(kafka: EmbeddedKafka, watched: Watched) -> Iterator[Make]:
 
 
 def send(producer: TransactionalProducer, topic: str) -> None:
-    """One record into its queue."""
     rows = pa.record_batch({"value": pa.array([b"value"])})
     sender = RecordSender(producer.client, DeliveryLog(SCOPE), queue_full_timeout_s=10)
     sender.send(rows, RecordColumns.of(rows.schema, topic))
@@ -173,7 +172,7 @@ def test_handle_from_producer_another_producer_epoch_is_taken_only_after_the_tra
     try:
         send(producer, name)
         producer.client.flush(10)
-        # The delivery report tells first (`pre-commit-confirmed`), and a moment later the state
+        # The delivery report comes first (`pre-commit-confirmed`), and a moment later the state
         # does.
         wait_for(lambda: is_refused(producer))
         epoch = producer.identity.producer_epoch

@@ -30,7 +30,6 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def real(kafka_by_level: BrokerByLevel) -> Iterator[RealHarness]:
-    """A broker of the present feature level."""
     harness = RealHarness(kafka_by_level(2), 2)
     yield harness
     harness.close()

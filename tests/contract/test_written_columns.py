@@ -82,7 +82,6 @@ class _Bed:
         )
 
     def topics(self) -> list[str]:
-        """Two new ones."""
         made = [f"t{next(self._numbers)}" for _ in range(2)]
         for name in made:
             self.mock.make_topic(name, partitions=PARTITIONS)

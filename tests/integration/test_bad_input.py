@@ -71,7 +71,6 @@ class Case:
         return job
 
     def files(self) -> dict[str, bytes]:
-        """Everything on disk."""
         found = (path for path in self.directory.rglob("*") if path.is_file())
         return {str(path.relative_to(self.directory)): path.read_bytes() for path in found}
 
@@ -122,7 +121,6 @@ def refused(case: Case, job: Job, error: type[StreamError]) -> StreamError:
 
 
 def newest(case: Case) -> Path:
-    """The newest checkpoint's record."""
     return max(case.directory.glob("chk-*/_metadata"))
 
 

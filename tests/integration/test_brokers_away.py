@@ -21,7 +21,6 @@ _AWAY_S = 35.0  # longer than a task was ready to wait once
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
-    """One that a test may end."""
     with EmbeddedKafka(data_dir=tmp_path / "broker") as kafka:
         yield kafka
 

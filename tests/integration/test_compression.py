@@ -24,7 +24,6 @@ _VALUE = b"a value that can be compressed, for it says so again and again and ag
 
 
 def fill(kafka: EmbeddedKafka, topic: str, codec: str, partition: int = 0) -> None:
-    """Some batches of one codec."""
     producer = Producer(
         {
             "bootstrap.servers": kafka.bootstrap,

@@ -252,12 +252,13 @@ def test_a_job_that_says_nothing_has_one_long_task_for_each_core(
 
 def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Lets several epochs pass, also where the machine was so slow that one batch holds all."""
-    time.sleep(max(0.02, batch.num_rows / 20_000))  # nobody tells a function that epochs have ended
+    time.sleep(
+        max(0.02, batch.num_rows / 20_000)
+    )  # a function does not learn that epochs have ended
     return batch
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every value must be a number."""
     batch.column("value").cast(pa.string()).cast(pa.int64())
     return batch
 

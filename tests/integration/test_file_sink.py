@@ -78,7 +78,6 @@ def run(
     directory: Path,
     pipeline: Callable[[Stream], object],
 ) -> None:
-    """Run such a job to its end."""
     job, stream = bounded(spark, kafka, source, directory)
     pipeline(stream)
     job.run()
@@ -128,7 +127,6 @@ def test_kafka_and_files_get_the_same_rows_of_one_run_of_the_frame(
     produce(kafka.bootstrap, source, [Record(value=b"%d" % n, partition=n % 2) for n in range(50)])
 
     def drawn(batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Another value each time it is run."""
         texts = [f"{unique('row')}" for _ in range(batch.num_rows)]
         return pa.RecordBatch.from_arrays([pa.array(texts, pa.string())], ["value"])
 

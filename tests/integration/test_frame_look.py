@@ -1,4 +1,4 @@
-"""What Spark's plan of a transform tells, before anything runs."""
+"""What Spark's plan of a transform shows, before anything runs."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,8 +38,6 @@ def by_sql(text: str) -> Function:
 
 
 def with_table(change: Function) -> Function:
-    """A join with a table that was changed."""
-
     def transform(records: DataFrame) -> DataFrame:
         table = records.sparkSession.createDataFrame([(b"k", b"x")], "key binary, other binary")
         return records.join(change(table), "key").selectExpr("other AS value")
@@ -157,7 +155,6 @@ class Counter(StatefulProcessor):
     def handleInputRows(
         self, key: object, rows: Iterator[Row], timerValues: TimerValues
     ) -> Iterator[Row]:
-        """See `StatefulProcessor`."""
         yield Row(value=f"{key} {len(list(rows))}")
 
 

@@ -1,4 +1,4 @@
-"""What Spark's own writers leave is compared with what they got, whatever the format tells."""
+"""What Spark's own writers leave is compared with what they got, whatever the format shows."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,7 +27,6 @@ class OtherHosts(LocalFileSystem):
         self._hidden = None if hidden_task is None else f"part-{hidden_task:05d}-"
 
     def entries(self, path: str) -> list[Entry]:
-        """See `FileSystem.entries`."""
         found = super().entries(path)
         return [e for e in found if self._hidden is None or not e.name.startswith(self._hidden)]
 

@@ -36,13 +36,11 @@ _FAILOVER_BOUND_S = 100.0  # 5 s there
 
 @pytest.fixture
 def uri(hdfs: EmbeddedHdfs) -> str:
-    """A directory that does not exist yet."""
     return f"{hdfs.uri}/{uuid.uuid4().hex}/checkpoints"
 
 
 @pytest.fixture
 def store(uri: str, hadoop_client: Any) -> CheckpointStore:
-    """A store there."""
     return open_store(uri, hadoop_client)
 
 

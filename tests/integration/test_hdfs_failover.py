@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 @pytest.fixture
 def ha(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HaHdfs]:
-    """Its first NameNode is active."""
     with HaHdfs(tmp_path) as found:
         found.make_active("nn1")
         monkeypatch.setenv("HADOOP_CONF_DIR", str(found.conf_dir))

@@ -29,7 +29,6 @@ _WRITES: Mapping[str, Callable[[FileSystem], object]] = {
 
 @pytest.fixture
 def fs(hdfs: EmbeddedHdfs, hadoop_client: Any) -> FileSystem:
-    """An empty directory with one file."""
     made = open_file_system(f"{hdfs.uri}/{uuid.uuid4().hex}", hadoop_client)
     made.write_temporary("file", b"kept")
     return made

@@ -216,7 +216,6 @@ def _rows(records: Sequence[Record], keyed: Sequence[bool], *, slice_at: int) ->
 
 
 def _written(kafka: EmbeddedKafka, path: str, batches: Sequence[pa.RecordBatch]) -> str:
-    """The topic that they are in."""
     topic = create_topic(kafka.bootstrap, partitions=PARTITIONS, config=_TOPIC)
     sink = KafkaSink(
         bootstrap_servers=kafka.bootstrap,
@@ -319,7 +318,7 @@ def test_a_record_with_more_headers_than_librdkafka_reads_is_an_error(kafka: Emb
         _read(kafka, "native", [whole])
     assert caught.value.args[1] == {"topic": topic, "partition": 1, "offset": 3}
     assert _read(kafka, "native", [whole], include_headers=False).num_rows == len(ones)
-    # confluent-kafka tells nobody, as docs/guide/kafka-source.md says: once it does, so can we.
+    # confluent-kafka does not report it, as docs/guide/kafka-source.md says: once it does, so can we.
     assert _read(kafka, "plain", [whole])["headers"][3].as_py() is None
 
 

@@ -79,7 +79,6 @@ class Reader:
         self.ended.discard(slot)
 
     def fetch(self, most: int) -> int:
-        """Take once, and check what came."""
         fetched = self.fetcher.fetch(most, 0.02)
         if fetched is None:
             return 0

@@ -37,7 +37,6 @@ def copy_job(
     retained: int = 3,
     restore_from: int | None = None,
 ) -> Job:
-    """A bounded copy that is ready to run."""
     job = Job(
         "copy",
         spark,
@@ -147,7 +146,6 @@ def test_transform_runs_any_frame_code(
 
 
 def count(records: DataFrame) -> DataFrame:
-    """Running count per key."""
     return records.groupBy("key").count().selectExpr("key", "string(count) AS value")
 
 

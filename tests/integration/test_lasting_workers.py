@@ -45,7 +45,6 @@ class Daemon:
     sockets: contextlib.ExitStack
 
     def worker(self) -> Worker:
-        """Ask for one, as Spark does."""
         spark = socket.create_connection(("127.0.0.1", self.port), timeout=_START_S)
         self.sockets.callback(spark.close)
         (pid,) = struct.unpack("!i", spark.recv(4, socket.MSG_WAITALL))

@@ -61,7 +61,6 @@ def late_s(request: pytest.FixtureRequest) -> float:
 
 @pytest.fixture
 def bed(kafka_behind: ProxiedKafka) -> Iterator[LateBed]:
-    """A topic and clients of this test's own."""
     made = LateBed(kafka_behind)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Records that a function fails for, on real Spark and a real broker: each once, in its place."""
+"""Records that a function fails for, on real Spark and a real broker: each once, in order."""
 
 import json
 import time
@@ -37,7 +37,6 @@ FIRST_MS = round(time.time() * 1000) - 60_000  # or the broker retires them
 
 
 def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Every value must be a number."""
     batch.column("value").cast(pa.string()).cast(pa.int64())
     return batch
 

@@ -47,16 +47,13 @@ class Batches(StreamingQueryListener):
         self.idle_until: datetime | None = None
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """See `StreamingQueryListener`."""
         self.run = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """See `StreamingQueryListener`."""
         self.ran.append(event.progress.batchId)
         self.idle_since = self.idle_until = None
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """See `StreamingQueryListener`."""
         at = datetime.fromisoformat(event.timestamp)
         self.idle_since, self.idle_until = self.idle_since or at, at
 
@@ -110,7 +107,6 @@ def sevens(records: DataFrame) -> DataFrame:
 
 
 def by_transform(copy: Copy, *, bounded: bool) -> None:
-    """A Job of one `transform`."""
     _run(copy, tenfold, None, bounded=bounded)
 
 

@@ -37,7 +37,6 @@ def stopping_at(limit: int) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def newest(directory: Path) -> CheckpointRecord:
-    """The newest decision."""
     store = open_store(str(directory))
     records = [found for place in store.slots() if (found := store.read(place)) is not None]
     return [found for found in records if found.verdict is Verdict.DECIDED][-1]

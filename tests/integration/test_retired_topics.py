@@ -1,4 +1,4 @@
-"""A topic that is retired between two runs, in Spark: the others go on where they were."""
+"""A topic that is retired between two runs, in Spark: the other topics continue where they were."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -49,7 +49,6 @@ def source_of(kafka: EmbeddedKafka, topic: str) -> KafkaSource:
 
 
 def by_a_job(session: SparkSession, kafka: EmbeddedKafka, topics: list[str], at: Path) -> None:
-    """Through Spark's planner, all columns."""
     source, output = topics
     job = Job("copy", session, checkpoint_dir=str(at), interval_s=0.2, tolerable_failures=0)
     job.source(source_of(kafka, source)).transform(

@@ -25,7 +25,6 @@ def lossy(spark: SparkSession, once: Path) -> DataFrame:
     shuffle's files along, as an executor that is lost."""
 
     def random_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Other ones in each run."""
         if once.exists():
             # Spark refuses a second version only where it knows of a task that has read the first.
             # So long for that task's result to reach the driver, which nothing here can look for.

@@ -50,7 +50,6 @@ def open_transactions(kafka: EmbeddedKafka, sink: str) -> list[str]:
 
 
 def await_count(kafka: EmbeddedKafka, sink: str, count: int) -> None:
-    """Wait until readers find so many records."""
     wait_for(
         lambda: len(values(kafka.bootstrap, sink)) >= count, poll_s=0.5, what=f"{count} records"
     )

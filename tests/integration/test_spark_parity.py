@@ -251,7 +251,6 @@ WRONG_FOR_BOTH = [
 def test_load_refuses_wrong_options(
     session: SparkSession, stream: bool, given: dict[str, str | None], told: str
 ) -> None:
-    """As the error that it is, before any broker is asked."""
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", **given}
     reader: Any = session.readStream if stream else session.read
     reader = reader.format("sluice-kafka")
@@ -271,7 +270,6 @@ class Seen(StreamingQueryListener):
         """Not needed."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """As docs/guide/drop-in.md shows it."""
         self.progress += sluice.kafka_progress(event.progress)
 
     def onQueryTerminated(self, event: object) -> None:
@@ -282,7 +280,6 @@ class Seen(StreamingQueryListener):
 def test_progress_has_the_offsets_and_metrics_of_sparks_source(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, limit: str
 ) -> None:
-    """Behind the latest offsets with a rate limit, up to date without one."""
     name = topic(partitions=2)
     for partition in range(2):
         send(kafka, name, *range(5), partition=partition)
@@ -317,7 +314,6 @@ def test_progress_has_the_offsets_and_metrics_of_sparks_source(
 def test_a_stream_joins_itself_and_counts_windows(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Each record of each side once; timestamps make windows."""
     name, now_s = topic(partitions=2), time.time()
     stream = (
         session.readStream.format("sluice-kafka")
@@ -348,7 +344,6 @@ def test_a_stream_joins_itself_and_counts_windows(
 
 
 def memory(frame: DataFrame, name: str, location: Path, mode: str) -> StreamingQuery:
-    """Start a query into a table."""
     writer = frame.writeStream.format("memory").queryName(name).outputMode(mode)
     return writer.option("checkpointLocation", str(location / name)).start()
 
@@ -362,7 +357,6 @@ def test_progress_counts_the_rows_of_the_sink(
     mode: str,
     rows: int,
 ) -> None:
-    """As the table of differences says: not in output mode update."""
     name, output = topic(), topic()
     send(kafka, name, *range(5))
     query = (

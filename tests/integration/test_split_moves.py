@@ -29,7 +29,6 @@ class Restless:
     they are even, to the next one."""
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
-        """See `Balancer.choose`."""
         by_size = sorted(offered, key=lambda name: (len(offered[name].records), name))
         source_region, target_region = by_size[-1], by_size[0]
         split = min(offered[source_region].records)

@@ -47,7 +47,6 @@ SINK = OperatorNode(operator_id="sink-1", name="out", kind="sink", upstream=())
 
 @pytest.fixture
 def real(kafka_by_level: BrokerByLevel) -> Iterator[RealHarness]:
-    """A broker of the present feature level."""
     harness = RealHarness(kafka_by_level(2), 2)
     yield harness
     harness.close()
@@ -94,7 +93,6 @@ def _opened(harness: RealHarness, records: int = 2) -> Attempt:
 
 @pytest.fixture
 def store(tmp_path: Path, real: RealHarness) -> CheckpointStore:
-    """Checkpoint 0 of a job."""
     made = open_store(str(tmp_path))
     made.publish(_record(real, 0), timeout_s=30)
     made.mark_committed(0)

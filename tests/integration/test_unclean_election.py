@@ -53,8 +53,6 @@ def copy(
 
 
 def from_brokers(brokers: BrokerCluster, engine: str, *, fail_on_data_loss: bool = True) -> Way:
-    """A Job whose source is theirs."""
-
     def run(copy: Copy, *, bounded: bool) -> None:
         job = Job(
             "unclean",

@@ -71,7 +71,6 @@ def verified(
 
 
 def entry(output: str, source: str, offsets: range, *, epoch: int) -> StateEntry:
-    """A transaction of both input partitions."""
     name = TransactionalId(
         prefix="p", job_uid="job-uid", region="main", attempt_id=1, owner="o", slot=epoch
     )

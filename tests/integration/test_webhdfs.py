@@ -58,7 +58,6 @@ def _root_for_everyone(hdfs: EmbeddedHdfs) -> None:
 
 @pytest.fixture
 def root() -> str:
-    """A directory of this test alone."""
     return f"/webhdfs/{uuid.uuid4().hex}"
 
 
@@ -324,7 +323,6 @@ def test_hung_name_node_is_reported_in_time(hdfs: EmbeddedHdfs) -> None:
 
 @pytest.fixture
 def session(hdfs: EmbeddedHdfs, spark: SparkSession) -> Iterator[SparkSession]:
-    """Whose JVM knows where WebHDFS answers."""
     conf: Any = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
     conf.set("dfs.namenode.http-address", _address(hdfs))
     yield spark

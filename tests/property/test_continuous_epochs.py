@@ -1,6 +1,6 @@
-"""Continuous regions in random order: loops, desk and coordinator's core over logs and a broker
+"""Continuous regions in random order: loops, barrier service and coordinator's core over logs and a broker
 that are played. What readers see is each partition's records, in order, each once, whoever commits:
-the task that wrote them, the driver in its place, or both."""
+the task that wrote them, the driver instead, or both."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -48,7 +48,7 @@ _PARTITIONS = 4
 
 
 class _Courier:
-    """Between a loop and the desk, moved on by the test."""
+    """Between a loop and the barrier service, moved on by the test."""
 
     def __init__(self, barrier_service: BarrierService, region: str, attempt_id: int) -> None:
         self._barrier_service = barrier_service
@@ -144,7 +144,6 @@ class _Driver(CoreDriver):
     committing: Commit | None = None
 
     def answer(self, action: Action) -> None:
-        """See `CoreDriver.answer`."""
         if isinstance(action, Commit):
             self.committing = action
         else:
@@ -187,7 +186,7 @@ class Epochs(RuleBasedStateMachine):
             regions=plans,
             partitions=_PARTITIONS // len(plans),
         )
-        self.barrier_service = BarrierService(self)  # type: ignore[arg-type]  # what the desk uses of it
+        self.barrier_service = BarrierService(self)  # type: ignore[arg-type]  # what the barrier service uses of it
         records = {
             name: RegionRecord(
                 region=name,
@@ -200,7 +199,7 @@ class Epochs(RuleBasedStateMachine):
         self.zombies: list[_Attempt] = []
         self.restarts = 0
 
-    # --- the coordinator, as the desk sees it ----------------------------------------------------
+    # --- the coordinator, as the barrier service sees it ----------------------------------------------------
 
     def poll_barrier(
         self,
@@ -211,7 +210,6 @@ class Epochs(RuleBasedStateMachine):
         has_read: bool,
         until: Callable[[], bool],
     ) -> Barrier | None:
-        """See `Coordinator.poll_barrier`."""
         del wait_s
         if until():
             return None
@@ -237,14 +235,12 @@ class Epochs(RuleBasedStateMachine):
         return split(position.partition, position.end_offset, end)
 
     def is_committed(self, batch: BatchKey) -> bool:
-        """See `Coordinator.is_committed`."""
         return self.driver.core.is_committed(batch)
 
     def wake_waiters(self) -> None:
         """See `Coordinator.wake_waiters`."""
 
     def acknowledge(self, ack: Acknowledgement) -> None:
-        """See `Coordinator.acknowledge`."""
         self.driver.tell(Acknowledged(ack=ack))
 
     # --- the broker, and the driver's commits ----------------------------------------------------
@@ -296,12 +292,10 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(range(_PARTITIONS)), records=st.integers(1, 40))
     def produce(self, partition: int, records: int) -> None:
-        """Records come."""
         self.logs[partition] += records
 
     @rule(region=st.sampled_from(_REGIONS), times=st.integers(1, 6))
     def step(self, region: str, times: int) -> None:
-        """A task reads and writes."""
         for _ in range(times):
             self.attempts[region].loop.step()
 
@@ -358,7 +352,6 @@ class Epochs(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0, 11.0]))
     def tick(self, seconds: float) -> None:
-        """Time passes, and checkpoints may expire."""
         self.driver.tick(seconds)
         self._look()
 

@@ -18,7 +18,6 @@ _faults = st.lists(st.sampled_from([Fault.NONE, Fault.NONE, *Fault]), max_size=1
 
 
 def _staged(disk: Disk, number: int, files: int) -> StateEntry:
-    """A file set as a batch leaves it."""
     staging = f".staging/attempt-{number}"
     named = [
         StagedFile(staged=f"s{n}", final=f"dt={n % 2}/part-{number}-{n}", length_bytes=n + 1)

@@ -56,7 +56,6 @@ def service() -> Iterator[CoordinatorService]:
 
 
 def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
-    """A body that each path takes."""
     address = service.coordinator_address
     envelope = {"job_uid": address.job_uid, "leader_session_id": address.leader_session_id}
     region = envelope | {"region": "main", "attempt_id": 0}
@@ -203,7 +202,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def garbled() -> Iterator[_Garbled]:
-    """A stranger on the coordinator's port."""
     server = _Garbled(("127.0.0.1", 0), _Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

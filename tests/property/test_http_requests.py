@@ -41,12 +41,10 @@ def service() -> Iterator[CoordinatorService]:
 
 
 def token_of(service: CoordinatorService) -> tuple[str, str]:
-    """The header of who may ask."""
     return "Authorization", f"Bearer {service.coordinator_address.token}"
 
 
 def opened(service: CoordinatorService) -> socket.socket:
-    """A connection of its own."""
     host, _, port = service.address.removeprefix("http://").rpartition(":")
     return socket.create_connection((host, int(port)), timeout=_TIMEOUT_S)
 
@@ -107,7 +105,6 @@ def asked(service: CoordinatorService, target: str) -> bytes | StreamError:
 
 
 def assert_it_serves(service: CoordinatorService) -> None:
-    """It is there, and knows its job."""
     status = asked(service, _STATUS)
     assert isinstance(status, bytes)
     assert json.loads(status)["job"] is not None
@@ -126,7 +123,6 @@ _RAW = st.text(
 def test_a_query_with_anything_in_it_is_answered(
     service: CoordinatorService, path: str, data: st.DataObject
 ) -> None:
-    """Any text after the question mark."""
     query = data.draw(_RAW | st.lists(_RAW, max_size=4).map("&".join))
     asked(service, f"{path}?{query}")
     assert_it_serves(service)

@@ -67,7 +67,6 @@ _SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 
 
 def some_of(*names: str) -> st.SearchStrategy[dict[str, str]]:
-    """Up to four options."""
     return st.dictionaries(st.sampled_from(names), _VALUES, max_size=4)
 
 
@@ -348,7 +347,6 @@ _COLUMNS = {
 
 
 def _of(kind: pa.DataType) -> st.SearchStrategy[Any]:  # noqa: C901 - one line a type
-    """Values of a type, or None."""
     types = pa.types
     if types.is_dictionary(kind):
         return _of(kind.value_type)

@@ -1,6 +1,6 @@
 """A pool of producers under the threads of a worker, which change at each line of it.
 
-Writers, the couriers that end their epochs, what is made ready in the background, zombies of an
+Writers, the checkpoint clients that end their epochs, what is made ready in the background, zombies of an
 older batch or attempt and the end of the pool meet in it, whichever comes first.
 """
 

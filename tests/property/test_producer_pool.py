@@ -181,8 +181,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(is_sent=st.booleans())
     def end_process(self, is_sent: bool) -> None:
-        """Spark ends the worker, at any time; a later one takes its ids over. What a background
-        thread was about to send may be on its way."""
+        """Spark ends the worker, at any time; a later one takes its ids over."""
         slots = self.pool._slot_table  # noqa: SLF001
         for number in range(len(slots)):
             name, state = self.pool._id_of(number), slots.state(number)  # noqa: SLF001
@@ -206,7 +205,6 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pending)
     @rule(data=st.data())
     def run_background(self, data: st.DataObject) -> None:
-        """Some background thread gets its turn."""
         index = data.draw(st.integers(0, len(self.pending) - 1))
         self.pending.rotate(-index)
         self.pending.popleft()()

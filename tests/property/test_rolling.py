@@ -81,7 +81,6 @@ class Region:
     _names: int = 0
 
     def epoch(self, staged: Sequence[tuple[str, int]], *, is_last: bool = False) -> None:
-        """One decision."""
         own = [self.stage(directory, length) for directory, length in staged]
         planned = plan((*self.held, *own), ROLL, now_ms=self.now_ms, is_last=is_last)
         self._require_all_once((*self.held, *own), planned)
@@ -91,7 +90,6 @@ class Region:
         self.published.extend(outcome.publish)
 
     def stage(self, directory: str, length: int) -> PendingFile:
-        """A new file of one row, staged now."""
         name = self._name()
         self.rows[name] = [self._names]
         return PendingFile(
@@ -407,7 +405,6 @@ class RollingSink(RuleBasedStateMachine):
         return Record(states=self.last.operator_states, rows=self.records[-1].rows + rows)
 
     def _require_durable(self) -> None:
-        """A decision may name them from now on."""
         for entry in self.last.committables:
             files = decode_file_set(entry)
             named = {files.staged_path(file).rpartition("/")[0] for file in files.files}
@@ -429,7 +426,6 @@ class RollingSink(RuleBasedStateMachine):
 
     @rule(sizes=partitions)
     def an_epoch_is_aborted(self, sizes: list[tuple[str, int]]) -> None:
-        """Its region begins a new attempt."""
         self._write(sizes)
         self.committer.abort(self.last.committables, timeout_s=5)
         self._restart()

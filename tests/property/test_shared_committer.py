@@ -51,7 +51,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Region:
-    """A region's life.
+    """A region's attempt.
 
     Attributes:
         work: pre-committed and in no decision: (checkpoint id, committables, next value after it).
@@ -184,7 +184,6 @@ class _World:
         self._discard(region)
 
     def crash(self) -> None:
-        """The process dies."""
         for region in self.regions.values():
             self._discard(region)
         self.start()

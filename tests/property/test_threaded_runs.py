@@ -91,7 +91,6 @@ def test_fence_first_a_seal_alone_stops_an_older_driver(monkeypatch: pytest.Monk
 
 
 def _starts_without_a_seal(patch: pytest.MonkeyPatch) -> None:
-    """Its own record is written nowhere."""
     publish = startup.publish_record
 
     def forgotten(store: Any, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:

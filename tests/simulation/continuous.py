@@ -1,8 +1,8 @@
-"""Continuous tasks: production loops, couriers and desk, one step at a time.
+"""Continuous tasks: production loops, checkpoint clients and barrier service, one step at a time.
 
 Epochs of a region follow one another before they are decided, tasks commit natively what they are
 asked to, and the driver finishes manually what none of them has acknowledged. Left out are the
-courier's thread and the client of librdkafka; a task outlives its driver, or its region's life.
+checkpoint client's thread and the client of librdkafka; a task outlives its driver, or its region's attempt.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -73,7 +73,7 @@ class _Commits(NativeCommits):
 
 
 class Engine:
-    """The continuous engine of one driver process; the coordinator as its desk sees it."""
+    """The continuous engine of one driver process; the coordinator as its barrier service sees it."""
 
     def __init__(self, process: "Process") -> None:
         self._process = process
@@ -93,7 +93,7 @@ class Engine:
             if isinstance(attempt, ContinuousAttempt) and not attempt.dead:
                 attempt.ask()
 
-    # --- what the desk asks -----------------------------------------------------------------------
+    # --- what the barrier service asks -----------------------------------------------------------------------
 
     def wake_waiters(self) -> None:
         """See `Coordinator.wake_waiters`: nobody waits here."""
@@ -304,7 +304,7 @@ class _Writer:
 
 
 class Task:
-    """One task: a loop and its courier, in a worker of its own. It may outlive all that it knows.
+    """One task: a loop and its checkpoint client, in a worker of its own. It may outlive all that it knows.
 
     Attributes:
         is_over: it has ended.
@@ -355,7 +355,7 @@ class Task:
         return self._checkpoint_client.holds
 
     def register(self, transaction: TransactionIdentity, batch: BatchKey) -> None:
-        """Tell the coordinator of a transaction, before its first record (`ids-never-reused`)."""
+        """Report to the coordinator a transaction, before its first record (`ids-never-reused`)."""
         if self._process.dead:
             raise CoordinatorLostError("silent for too long", {}, "The task ends.")
         self._process.core.register(attempt_of(transaction, batch))
@@ -367,7 +367,7 @@ class Task:
         self._guarded(lambda: bool(self._loop.step()) or True)
 
     def ask(self) -> None:
-        """The courier continues: asks, commits, tells."""
+        """The checkpoint client continues: asks, commits, reports."""
         self._guarded(self._checkpoint_client.go_on)
 
     def _guarded(self, act: Callable[[], bool]) -> None:
@@ -451,7 +451,7 @@ class ContinuousAttempt:
             yield
 
     def ask(self) -> None:
-        """Its courier continues."""
+        """Its checkpoint client continues."""
         if not self.task.is_over:
             self._guarded(self.task.ask)
 

@@ -48,7 +48,7 @@ class Profile:
         torn: a coordinator dies in the middle of a commit round.
         meanwhile: somebody else continues between two requests of a round.
         broken_repairs: a repair fails at a record, or, four times as seldom, its process dies.
-        forget: a transactional id expires at the broker; of what it skipped nobody can tell then,
+        forget: a transactional id expires at the broker; of what it skipped no broker knows then,
             so a person looks, says it, and starts the job again.
         txn: somebody gives a command of ``sluice txn``, or it continues.
         clean: somebody gives a command of ``sluice files clean --delete``, or it continues; on a

@@ -75,7 +75,7 @@ class Life:
         self._sleeps_until_s = self._world.clock() + self._world.random.choice((0.05, 0.2, 0.3))
 
     def step(self) -> None:
-        """Go on to the next point."""
+        """Move to the next point."""
         try:
             next(self._steps)
         except FencedError:

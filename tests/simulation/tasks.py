@@ -74,7 +74,7 @@ class KafkaTasks:
                 done[number] = end.value
                 del running[number]
                 if running and self._is_lost():
-                    # An executor is gone with what its task had to tell; the attempt is nobody's.
+                    # An executor is gone with what its task had to report; the attempt is nobody's.
                     again = replace(scope, task=f"{number}.1")
                     running[number] = self._write(batch, parts[number], again)
                 continue

@@ -212,7 +212,6 @@ class JobMachine(RuleBasedStateMachine):
     def begin(
         self, seed: int, *, external: bool, stateful: bool, expire: bool, delayed: bool, kind: str
     ) -> None:
-        """A world without a coordinator."""
         profile = Profile(
             external=external,
             stateful=stateful,
@@ -249,7 +248,6 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 7))
     def a_coordinator_is_killed(self, number: int) -> None:
-        """Its tasks may live on."""
         process = self._chosen(number)
         if process is not None:
             self.world.kill(process)

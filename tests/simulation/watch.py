@@ -45,7 +45,7 @@ class Watch:
     """The promises, and the facts they are about. Called by broker, store and tasks as it happens.
 
     Attributes:
-        history: every record that was ever put in its place.
+        history: every record that was ever published.
         seen: offsets that a read_committed reader has seen, in order, by input partition.
         lineages: which decision follows which.
         accepted: transactions that a person has accepted as lost.
@@ -218,7 +218,7 @@ class Watch:
             self.require(is_safe, "a decision is tried that has grown old")
 
     def placed(self, record: CheckpointRecord, *, is_over: bool = False) -> None:
-        """A record stands in its place; over another one, which was not retired, if ``is_over``."""
+        """A record is published; over another one, which was not retired, if ``is_over``."""
         at = record.checkpoint_id
         self._world.note(
             f"slot {at}: {record.verdict.value} by {record.leader_session_id} ({record.requested_by})"

@@ -164,7 +164,7 @@ class World:
 
     @property
     def history(self) -> list[CheckpointRecord]:
-        """Every record that was ever put in its place."""
+        """Every record that was ever published."""
         return self.watch.history
 
     def records_of(self, splits: tuple[SplitRange, ...]) -> Iterator[tuple[int, object]]:

@@ -65,7 +65,7 @@ def split(partition: int, start: int, end: int, *, source_id: str = "source") ->
 
 
 def committable(name: str) -> StateEntry:
-    """A committable that only its name tells from others."""
+    """A committable that differs from others by its name."""
     return StateEntry(
         operator_id="sink",
         state_name="committables",

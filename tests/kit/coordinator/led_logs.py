@@ -1,5 +1,5 @@
 """Logs whose records, leaders and first offsets change, and a consumer that reads them as
-librdkafka does; both as far as a Kafka source can tell."""
+librdkafka does; both as far as a Kafka source sees."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -126,7 +126,7 @@ class _Place:
 
 class LedConsumer:
     """What `Reading` needs of a consumer. It fetches ahead, so that what it gives may be older than
-    the log; asks each new leader for the epoch of what it has fetched; and tells an end once.
+    the log; asks each new leader for the epoch of what it has fetched; and reports an end once.
 
     Args:
         find: the log, if it has a leader; LookupError: there is no such partition.

@@ -81,7 +81,7 @@ class _Writer:
 
 @dataclass
 class _Courier:
-    """A courier whose barriers are given, and whose ended epochs are taken, manually."""
+    """A checkpoint client whose barriers are given, and whose ended epochs are taken, manually."""
 
     barrier: Barrier | None = None
     ended: list[EndedEpoch] = field(default_factory=list)

@@ -123,7 +123,7 @@ class Coordinators:
         return self._committer.await_visible(timeout_s=timeout_s)
 
     def back_at_retry(self, number: int) -> Callable[[str], None]:
-        """For a start that tells where it is: all are back when it tries again, so many times."""
+        """For a start that reports its position: all are back when it tries again, so many times."""
         retries = 0
 
         def at(point: str) -> None:

@@ -67,7 +67,7 @@ class Session:
 
 @dataclass
 class Batch:
-    """The frame that Spark hands to the callback; counts what is run of it."""
+    """The frame that Spark passes to the callback; counts what is run of it."""
 
     results: tuple[TaskResult, ...] = (TaskResult(),)
     runs: int = 0

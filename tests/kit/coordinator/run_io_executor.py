@@ -1,4 +1,4 @@
-"""The hands of a run, over stores and sinks that a test plays."""
+"""The executor of a run, over stores and sinks that a test plays."""
 
 from typing import Any
 

@@ -17,6 +17,6 @@ def store(fs: FileSystem) -> CheckpointStore:
 
 
 def publish(store: CheckpointStore, *records: CheckpointRecord) -> None:
-    """Each in its place, which must be ours."""
+    """Each at its position, which must be ours."""
     for each in records:
         assert store.publish(each, timeout_s=TIMEOUT_S) is PublishOutcome.OURS

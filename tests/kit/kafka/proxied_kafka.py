@@ -1,6 +1,6 @@
 """Brokers that clients reach in two ways: straight, and by way of a proxy each.
 
-A broker tells a client the addresses of the listener that it came by, so who begins at `proxied`
+A broker gives a client the addresses of the listener that it came by, so who begins at `proxied`
 stays after the proxies, and who begins at `bootstrap` never meets one. Brokers among themselves
 never do.
 """

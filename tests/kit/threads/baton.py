@@ -72,7 +72,7 @@ def take(baton: threading.Semaphore) -> None:
     """Wait for it.
 
     Raises:
-        AssertionError: nobody hands it on.
+        AssertionError: no thread passes it on.
     """
     if not baton.acquire(timeout=_BOUND_S):
         raise AssertionError("a thread neither moved on nor ended")

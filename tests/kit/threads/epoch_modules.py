@@ -117,7 +117,7 @@ def _let_commit(runs: Runs, run: Run, epochs: int) -> None:
 
 
 def _last_committed(run: Run) -> int:
-    """Without the core's thread: the world stands still."""
+    """Without the core's thread: the world is paused."""
     return run.coordinator._running().loop._core.last_committed  # noqa: SLF001 - see above
 
 

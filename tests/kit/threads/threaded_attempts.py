@@ -1,4 +1,4 @@
-"""Lives of a region as a driver sees them, and its tasks' way to it; see `tests.kit.threads.threaded_runs`."""
+"""Attempts of a region as a driver sees them, and its tasks' way to it; see `tests.kit.threads.threaded_runs`."""
 
 from typing import TYPE_CHECKING, Any
 

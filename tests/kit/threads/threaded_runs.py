@@ -1,7 +1,7 @@
 """Runs of a continuous job, one after the other and beside one another, with all their threads.
 
 Each driver is a process with the real coordinator, its start and its end, the real leases,
-desk, committers and sweeps; its tasks outlive it (`tests.kit.threads.threaded_tasks`). Played are Spark, the
+barrier service, committers and sweeps; its tasks outlive it (`tests.kit.threads.threaded_tasks`). Played are Spark, the
 brokers, the checkpoint directory, and the ways between them.
 """
 
@@ -166,7 +166,7 @@ class Runs:
 
     @property
     def tasks(self) -> list[Thread]:
-        """Threads of tasks: loops and couriers."""
+        """Threads of tasks: loops and checkpoint clients."""
         drivers = {self.people, *(run.driver for run in self.runs)}
         return [
             thread

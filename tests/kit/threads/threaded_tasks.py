@@ -1,6 +1,6 @@
 """Continuous tasks with all their threads: what `tests.kit.threads.threaded_runs` begins.
 
-Loop, courier, writers, producers and their pools are the real ones. Played are Spark, the way to
+Loop, checkpoint client, writers, producers and their pools are the real ones. Played are Spark, the way to
 the driver, and librdkafka.
 """
 

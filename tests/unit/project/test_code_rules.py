@@ -147,7 +147,6 @@ RULES = (*CRITICAL_RULES, *OTHER_RULES)
 
 
 def rules_of(test: str) -> Iterator[str]:
-    """The rules that a test names."""
     yield from (rule for rule in RULES if rule.replace("-", "_") in test)
 
 

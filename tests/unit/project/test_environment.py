@@ -154,7 +154,6 @@ class Drivers:
 
 
 def container(name: str, *, exit_code: int) -> Container:
-    """It has been started, and has ended."""
     engine: Any = EngineAtADeath(exit_code=exit_code)
     made = Container(engine, ContainerSpec(name=name, image="none", number=1), name)
     made.start()
@@ -203,7 +202,6 @@ Records = list[Record]
 
 @pytest.fixture
 def topics(tmp_path: Path) -> Topics:
-    """Their names; nothing is read."""
     files = PublishedFiles(fs=open_file_system(str(tmp_path)), name="files")
     connection = KafkaConnection(bootstrap_servers="none:1")
     return Topics(connection=connection, source="in", output="out", files=files)

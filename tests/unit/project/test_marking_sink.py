@@ -63,8 +63,6 @@ def disk() -> Disk:
 
 @pytest.fixture
 def sink_of(disk: Disk) -> "SinkOf":
-    """Makes runs of the sink on the disk."""
-
     def made(commit: PartitionCommit, *before: MarkingSink) -> MarkingSink:
         found = MarkingSink(PARENT, lambda uri: FakeFileSystem(disk, uri=uri), commit)
         for run in before:

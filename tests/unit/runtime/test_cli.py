@@ -1,18 +1,15 @@
 """The command line: registration, errors, exit codes and tables."""
 
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 
-import click
 import pytest
 import typer
 from click.testing import Result
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from sluice.runtime import cli
-from sluice.runtime.cli import ENTRY_POINT_GROUP, build_app, main
+from sluice.runtime.cli import ENTRY_POINT_GROUP, main
 from sluice.runtime.errors import ConfigError, StreamError
 from tests.unit.connectors.kafka.tools.verify.test_verify_command import app, run, written
 
@@ -21,13 +18,11 @@ group = typer.Typer()
 
 @group.command()
 def hello() -> None:
-    """Say it."""
     typer.echo("hello")
 
 
 @group.command()
 def fail() -> None:
-    """Raise what a command of ours may raise."""
     raise ConfigError("the option is wrong", {"option": "[red]x"}, "Use y.")
 
 
@@ -37,7 +32,6 @@ def interrupted() -> None:
 
 
 def single() -> None:
-    """A command without a group."""
     typer.echo("single")
 
 
@@ -99,28 +93,6 @@ def test_every_registered_command_loads() -> None:
     """Nothing that this distribution registers is broken."""
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         assert entry.load() is not None
-
-
-def test_every_command_takes_kafkas_servers_by_the_same_names() -> None:
-    names = {
-        " ".join(path): option.opts
-        for path, command in _commands(
-            get_command(build_app(entry_points(group=ENTRY_POINT_GROUP)))
-        )
-        for option in command.params
-        if any("bootstrap" in name for name in option.opts)
-    }
-    assert {"kafka create", "txn list", "txn abort", "verify"} <= set(names)
-    for found in names.values():
-        assert found == ["--bootstrap-servers", "--bootstrap-server", "--bootstrap"]
-
-
-def _commands(
-    command: click.Command, *path: str
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    yield path, command
-    for name, each in getattr(command, "commands", {}).items():
-        yield from _commands(each, *path, name)
 
 
 def test_the_version_is_reported_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:

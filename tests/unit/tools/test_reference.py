@@ -39,7 +39,6 @@ def given_by_name(text: str) -> set[str]:
 
 
 def arguments_of(function: Callable[..., object]) -> set[str]:
-    """Those that may be given by name."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
 

@@ -17,7 +17,6 @@ OTHER = {"startOffset": '{"orders":{"0":1}}', "endOffset": '{"orders":{"0":3}}',
 
 
 def shown(start: object, end: object, latest: object) -> Any:
-    """As `query.lastProgress` has it."""
     names = ("startOffset", "endOffset", "latestOffset")
     java = {name: json.dumps(each) for name, each in zip(names, (start, end, latest), strict=True)}
     numbers = dict.fromkeys(("numInputRows", "inputRowsPerSecond", "processedRowsPerSecond"), 0)
@@ -32,7 +31,7 @@ def shown(start: object, end: object, latest: object) -> Any:
 def test_offsets_and_metrics_have_the_form_of_sparks_source(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two partitions, 2 and 4 offsets behind: Spark's own corner case."""
+    """Two partitions, 2 and 4 offsets after: Spark's own corner case."""
     cluster = FakeSourceCluster()
     cluster.create("a", FakeLog(latest=3), FakeLog(latest=6))
     monkeypatch.setattr(_spark_source, "KafkaCluster", lambda *_, **__: cluster)

@@ -38,7 +38,6 @@ def test_every_behaviour_has_a_test_or_a_row_in_a_table_of_differences() -> None
 
 
 def test_most_behaviours_are_sparks() -> None:
-    """The rest is in the tables."""
     assert all(len(entry) == 3 for entry in LISTED)
     assert len(LISTED) == len(set(LISTED)), "each is listed once"
     verdict = Counter(ours.startswith("row: ") for *_, ours in LISTED)

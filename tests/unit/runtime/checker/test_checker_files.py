@@ -225,17 +225,6 @@ def test_a_record_whose_value_was_left_out_has_none(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    "row", [{"key": "k", "id": 1}, {"key": "k", "headers": "h"}, {"headers": []}, {}]
-)
-def test_a_row_that_may_be_no_record_is_compared_whole(
-    tmp_path: Path, row: dict[str, object]
-) -> None:
-    (tmp_path / "part.json").write_text(f'{json.dumps(row)}\n{{"value":"v"}}\n', "utf-8")
-    (record, _), _ = read_files(tmp_path, topic="out")
-    assert record == Record("out", 0, 0, None, row_value(row))
-
-
 def test_a_table_with_a_key_and_without_values_has_no_records(tmp_path: Path) -> None:
     batch = pa.record_batch({"key": pa.array(["a", "value"]), "id": pa.array([1, None])})
     from_json, from_parquet = both_ways(tmp_path, batch)

@@ -314,7 +314,6 @@ class _Overtaken(FakeStore):
     """Another start seals place 3 while this one, which has sealed place 2, sleeps."""
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """See `MetadataStore.read`."""
         if checkpoint_id == 3:
             self.records[3] = aborted(3, leader_session_id="fast", requested_by=FENCING)
         return FakeStore.read(self, checkpoint_id)
@@ -335,7 +334,6 @@ class _OvertakenLate(FakeStore):
     """Another start seals place 3 while this one settles what it has found."""
 
     def mark_committed(self, checkpoint_id: int) -> None:
-        """See `MetadataStore.mark_committed`."""
         FakeStore.mark_committed(self, checkpoint_id)
         self.records[3] = aborted(3, leader_session_id="fast", requested_by=FENCING)
 
@@ -399,7 +397,6 @@ class _Unanswered(FakeStore):
     """The first publish lands, and is not answered."""
 
     def publish(self, record: CheckpointRecord, *, timeout_s: float) -> PublishOutcome:
-        """See `MetadataStore.publish`."""
         is_first = record.checkpoint_id not in self.records and 2 not in self.records
         outcome = FakeStore.publish(self, record, timeout_s=timeout_s)
         if is_first:

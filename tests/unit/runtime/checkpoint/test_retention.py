@@ -38,7 +38,6 @@ from tests.kit.coordinator.run_io_executor import hands_of
 
 
 def _place(checkpoint_id: int, **changes: object) -> SlotFacts:
-    """A committed decision."""
     made = facts_of(record(checkpoint_id), is_committed=True)
     return replace(made, **changes)  # type: ignore[arg-type]
 

@@ -189,7 +189,6 @@ class RetiringStore(CheckpointStore):
         self._meanwhile = meanwhile
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """See `CheckpointStore.read`."""
         self._meanwhile(checkpoint_id)
         return super().read(checkpoint_id)
 

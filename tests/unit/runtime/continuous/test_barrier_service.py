@@ -60,7 +60,7 @@ class PlayedCoordinator:
 def _barrier_service(
     coordinator: PlayedCoordinator, book: AttemptEpochs | None = None
 ) -> BarrierService:
-    barrier_service = BarrierService(coordinator)  # type: ignore[arg-type]  # what the desk uses of it
+    barrier_service = BarrierService(coordinator)  # type: ignore[arg-type]  # what the barrier service uses of it
     barrier_service.open(book or AttemptEpochs(region="main", attempt_id=7, functions=(_FUNCTION,)))
     return barrier_service
 

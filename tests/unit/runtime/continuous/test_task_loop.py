@@ -25,7 +25,7 @@ from tests.kit.fakes import ManualClock
 
 @dataclass
 class HandCourier:
-    """A courier whose barriers the test gives, and whose ended epochs it takes."""
+    """A checkpoint client whose barriers the test gives, and whose ended epochs it takes."""
 
     barrier: Barrier | None = None
     ended: list[EndedEpoch] = field(default_factory=list)

@@ -30,7 +30,6 @@ def test_unusable_directory_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user of one's own."""
     monkeypatch.setenv("SLUICE_STATE", str(tmp_path))
     return tmp_path
 

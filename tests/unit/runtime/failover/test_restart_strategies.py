@@ -11,7 +11,6 @@ import sluice
 from sluice import HdfsSink, KafkaSink, KafkaSource, Roll
 from sluice.connectors.kafka.client.client_tuning import HotPath
 from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee
-from sluice.runtime.coordinator.policy.balance import LoadBalancer
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.attempt_history import AttemptHistory
@@ -22,7 +21,6 @@ from sluice.runtime.failover.restart_strategies import (
     Restarts,
     RestartStrategy,
 )
-from sluice.runtime.graph.pipeline import Engine
 from sluice.runtime.job.job import Job
 
 
@@ -145,21 +143,6 @@ def test_what_a_file_sink_can_use_is_taken(tmp_path: Path) -> None:
     """A path as `pathlib` has it, and one column for a list of one."""
     sink = HdfsSink(tmp_path / "out", roll=Roll(size="1m"), partition_by="day")
     assert sink.settings()["partition_by"] == "day"
-
-
-def test_what_a_job_can_use_is_taken(tmp_path: Path) -> None:
-    """Also a path for a directory, an enumeration for its text, and an integer for a number."""
-    job = _job(
-        checkpoint_dir=tmp_path,
-        engine=Engine.AUTO,
-        interval_s=1,
-        regions=2,
-        restore_from=0,
-        checkpoint_handler=RegionalCheckpointHandler(),
-        load_balancer=LoadBalancer(),
-        listeners=[SimpleNamespace(on_progress=print)],
-    )
-    assert job.spec.checkpoint_dir == str(tmp_path)
 
 
 def test_members_of_an_enumeration_are_taken_for_their_texts() -> None:

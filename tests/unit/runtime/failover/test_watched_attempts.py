@@ -16,7 +16,6 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.errors import (
-    DamagedCheckpointError,
     DeliveryError,
     RegionGivenUpError,
     RegionUnansweredError,
@@ -185,22 +184,6 @@ def test_a_suspended_region_stays_stopped_until_a_command_brings_it_back(watched
     assert watched.lives_of("right") == 1, "it is never touched"
 
 
-def test_a_region_that_cannot_begin_for_good_is_suspended(watched: Watched) -> None:
-    """The life that could not begin counts as one that failed at once."""
-    settings = replace(SETTINGS, on_region_failure=OnRegionFailure.SUSPEND)
-    watched.begin("left", "right", settings=settings)
-    watched.fail_once("left")
-    watched.job.source.ends |= {0: 5, 1: 5}
-    watched.run()
-    watched.regions.error = DamagedCheckpointError("Spark's log is damaged", {}, "Restore.")
-    wait_for(
-        lambda: watched.lives_of("left") and watched.coordinator.is_suspended("left"), poll_s=0.005
-    )
-    watched.coordinator.restart_regions(["left"])
-    wait_for(lambda: watched.lives_of("left") == 2, poll_s=0.005)
-    wait_for(lambda: watched.job.visible() == watched.job.expected(), poll_s=0.01)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -305,7 +288,6 @@ def test_attempts_are_begun_and_brought_back_once_whatever_answers_are_lost(
 
 
 def watch_told(watched: Watched, **told: object) -> None:
-    """One look, at which left's host says so."""
     handle = watched.regions.handle("left")
     attempts = RegionAttempts(watched.coordinator, {"left": handle}, outage_limit_s=20.0)
     watched.attempts = attempts

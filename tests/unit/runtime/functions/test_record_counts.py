@@ -230,7 +230,6 @@ def test_a_job_drops_no_more_than_its_bound_in_all() -> None:
 
 
 def acknowledge_dropped(driver: CoreDriver, end: int, *, attempt_id: int = 0) -> None:
-    """A batch of which everything was dropped."""
     barrier = driver.poll(end, attempt_id=attempt_id)
     batch = BatchKey(region="main", attempt_id=attempt_id, batch_id=end)
     ack = driver.acknowledgement(batch, barrier)

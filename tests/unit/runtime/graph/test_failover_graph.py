@@ -17,7 +17,6 @@ def edge(upstream: str, downstream: str, kind: Distribution = Distribution.FORWA
 
 
 def regions(graph: JobGraph) -> dict[str, list[str]]:
-    """Subtasks by region, as ``name[index]``."""
     return {
         region.name: [f"{each.vertex_id}[{each.index}]" for each in region.subtasks]
         for region in failover_regions(graph)

@@ -38,7 +38,6 @@ def two_pipelines() -> list[Pipeline]:
 
 
 def job_of(pipelines: Sequence[Pipeline], *, regions: int = 1) -> Job:
-    """A job that is only described."""
     job = Job("j", cast(SparkSession, None), checkpoint_dir="/c", regions=regions)
     for pipeline in pipelines:
         stream = job.source(pipeline.source)
@@ -239,7 +238,6 @@ def test_operator_ids_are_frozen(
 
 
 def test_id_is_the_same_whatever_follows() -> None:
-    """After a sink was added, all state matches again."""
     before = build_graph([SOURCE, ENRICH, SINK])
     second_sink = OperatorSpec(kind="sink", name="audit", upstream=(0,))
     after = build_graph([SOURCE, ENRICH, SINK, second_sink])

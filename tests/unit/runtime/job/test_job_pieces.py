@@ -42,7 +42,6 @@ from sluice.runtime.spark.tasks.region_tasks import TaskResult, results_of
 
 
 def split(partition: int, start: int = 0, end: int = 0, topic: str = "in") -> SplitRange:
-    """A range of one partition."""
     return SplitRange(
         source_id="s",
         topic=topic,

@@ -11,7 +11,7 @@ from sluice.connectors.kafka.client.client_tuning import HotPath
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.arrow_leaves import infinite_count, leaves, with_leaf_types
-from sluice.runtime.model.spelling import choice_of, nearest
+from sluice.runtime.model.spelling import choice_of
 
 
 def job(**given: Any) -> Job:
@@ -27,21 +27,6 @@ def test_a_missing_argument_is_named(make: Callable[[], object], missing: str) -
     """A typed error as for every other setting."""
     with pytest.raises(ConfigError, match=missing):
         make()
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        ("checkpoint_interval_s", "interval_s"),
-        ("servers", "bootstrap_servers"),
-        ("interval", "interval_s"),
-        ("subscribepatern", "subscribepattern"),
-        ("keys", None),
-    ],
-)
-def test_a_name_that_says_more_or_less_is_guessed(given: str, meant: str | None) -> None:
-    known = ["checkpoint_dir", "interval_s", "bootstrap_servers", "subscribe", "subscribepattern"]
-    assert nearest(given, known) == meant
 
 
 @pytest.mark.parametrize(

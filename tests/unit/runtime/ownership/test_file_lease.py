@@ -44,7 +44,6 @@ class Runs:
         )
 
     def claimed(self, context: SinkContext) -> FileSinkCoordinator:
-        """A run that has the staging."""
         sink = self.sink()
         sink.claim(context, timeout_s=1)
         return sink
@@ -63,7 +62,6 @@ class Runs:
 
 @pytest.fixture
 def runs() -> Runs:
-    """Nothing is there yet."""
     return Runs()
 
 

@@ -34,7 +34,6 @@ class FakeStore:
     written: list[LeaseRecord] = field(default_factory=list)
 
     def read(self) -> LeaseRecord | None:
-        """See `LeaseStore.read`."""
         return self.record
 
     def write(self, record: LeaseRecord) -> None:
@@ -46,7 +45,6 @@ class FakeStore:
         """See `LeaseStore.close`."""
 
     def sleep(self, seconds: float) -> None:
-        """Time passes, the other job lives."""
         self.now_s += seconds
         if self.on_sleep is not None:
             self.on_sleep()
@@ -59,7 +57,6 @@ class SlowStore(FakeStore):
     on_its_way: LeaseRecord | None = None
 
     def write(self, record: LeaseRecord) -> None:
-        """See `LeaseStore.write`."""
         super().write(record)
         late, self.on_its_way = self.on_its_way, None
         if late is not None:
@@ -281,12 +278,10 @@ class SlowAnswers(FakeStore):
     written_at_s: list[float] = field(default_factory=list)
 
     def read(self) -> LeaseRecord | None:
-        """See `LeaseStore.read`."""
         self.now_s += self.call_s
         return super().read()
 
     def write(self, record: LeaseRecord) -> None:
-        """See `LeaseStore.write`."""
         self.now_s += self.call_s
         self.written_at_s.append(self.now_s)
         super().write(record)
@@ -300,7 +295,6 @@ class PausingStore(FakeStore):
     on_write: Callable[[], None] | None = None
 
     def write(self, record: LeaseRecord) -> None:
-        """See `LeaseStore.write`."""
         happens, self.on_write = self.on_write, None
         if happens is not None:
             happens()
@@ -478,15 +472,12 @@ class Job:
         self._look = look
 
     def renew(self) -> None:
-        """See `SinkCoordinator.renew`."""
         try:
             self._look(self)
         finally:
             self.looks += 1
 
     def pause_in(self, after_s: float) -> None:
-        """Its host sleeps then, for long."""
-
         def pause() -> None:
             self.switched.sleep(after_s)
             self.process.stopped_until_s = self.switched.now_s + _PAUSE_S

@@ -33,7 +33,6 @@ class Sink:
         self.finds: StreamError | None = None
 
     def renew(self) -> None:
-        """See `SinkCoordinator.renew`."""
         self.renewals += 1
         if self.finds is not None:
             raise self.finds
@@ -95,7 +94,6 @@ def test_lease_guards_outputs_a_renewal_that_is_not_answered_fences_nobody() -> 
 
 
 def renewing(sinks: object, *, interval_s: float) -> LeaseWatch:
-    """Renews by itself."""
     owners = LeaseWatch(
         cast(Mapping[str, SinkCoordinator], sinks), interval_s=interval_s, age_clock=monotonic
     )
@@ -180,7 +178,6 @@ class HangingSink(Sink):
         self.is_waiting, self.is_back = threading.Event(), threading.Event()
 
     def renew(self) -> None:
-        """See `SinkCoordinator.renew`."""
         self.is_waiting.set()
         assert self.is_back.wait(PATIENCE_S)
 
@@ -407,7 +404,6 @@ class SweepingSink(Sink):
         self.is_sweeping, self.broker_is_back = threading.Event(), threading.Event()
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """See `SinkCoordinator.sweep`."""
         del view, timeout_s
         self.is_sweeping.set()
         assert self.broker_is_back.wait(PATIENCE_S)
@@ -434,7 +430,6 @@ def fenced() -> None:
 
 
 def publish(verdict: Verdict) -> Publish:
-    """The next record."""
     return Publish(
         checkpoint_id=1,
         kind=CheckpointKind.CHECKPOINT,

@@ -211,7 +211,6 @@ class Run:
         self.attempt_id = self.coordinator.start(PATIENCE_S).attempt_id
 
     def barrier(self) -> Barrier:
-        """The region's first one."""
         self.clock.advance(2.0)
         found = wait_for(
             lambda: self.coordinator.poll_barrier("main", self.attempt_id, wait_s=0.1), poll_s=0.005

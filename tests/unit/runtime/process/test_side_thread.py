@@ -22,7 +22,6 @@ class Counting(SideThread):
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread is."""
         return self._thread.is_alive()
 
     def fail(self, error: Exception) -> None:

@@ -21,7 +21,6 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As a new process finds it, and as it was, afterwards."""
     monkeypatch.setattr(worker_memory, "_frozen_in", None)
     before = gc.get_freeze_count()
     yield

@@ -22,35 +22,12 @@ from sluice.runtime.errors import (
 from sluice.runtime.service import server
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
-from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from tests.kit.coordinator.coordinated_service import BATCH
-from tests.kit.fakes import FakeBroker, FakeSource
+from tests.kit.fakes import FakeBroker
 from tests.kit.threads.region_threads import RegionThread
 from tests.kit.waiting import PATIENCE_S, join, wait_for
 
 _FEW_THREADS = 4
-
-
-def test_the_address_says_where_its_coordinator_has_sealed_and_where_that_is_to_be_seen(
-    coordinator: BarrierCoordinator,
-) -> None:
-    web = WebHdfsAddress(name_nodes=("nn:9870",), user="ada")
-    uri = "hdfs://nn/checkpoints"
-    with CoordinatorService(coordinator, checkpoint_uri=uri, checkpoint_web=web) as made:
-        address = made.coordinator_address
-    assert coordinator.started is not None
-    assert address.attempt_id == coordinator.started.attempt_id
-    assert (address.checkpoint_uri, address.checkpoint_web) == (uri, web)
-
-
-def test_a_source_runner_gets_its_barrier(client: CoordinatorClient, source: FakeSource) -> None:
-    """Whole: ranges, topic ids, and the same one again until it is acknowledged."""
-    barrier = wait_for(lambda: client.poll_barrier("main", 0, wait_s=0.2))
-    assert (barrier.checkpoint_id, barrier.attempt_id) == (1, 0)
-    assert barrier.splits == source.cut(
-        [dataclasses.replace(barrier.splits[0], end_offset=0)], max_records=None, timeout_s=1.0
-    )
-    assert client.poll_barrier("main", 0, wait_s=0.2) == barrier
 
 
 def test_a_task_registers_and_may_repeat_it(client: CoordinatorClient) -> None:
@@ -97,17 +74,6 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
         assert not book.heartbeat.has_begun, "by the task of another attempt"
         client.waits(BATCH, "a producer", why="away")
         assert book.heartbeat.has_begun
-
-
-def test_a_writer_learns_that_its_batch_is_decided(
-    client: CoordinatorClient, coordinator: BarrierCoordinator, broker: FakeBroker
-) -> None:
-    assert not client.is_decided(BATCH)
-    region = RegionThread(coordinator, broker).start()
-    wait_for(lambda: client.is_decided(BATCH), poll_s=0.01)
-    assert not client.is_decided(dataclasses.replace(BATCH, batch_id=2))
-    coordinator.cancel()
-    region.stop()
 
 
 def test_status_shows_the_job(client: CoordinatorClient) -> None:

@@ -61,7 +61,6 @@ def test_nothing_is_shown_without_the_token(service: CoordinatorService, path: s
 
 
 def connected(service: CoordinatorService) -> socket.socket:
-    """A connection of its own."""
     host, _, port = service.address.removeprefix("http://").rpartition(":")
     return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 

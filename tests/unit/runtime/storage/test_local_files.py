@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,23 +42,6 @@ def test_a_file_in_the_place_of_a_directory_is_reported_as_that(tmp_path: Path, 
     with pytest.raises(StorageError, match="the path is no directory") as caught:
         LocalFileSystem(tmp_path / "file" / below).entries("")
     assert "disk" not in str(caught.value)
-
-
-def test_a_tree_goes_from_the_directory_that_it_lies_in_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its user may write there, and need not above: beside the target lies what an administrator
-    has made for him."""
-    fs = LocalFileSystem(tmp_path)
-    for name in ("first", "second"):
-        fs.write_temporary(f"attempt/{name}/part-0", b"rows")
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
-        fs.delete("attempt/first")
-    assert [path.name for path in tmp_path.iterdir()] == ["attempt"]
-    assert [entry.name for entry in fs.entries("attempt")] == ["second"]
-    fs.delete("attempt/second")
-    assert list((tmp_path / "attempt").iterdir()) == []
 
 
 _LOOKS: dict[str, Callable[[LocalFileSystem], object]] = {

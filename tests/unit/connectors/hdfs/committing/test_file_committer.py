@@ -20,7 +20,6 @@ _CALL_S = 10.0
 
 
 def entry_of(parent: str, finals: list[str]) -> StateEntry:
-    """One byte in each file."""
     files = tuple(
         StagedFile(staged=f"s{n}", final=final, length_bytes=1) for n, final in enumerate(finals)
     )
@@ -44,33 +43,6 @@ def test_an_epoch_of_more_files_than_one_call_can_look_at_is_published() -> None
             break
     assert report.outcome is CommitOutcome.COMMITTED
     assert set(disk.files) == {f"orders/dt={n % 25}/part-{n}" for n in range(100)}
-
-
-@pytest.mark.parametrize(
-    "finals",
-    [
-        pytest.param([f"dt={n}/part" for n in range(100)], id="directories"),
-        pytest.param([f"part-{n}" for n in range(100)], id="files"),
-    ],
-)
-def test_a_call_ends_when_its_time_is_up_however_many_files_are_left(finals: list[str]) -> None:
-    """Other regions wait for their commits after it. Each step takes a second."""
-    disk = Disk(files={f".s/a/s{n}": b"x" for n in range(100)})
-    steps: list[str] = []
-
-    def step(name: str) -> Fault:
-        steps.append(name)
-        return Fault.NONE
-
-    committer = FileCommitter(
-        lambda uri: FakeFileSystem(disk, uri=uri, fault=step),
-        at_once=1,
-        clock=lambda: float(len(steps)),
-    )
-    entry = entry_of("fake:///data", finals)
-    (report,) = committer.commit([entry], timeout_s=_CALL_S, after_crash=False)
-    assert report.outcome is CommitOutcome.PENDING
-    assert len(steps) == _CALL_S
 
 
 def test_a_directory_that_somebody_deletes_between_two_calls_is_made_again(tmp_path: Path) -> None:

@@ -49,7 +49,6 @@ class Ended:
         return self.directory / "data"
 
     def stage(self, attempt_id: int, name: str = "part-0") -> tuple[StagingAttempt, StateEntry]:
-        """An attempt with one file of four bytes."""
         batch = BatchKey(region="r0", attempt_id=attempt_id, batch_id=7)
         attempt = StagingAttempt.draw(batch)
         staging = f"{staging_root('orders', job_uid=JOB_UID, operator_id='op')}/{attempt.path}"
@@ -81,7 +80,6 @@ class Ended:
     def decide(
         self, checkpoint_id: int, *entries: StateEntry, states: tuple[StateEntry, ...] = ()
     ) -> None:
-        """A record at the next place."""
         region = RegionRecord(
             region="r0", attempt_id=0, batch_id=7, committables=entries, operator_states=states
         )
@@ -111,7 +109,6 @@ class Ended:
         FileLeaseStore(LocalFileSystem(self.data), root).write(owner)
 
     def run(self, *words: str) -> Any:
-        """The command's JSON."""
         answer = CliRunner().invoke(app, [*words, str(self.directory / "checkpoint"), "--json"])
         assert answer.exit_code == 0, answer.output
         return json.loads(answer.stdout)

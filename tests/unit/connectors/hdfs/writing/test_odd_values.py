@@ -20,7 +20,6 @@ from tests.kit.files.odd_values import FAR, INSTANT, LOCAL, NESTED, cells, odd
 
 
 def written(form: str, directory: Path, batch: pa.RecordBatch) -> str:
-    """By a task."""
     path = directory / f"part-0{task_format(form).extension}"
     with path.open("xb") as stream:
         writer = task_format(form).open(stream, batch.schema)
@@ -40,7 +39,6 @@ def last_of_each_key(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("reader", ["pyarrow", "duckdb"])
 def test_parquet_is_read_as_it_was(tmp_path: Path, reader: str) -> None:
-    """DuckDB keeps one entry of each key."""
     batch = odd(*([] if reader == "pyarrow" else ["twice"]))
     path = written("parquet", tmp_path, batch)
     if reader == "pyarrow":
@@ -116,7 +114,6 @@ _DUCKS = {
 
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_duckdb_reads_text_as_it_was(tmp_path: Path, form: str) -> None:
-    """Plain columns, with their types."""
     batch = odd("blob", "nul", *FAR, *NESTED)
     path = written(form, tmp_path, batch)
     kinds = {f.name: _DUCKS.get(f.type, str(f.type)) for f in spark_schema(batch.schema)}

@@ -47,7 +47,6 @@ _DEFAULT = "city=__HIVE_DEFAULT_PARTITION__"
 
 @pytest.fixture
 def fake() -> Iterator[FakeWebHdfs]:
-    """HDFS, in small."""
     with FakeWebHdfs() as running:
         yield running
 

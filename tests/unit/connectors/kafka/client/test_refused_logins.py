@@ -102,7 +102,7 @@ def test_a_call_whose_client_is_closed_by_another_thread_is_truncated_and_no_wor
 
 
 class PlayedAdmin:
-    """Tells of refused log-ins when it is polled, and answers when its brokers are there.
+    """Reports refused log-ins when it is polled, and answers when its brokers are there.
 
     Attributes:
         refusals: what waits to be reported.
@@ -119,7 +119,6 @@ class PlayedAdmin:
         self._waiting: list[KafkaError] = []
 
     def poll(self, timeout: float) -> None:
-        """Serves the callback."""
         for _ in range(self.refusals):
             self._tell(KafkaError(NOT_LOGGED_IN, "the token endpoint answered 503"))
         self.refusals = 0

@@ -61,19 +61,6 @@ _NOT_COORDINATOR, _NOT_FOUND = 16, 105
 _PARTITIONS = 50
 
 
-@pytest.mark.parametrize(
-    ("text", "java_hash"),
-    [
-        ("", 0),
-        ("hello", 99162322),
-        ("transaction", 2141246174),
-        ("polygenelubricants", 0),  # Java's smallest number, for which brokers take 0
-    ],
-)
-def test_partitions_are_counted_from_javas_hash(text: str, java_hash: int) -> None:
-    assert partition_of(text, _PARTITIONS) == java_hash % _PARTITIONS
-
-
 def test_each_partition_has_an_id_of_the_prefix() -> None:
     ids = id_for_each_partition("prefix/job/", _PARTITIONS)
 
@@ -165,7 +152,6 @@ class _Leaders(PlayedClient):
         return answer
 
     def send(self, request: Any, node_id: int | None = None) -> Any:
-        """See `Net.send`."""
         if type(request).__name__ == "MetadataRequest":
             return self._later(self._looked())
         return self._later(said(topics=[self._told(topic, node_id) for topic in request.topics]))

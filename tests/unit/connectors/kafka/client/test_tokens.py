@@ -143,7 +143,6 @@ class _Endpoint(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def endpoint(status: int, content: bytes, *, tls: bool = False) -> Iterator[str]:
-    """Its address."""
     handler = type("Handler", (_Endpoint,), {"answer": (status, content)})
     with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
         if tls:

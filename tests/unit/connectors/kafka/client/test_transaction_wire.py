@@ -31,12 +31,10 @@ Answer = Callable[[Any, int | None], Any]
 
 
 def said(**fields: Any) -> SimpleNamespace:
-    """A response, or a part of one."""
     return SimpleNamespace(**fields)
 
 
 def code(error: type[BaseException]) -> int:
-    """Kafka's number of an error."""
     number: int = cast(Any, error).errno
     return number
 
@@ -54,7 +52,6 @@ class TableNet:
     sent: list[Any] = field(default_factory=list)
 
     def send(self, request: Any, node_id: int | None = None) -> Awaitable[Any]:
-        """See `Net.send`."""
         self.sent.append(request)
         answer = self.answers[type(request).__name__]
 
@@ -67,7 +64,6 @@ class TableNet:
         return _Lazy(answered)
 
     def begin(self, coroutine: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-        """See `Net.begin`."""
         return coroutine()
 
     async def pause(self) -> bool:
@@ -90,7 +86,6 @@ class _Lazy:
 
 
 def coordinators(request: Any, node_id: int | None) -> Any:
-    """Broker 1 coordinates every id."""
     return said(
         coordinators=[said(key=key, node_id=1, error_code=0) for key in request.coordinator_keys]
     )
@@ -107,7 +102,6 @@ def features(level: int | None) -> Answer:
 
 
 def requests(**newest: int) -> list[SimpleNamespace]:
-    """What a broker of Kafka 4.3 says of its requests; -1: it lacks this one."""
     known = {"FindCoordinator": (10, 6), "EndTxn": (26, 5)}
     known |= {"DescribeTransactions": (65, 0), "ListTransactions": (66, 2)}
     return [
@@ -120,14 +114,12 @@ def requests(**newest: int) -> list[SimpleNamespace]:
 def ended(
     net: TableNet, *transactions: TransactionIdentity, commit: bool = True
 ) -> dict[Any, EndReport]:
-    """Commit these, or abort them."""
     reports: dict[TransactionIdentity, EndReport] = {}
     asyncio.run(transaction_wire._end(cast(Net, net), transactions, reports, commit=commit))  # noqa: SLF001
     return reports
 
 
 def accepted(request: Any, node_id: int | None) -> Any:
-    """Done."""
     return said(error_code=0)
 
 
@@ -257,7 +249,6 @@ def test_a_missing_permission_is_said_and_not_waited_for() -> None:
 
 
 def row(transactional_id: str, state: str = "Ongoing", *, error_code: int = 0) -> Any:
-    """A description as a broker gives it."""
     return said(
         transactional_id=transactional_id,
         error_code=error_code,
@@ -271,7 +262,6 @@ def row(transactional_id: str, state: str = "Ongoing", *, error_code: int = 0) -
 
 
 def described(net: TableNet, *transactions: TransactionIdentity) -> dict[str, Any]:
-    """Describe these."""
     found: dict[str, Any] = {}
     ids = [transaction.transactional_id for transaction in transactions]
     asyncio.run(transaction_wire._describe(cast(Net, net), ids, found))  # noqa: SLF001
@@ -328,7 +318,6 @@ IDS = id_for_each_partition(PREFIX, 2)
 
 
 def log_of(*leaders: int, brokers: tuple[int, ...] = (1, 2), error_code: int = 0) -> Answer:
-    """Metadata of the transaction log."""
     partitions = [said(partition_index=i, leader_id=node) for i, node in enumerate(leaders)]
     return lambda *_: said(
         error_code=0,

@@ -34,7 +34,6 @@ KINDS = ("FindCoordinatorRequest", "DescribeTransactionsRequest", "ApiVersionsRe
 
 
 def is_described(wire: TransactionWire) -> bool:
-    """Whether the coordinator could be asked."""
     found = wire.describe([OURS.transactional_id], timeout_s=1)
     state = found.get(OURS.transactional_id)
     return state is not None and state.state is TransactionState.ONGOING

@@ -7,21 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Message
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
 
 from sluice.connectors.kafka.records.columns import (
     ColumnBuilder,
-    columns_with,
-    schema_ddl,
     schema_of,
     times_of,
 )
@@ -43,31 +31,6 @@ def build(columns: tuple[str, ...], *messages: Message, topics: tuple[str, ...] 
 
 def message(**fields: Any) -> Message:
     return Message(**{"topic": "t", "partition": 3, "offset": 7, "timestamp": (1, 5), **fields})
-
-
-@pytest.mark.parametrize("headers", [True, False])
-def test_schema_is_the_one_spark_expects_of_its_kafka_source(headers: bool) -> None:
-    wanted = (
-        StructType()
-        .add("key", BinaryType())
-        .add("value", BinaryType())
-        .add("topic", StringType())
-        .add("partition", IntegerType())
-        .add("offset", LongType())
-        .add("timestamp", TimestampType())
-        .add("timestampType", IntegerType())
-    )
-    if headers:
-        header = StructType().add("key", StringType()).add("value", BinaryType())
-        wanted = wanted.add("headers", ArrayType(header))
-    columns = columns_with(headers=headers)
-    assert schema_of(columns).equals(to_arrow_schema(wanted, timezone="UTC"))
-    kinds = [(f.name, f.dataType.simpleString()) for f in wanted.fields]
-    # A session may take "timestamp" for one without a zone, and have reserved "offset".
-    in_every_session = {"timestamp": "timestamp_ltz"}
-    assert schema_ddl(columns) == ", ".join(
-        f"`{name}` {in_every_session.get(kind, kind)}" for name, kind in kinds
-    )
 
 
 def test_headers_are_kept_in_order_repeated_and_null() -> None:

@@ -88,7 +88,6 @@ class _Following:
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `CommitListener.regions_published`."""
         assert checkpoint_id not in self._job.store.committed, "reported after the mark"
         assert not self._job.broker.ongoing(), "reported before all is published"
         self.told.append((checkpoint_id, regions))
@@ -234,12 +233,10 @@ class _Repairer:
         attempt_id: int,
         timeout_s: float,
     ) -> Mapping[bytes, StateEntry]:
-        """See `Repairer`."""
         self.attempt_ids.append(attempt_id)
         return {entry.payload: committable("again") for entry in lost.committables}
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
-        """See `Repairer`."""
         return lost.region.splits
 
 

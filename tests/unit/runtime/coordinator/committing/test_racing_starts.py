@@ -103,7 +103,6 @@ class _Unreadable(FakeStore):
     """It does not answer the first look."""
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """See `MetadataStore.read`."""
         if not self.retired:
             self.retired.append(-1)
             raise StorageError("no answer", {}, "Ask again.")
@@ -194,7 +193,6 @@ class _Away(FakeStore):
     """It does not answer whether a checkpoint is marked."""
 
     def is_committed(self, checkpoint_id: int) -> bool:
-        """See `MetadataStore.is_committed`."""
         raise StorageError("no answer", {"checkpoint_id": checkpoint_id}, "Retry.")
 
 

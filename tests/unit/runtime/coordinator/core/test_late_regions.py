@@ -56,7 +56,6 @@ def _hanging(
 
 
 def _quiet(driver: CoreDriver, seconds: int, *, finished: bool = False) -> None:
-    """Nothing comes to main's source."""
     for _ in range(seconds):
         driver.tick(1.0)
         driver.poll(3, finished=finished)
@@ -202,7 +201,6 @@ def regions(count: int) -> tuple[RegionPlan, ...]:
 
 
 def epoch(driver: CoreDriver, end: int, attempts: dict[str, int]) -> None:
-    """One whole checkpoint of these lives."""
     driver.tick(1.0)
     for name, attempt_id in attempts.items():
         barrier = driver.poll(end, region=name, attempt_id=attempt_id)

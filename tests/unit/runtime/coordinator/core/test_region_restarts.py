@@ -43,7 +43,6 @@ def restarted(driver: CoreDriver, region: str = "main") -> list[int]:
 
 
 def come_back(driver: CoreDriver, region: str = "main", *, delay_s: float = 5.0) -> int:
-    """Ask, wait for the delay, begin."""
     before = len(restarted(driver, region))
     driver.tell(RestartRequested(region=region))
     driver.tick(delay_s)

@@ -67,12 +67,10 @@ def io_executor(store: FakeStore, sink: FakeSink | None = None, **parts: Any) ->
 
 
 def done(of: IoExecutor, action: RemoteAction) -> CoreEvent | None:
-    """Its answer to the core."""
     return drive(of.perform(action))
 
 
 def decision_of(*regions: RegionRecord) -> Publish:
-    """The first one of the run."""
     return Publish(
         checkpoint_id=1,
         kind=CheckpointKind.CHECKPOINT,
@@ -84,7 +82,6 @@ def decision_of(*regions: RegionRecord) -> Publish:
 
 
 def refuse(_: str) -> None:
-    """A store that is away."""
     raise AWAY
 
 
@@ -292,7 +289,6 @@ class _Blind(FakeStore):
     """Whether others have taken over cannot be read."""
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
-        """See `MetadataStore.read`."""
         raise AWAY
 
 

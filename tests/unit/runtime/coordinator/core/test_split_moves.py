@@ -41,7 +41,6 @@ class _Wishes:
         self.seen: list[dict[str, RegionLoad]] = []
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
-        """See `Balancer.choose`."""
         self.seen.append(dict(offered))
         if not {self.source_region, self.target_region} <= offered.keys():
             return Choice()
@@ -126,7 +125,6 @@ class _Stubborn(_Wishes):
     """Moves the first region's split wherever it wants to."""
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
-        """See `Balancer.choose`."""
         return Choice(
             moves=(
                 Move(

@@ -1,4 +1,4 @@
-"""Going on after a loss that a person has accepted: exactly what was named, and nothing else."""
+"""Continuing after a loss that a person has accepted: exactly what was named, and nothing else."""
 
 import dataclasses
 from collections.abc import Callable
@@ -47,7 +47,6 @@ def _transaction(job: Job, name: str) -> Transaction:
 
 
 def _lost(job: Job, name: str) -> str:
-    """The broker has aborted it; its digest."""
     found = _transaction(job, name)
     found.state = TransactionState.ABORTED
     return digest_of(entry_of(found))
@@ -321,7 +320,7 @@ def test_two_phase_repair_what_was_accepted_is_not_committed_late() -> None:
     assert sorted(map(str, job.broker.read_committed(0))) == ["main-done", "side-open"]
 
 
-# --- of what nobody can tell ----------------------------------------------------------------------
+# --- of outcomes that no broker knows -------------------------------------------------------------
 
 
 def _forgotten() -> Job:

@@ -56,7 +56,6 @@ def failure(error: BaseException = BROKEN, *regions: str, is_shared: bool = Fals
 def decided(
     found: Failure, seen: FailureView, settings: CheckpointSettings
 ) -> list[tuple[FailureOutcome, tuple[str, ...]]]:
-    """Outcomes and regions, in order."""
     decisions = decide_failure(found, seen, settings, now_s=10.0, draw=lambda: 0.5)
     return [(decision.outcome, decision.regions) for decision in decisions]
 

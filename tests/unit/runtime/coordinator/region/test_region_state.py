@@ -5,9 +5,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry
 
-from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy import state_tables
 from sluice.runtime.coordinator.policy.state_tables import (
     ABORTABLE,
@@ -27,8 +25,7 @@ from sluice.runtime.coordinator.policy.state_tables import (
 from sluice.runtime.coordinator.region.region_pace import Pace, PendingTime, Pressure, left_unread
 from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.splits import SplitRange
-from sluice.runtime.service.metrics import CheckpointMetrics
-from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
+from tests.kit.coordinator.core_driver import split
 
 
 @pytest.mark.parametrize("phase", RegionPhase)
@@ -199,26 +196,6 @@ def test_a_batch_under_way_counts_and_an_hour_ago_does_not() -> None:
     assert pending.ratio(11.0) == pytest.approx(10 / 11)
     pending.end(11.0)
     assert pending.ratio(3600.0) == 0
-
-
-def test_status_and_metrics_show_the_region_that_is_after() -> None:
-    driver = CoreDriver(FAST, regions=TWO)
-    driver.tick()
-    barrier = driver.poll(5)
-    driver.clock.advance(5.0)
-    seen = {view.region: view for view in driver.status().regions}
-    assert (seen["main"].pressure, seen["main"].pending_ratio) == ("high", pytest.approx(0.8))
-    assert (seen["side"].pressure, seen["side"].pending_ratio) == (None, None)
-    driver.ack(barrier)
-    driver.poll(0, region="side")
-    registry = CollectorRegistry()
-    metrics = CheckpointMetrics(registry)
-    for report in driver.seen(Progress):
-        metrics.on_progress(report)
-    assert driver.seen(Progress)[-1].state is not State.ABORTED
-    found = registry.get_sample_value("sluice_region_pending_ratio", {"region": "main"})
-    assert found == pytest.approx(0.8)
-    assert registry.get_sample_value("sluice_region_pending_ratio", {"region": "side"}) is None
 
 
 def _split(records: int) -> SplitRange:

@@ -42,7 +42,6 @@ class Looking:
 
     @property
     def left(self) -> int:
-        """Looks that were not needed."""
         return len(self._answers)
 
     def await_visible(self, *, timeout_s: float) -> bool:
@@ -262,7 +261,6 @@ class Rounds:
 
 @pytest.fixture
 def started() -> Iterator[Callable[..., Housekeeper]]:
-    """Starts housekeepers; each is stopped."""
     stops: list[Housekeeper] = []
 
     def start(*, sweep: Rounds, interval_s: float = 60.0) -> Housekeeper:

@@ -206,13 +206,11 @@ class OwnedSink(FakeSink):
     sweeps = 0
 
     def renew(self) -> None:
-        """See `SinkCoordinator.renew`."""
         if self.is_lost:
             raise FENCED
         super().renew()
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """See `SinkCoordinator.sweep`."""
         self.sweeps += 1
         return super().sweep(view, timeout_s=timeout_s)
 

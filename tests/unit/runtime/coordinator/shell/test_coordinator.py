@@ -150,7 +150,6 @@ class _SlowStart(FakeSink):
     """Its first sweep waits, as for a broker, until the lease was renewed thrice."""
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
-        """See `SinkCoordinator.sweep`."""
         wait_for(lambda: self.calls.count("renew") >= 3, poll_s=0.005)
         return super().sweep(view, timeout_s=timeout_s)
 
@@ -350,7 +349,7 @@ def test_memory_stays_flat_over_many_epochs(job: Job) -> None:
         job.source.limits.clear()
         region.barriers.clear()
         # An attempt is offered to many sweeps, and these may come late on a busy machine.
-        core = coordinator._running().loop._core  # noqa: SLF001 - nobody is told when they end
+        core = coordinator._running().loop._core  # noqa: SLF001 - nobody is reported when they end
         attempts = core._registered  # noqa: SLF001 - the same
         wait_for(lambda: len(attempts) < 10, what="the last sweeps of what was settled")
         gc.collect()

@@ -60,7 +60,6 @@ class SlippingHandler(RegionalCheckpointHandler):
     """A user's, with a slip: it raises as soon as a region has failed."""
 
     def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
-        """See `CheckpointHandler`."""
         if alignment.failed:
             raise KeyError("a name that is misspelt")
         return super().rule(alignment, timeout_s=timeout_s)
@@ -159,7 +158,7 @@ def test_a_users_handler_that_raises_ends_the_job_with_its_error(
 
 
 def test_a_step_that_raises_still_wakes_who_waits_for_a_batch() -> None:
-    """The region's life was over before the handler was asked; its callback would wait for ever."""
+    """The region's attempt was over before the handler was asked; its callback would wait for ever."""
     bench = Bench(between_two_checkpoints())
     with pytest.raises(KeyError):
         in_time(lambda: bench.loop.step(_FAILED))

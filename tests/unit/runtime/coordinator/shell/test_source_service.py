@@ -46,21 +46,20 @@ class Looked:
 
 
 class CountedSource(FakeSource):
-    """Tells how often it was asked for new splits, and when it is about to answer."""
+    """Reports how often it was asked for new splits, and when it is about to answer."""
 
     def __init__(self, ends: dict[int, int], *, meanwhile: Callable[[], None]) -> None:
         super().__init__("source", ends, bounded=True)
         self.meanwhile = meanwhile
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.discover`."""
         self.meanwhile()
         return super().discover(timeout_s=timeout_s)
 
 
 @dataclass(slots=True)
 class Bench:
-    """A bounded source of two partitions, one of which is new, and the desk before it."""
+    """A bounded source of two partitions, one of which is new, and the barrier service before it."""
 
     looked: Looked = field(default_factory=Looked)
     settings: CheckpointSettings = SETTINGS
@@ -180,7 +179,6 @@ def test_what_lies_after_a_cut_is_reported_where_splits_may_move_and_the_source_
 
 
 def of(source_id: str, start: int, end: int) -> SplitRange:
-    """A range of the source's first partition."""
     return core_split(0, start, end, source_id=source_id)
 
 
@@ -240,7 +238,6 @@ class PartlyAway(FakeSource):
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.cut`."""
         if self.is_away and any(position.partition != HEALTHY for position in positions):
             self.waited += 1
             threading.Event().wait(timeout_s)
@@ -339,7 +336,6 @@ class Slow(FakeSource):
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.cut`."""
         self.clock.advance(min(self.needs_s, timeout_s))
         if timeout_s < self.needs_s:
             raise UnreachableError("too slow", {}, "Wait.")

@@ -256,7 +256,7 @@ def test_a_repair_that_is_found_after_a_commit_is_followed_and_none_is_written()
     assert len(job.store.repairs[1]) == 1
 
 
-# --- what living regions of earlier runs tell -----------------------------------------------------
+# --- what living regions of earlier runs report ---------------------------------------------------
 
 
 def test_abort_before_skip_a_start_compares_what_a_region_has_open_with_what_is_decided() -> None:

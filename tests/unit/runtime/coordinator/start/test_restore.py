@@ -70,7 +70,6 @@ def test_restore_by_attempt_a_source_continues_at_its_own_positions_alone() -> N
 
 
 def _decide(job: Job, checkpoint_id: int, *, session: str) -> None:
-    """A run has decided, and committed."""
     job.store.records[checkpoint_id] = record(checkpoint_id, leader_session_id=session)
     job.store.committed.add(checkpoint_id)
 

@@ -84,18 +84,6 @@ def test_archive_serves_every_way_to_the_same_spark(
     assert SparkClasses.of_this_process().shared.archive_name("*") == named
 
 
-def test_archive_is_left_out_where_java_would_refuse_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A configuration directory with files, which may also hold Java options of the user's."""
-    monkeypatch.setenv("SPARK_CONF_DIR", str(cache.parent / "conf"))
-    _put_archive(cache)
-    (cache.parent / "conf").mkdir()
-    assert _JAVA in fast_start("local")
-    (cache.parent / "conf" / "spark-defaults.conf").touch()
-    assert set(fast_start("local")) == {_DAEMON}
-
-
 @pytest.mark.usefixtures("cache")
 def test_workers_with_another_interpreter_keep_sparks_daemon(
     monkeypatch: pytest.MonkeyPatch,

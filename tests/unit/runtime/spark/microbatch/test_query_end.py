@@ -29,7 +29,6 @@ from tests.kit.waiting import PATIENCE_S, wait_for
 
 
 def split(start: int, end: int) -> SplitRange:
-    """A range of one partition."""
     return SplitRange(
         source_id="s", topic="in", topic_id="id", partition=0, start_offset=start, end_offset=end
     )

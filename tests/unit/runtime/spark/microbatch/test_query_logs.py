@@ -336,7 +336,6 @@ LIMIT = ReadAllAvailable()
 
 
 def split_source(partition: int, start: int, end: int) -> SplitRange:
-    """A range of one partition."""
     return SplitRange(
         source_id="s",
         topic="orders",
@@ -348,7 +347,6 @@ def split_source(partition: int, start: int, end: int) -> SplitRange:
 
 
 def barrier(checkpoint_id: int, *splits: SplitRange) -> Barrier:
-    """The cut of a checkpoint."""
     return Barrier(checkpoint_id=checkpoint_id, region="main", attempt_id=GENERATION, splits=splits)
 
 

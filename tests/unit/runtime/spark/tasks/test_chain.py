@@ -141,7 +141,6 @@ PARSE = ChainedFunction(
 
 
 def counted(read: int, dead_lettered: int) -> TaskResult:
-    """A task's answer."""
     counts = RecordCounts(read=read, dead_lettered=dead_lettered)
     return TaskResult(
         counts={"id-parse": counts},

@@ -102,7 +102,6 @@ aborted, is rule `outcome-from-broker`."""
 
 
 def numbers(names: set[str]) -> set[int]:
-    """Their codes."""
     return {NUMBERS[name] for name in names}
 
 
@@ -140,7 +139,6 @@ class Answering:
         return self._answers[kind](request)
 
     def begin(self, coroutine: Callable[[], Any]) -> Any:
-        """See `Net.begin`."""
         return coroutine()
 
     async def pause(self) -> bool:
@@ -183,7 +181,6 @@ def described(net: Answering) -> dict[str, Any]:
 
 
 def is_forbidden(number: int) -> bool:
-    """Whether a permission is missing."""
     return number in numbers(FORBIDDEN)
 
 

@@ -54,7 +54,7 @@ class _Store(FakeStore):
 
 @dataclass
 class _Wire(FakeWire):
-    """Counts how often it is closed, and may refuse to tell of a name."""
+    """Counts how often it is closed, and may refuse to report a name."""
 
     closed: int = 0
     refused: str = ""

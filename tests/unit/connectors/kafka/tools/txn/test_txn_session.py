@@ -40,7 +40,6 @@ SINK = OperatorNode(operator_id="sink-1", name="out", kind="sink", upstream=())
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
-    """The one that every wire reaches."""
     made = FakeBroker()
     monkeypatch.setattr(txn_session, "TransactionWire", lambda _: FakeWire(made))
     return made
@@ -248,7 +247,6 @@ def test_what_an_aborted_checkpoint_names_is_not_committed_unasked(
 
 
 def _owner(store: CheckpointStore) -> LeaseRecord:
-    """A run of this directory."""
     return LeaseRecord(
         job_uid=JOB_UID,
         checkpoint_uri=store.uri,

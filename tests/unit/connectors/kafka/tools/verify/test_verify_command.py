@@ -1,7 +1,6 @@
 """``sluice verify`` over files: verdicts, exit codes, options, and errors that say what to do."""
 
 import json
-import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -296,21 +295,6 @@ def test_a_file_of_options_that_is_no_text_is_named(tmp_path: Path) -> None:
     result = run(tmp_path, ["a"], ["a"], "--config-file", str(options))
     assert isinstance(result.exception, ConfigError)
     assert str(options) in str(result.exception)
-
-
-@pytest.mark.parametrize("options", [(), ("--json",)], ids=["table", "json"])
-def test_a_file_whose_name_is_no_text_has_a_place_like_others(
-    tmp_path: Path, options: Sequence[str]
-) -> None:
-    findings, output = tmp_path / "findings", tmp_path / "out"
-    places = ["--input", written(tmp_path / "in", ["a"]), "--output", written(output, ["a", "b"])]
-    (output / "part.json").rename(output / os.fsdecode(b"\xff.json"))
-    words = [*places, "--findings", str(findings), *options]
-    result = CliRunner().invoke(app, words, env={"COLUMNS": "500"})
-    assert result.exit_code == 3, result.output
-    assert r"\udcff.json-0@1" in result.stdout
-    (line,) = map(json.loads, findings.read_text("ascii").splitlines())
-    assert os.fsencode(line["topic"]).endswith(b"\xff.json")
 
 
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
