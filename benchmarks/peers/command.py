@@ -22,7 +22,7 @@ RESULTS = Path(__file__).with_name("results.jsonl")
 """Results of full runs, committed as the source of the table and the chart."""
 
 _QUICK_RESULTS = Path("build") / "bench" / "quick.jsonl"
-_KINDS = ("throughput", "latency", "guarantees")
+_KINDS = ("throughput", "counts", "latency", "guarantees")
 # Contenders with both guarantees, and their commit intervals.
 _GUARANTEES = ("sluice-continuous", "sluice-continuous-weak")
 _GUARANTEE_INTERVALS = (1.0, 0.1)
@@ -81,9 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log = Log(path, dict(machine.describe()))
     with open_rig() as rig:
         runner = Runner(rig, log, contenders, absent, repeat=args.repeat or mode.repeat)
-        if "throughput" in args.kinds:
-            for workload in args.workloads or mode.workloads:
-                runner.throughput(workload, interval_s=args.commit, is_quick=args.quick)
+        for kind in ("throughput", "counts"):
+            if kind in args.kinds:
+                for workload in args.workloads or mode.workloads:
+                    runner.throughput(
+                        workload, interval_s=args.commit, is_quick=args.quick, kind=kind
+                    )
         if "guarantees" in args.kinds:
             for interval_s in _GUARANTEE_INTERVALS:
                 runner.throughput(
@@ -152,18 +155,28 @@ class Runner:
         self._is_warm = False
 
     def throughput(
-        self, workload: str, *, interval_s: float, is_quick: bool, among: Sequence[str] = ()
+        self,
+        workload: str,
+        *,
+        interval_s: float,
+        is_quick: bool,
+        among: Sequence[str] = (),
+        kind: str = "throughput",
     ) -> None:
-        """Measure the throughput of the named contenders, or of all, over one input."""
+        """Measure the throughput of the named contenders, or of all of a kind, over one input."""
         records, _, value_bytes = workload.partition("x")
         setting = Setting(
-            kind="throughput",
+            kind=kind,
             records=int(records),
             value_bytes=int(value_bytes),
             interval_s=interval_s,
             is_quick=is_quick,
         )
-        contenders = [one for one in self._contenders if not among or one.name in among]
+        contenders = [
+            one
+            for one in self._contenders
+            if one.is_count == (kind == "counts") and (not among or one.name in among)
+        ]
         if not list(self._turns(setting, contenders)):
             return
         given = self._filled(setting.records, setting.value_bytes)
@@ -248,7 +261,8 @@ class Runner:
         contenders: Sequence[Contender] | None = None,
     ) -> list[Result]:
         found = []
-        for turn, one in self._turns(setting, contenders or self._contenders):
+        copies = [one for one in self._contenders if not one.is_count]
+        for turn, one in self._turns(setting, contenders or copies):
             load_before = os.getloadavg()[0]
             figures: _Figures = {}
             failure = self._absent.get(one.name, "")
@@ -276,7 +290,7 @@ def _line(result: Result) -> str:
     name = f"{result.contender:20} turn {result.turn}"
     if not figures:
         return f"{name}  failed: {result.failure.splitlines()[0]}"
-    if result.setting.kind != "throughput":
+    if result.setting.kind not in ("throughput", "counts"):
         return (
             f"{name}  p50 {figures['p50_s']:.3f} s  p99 {figures['p99_s']:.3f} s"
             f"  max {figures['max_s']:.3f} s"

@@ -16,7 +16,7 @@ from benchmarks.peers import waits
 from benchmarks.peers.paced import Reader
 from benchmarks.peers.records import paced_value
 from benchmarks.peers.roster import Contender, Order
-from benchmarks.peers.verdict import read_output
+from benchmarks.peers.verdict import read_counts, read_output
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.embedded.program import Program, ProgramSpec
 
@@ -27,6 +27,7 @@ _POLL_S = 0.1
 _LOOK_S = 5.0
 _START_TIMEOUT_S = 300.0
 _STALL_S = 60.0
+_COUNTED_S = 30.0
 _SLOWEST_PER_S = 5_000
 PACED_BYTES = 100
 """Size of the records of a latency run."""
@@ -77,10 +78,17 @@ def throughput(
             value_bytes=given.value_bytes,
         ) as program:
             began_s = time.time()
-            sampler = _watch(rig, program, output, given.records, interval_s)
-        verdict = read_output(
-            rig.connection, output, shares=given.shares(), value_bytes=given.value_bytes
-        )
+            # How many counts a program appends is its own choice.
+            quiet_s, least = (_COUNTED_S, 1) if contender.is_count else (3.0, given.records)
+            sampler = _watch(
+                rig, program, output, given.records, least, max(quiet_s, 3 * interval_s)
+            )
+        if contender.is_count:
+            verdict = read_counts(rig.connection, output, records=given.records)
+        else:
+            verdict = read_output(
+                rig.connection, output, shares=given.shares(), value_bytes=given.value_bytes
+            )
     finally:
         topics.delete(rig.connection, output)
     moments, last = sampler.moments, sampler.moments[-1]
@@ -206,11 +214,13 @@ def _running(
         yield program
 
 
-def _watch(rig: Rig, program: Program, output: str, records: int, interval_s: float) -> Sampler:
-    """Sample until all records are visible, or offsets have been constant for a while."""
+def _watch(
+    rig: Rig, program: Program, output: str, records: int, least: int, quiet_s: float
+) -> Sampler:
+    """Sample until at least ``least`` appended records are visible, and offsets are constant for
+    ``quiet_s``."""
     watch = EndWatch(rig.connection, output)
     sampler = Sampler(program, rig.broker_cpu_s)
-    quiet_s = max(3.0, 3 * interval_s)
     deadline_s = time.monotonic() + _START_TIMEOUT_S + records / _SLOWEST_PER_S
     last, moved_s = (0, 0), time.monotonic()
     while True:
@@ -223,7 +233,7 @@ def _watch(rig: Rig, program: Program, output: str, records: int, interval_s: fl
         if program.exit_code is not None or now_s > deadline_s:
             raise RunFailedError(f"ended or too slow\n{program.log_tail()}")
         still_s = now_s - moved_s
-        if ends.is_settled and stable >= records and still_s > quiet_s:
+        if ends.is_settled and stable >= least and still_s > quiet_s:
             return sampler
         if still_s > (_STALL_S if high else _START_TIMEOUT_S):
             if not high:

@@ -17,7 +17,7 @@ class Setting:
     """The setting of a run; runs of one setting and one contender make a row.
 
     Attributes:
-        kind: ``throughput`` or ``latency``.
+        kind: ``throughput``, ``counts``, ``latency`` or ``steady``.
         records: of the input; of latency, records a second.
         value_bytes: of each.
         interval_s: between two commits.

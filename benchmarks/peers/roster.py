@@ -82,6 +82,7 @@ class Contender:
         environment: variables added to ours.
         is_ours: shown first, in bold.
         is_here: runs in our own virtual environment, with our modules.
+        is_count: counts records per key; all others copy them.
     """
 
     name: str
@@ -91,6 +92,12 @@ class Contender:
     environment: Mapping[str, str] = field(default_factory=dict)
     is_ours: bool = False
     is_here: bool = False
+    is_count: bool = False
+
+
+def _batch(order: Order, most: tuple[int, int]) -> int:
+    """Records of a batch, by ``most`` records and bytes of a second."""
+    return max(1_000, int(min(most[0], most[1] // order.value_bytes) * order.interval_s))
 
 
 def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Order], Sequence[str]]:
@@ -99,8 +106,7 @@ def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Ord
     def command(order: Order) -> Sequence[str]:
         capped: list[str] = []
         if epoch is not None:
-            per_s = min(epoch[0], epoch[1] // order.value_bytes)
-            capped = ["--max-records", str(max(1_000, int(per_s * order.interval_s)))]
+            capped = ["--max-records", str(_batch(order, epoch))]
         return [
             *(sys.executable, "-u", str(_PROGRAMS / "pipeline.py"), *order.topics()),
             *("--checkpoint", str(order.directory / "checkpoint")),
@@ -115,11 +121,10 @@ def _drop_in(kind: str) -> Callable[[Order], Sequence[str]]:
     """A plain Structured Streaming query into our formats."""
 
     def command(order: Order) -> Sequence[str]:
-        per_s = min(_DROP_IN_BATCH[0], _DROP_IN_BATCH[1] // order.value_bytes)
         return [
             *(sys.executable, "-u", str(_PROGRAMS / "drop_in.py"), *order.topics()),
             *("--directory", str(order.directory), "--interval", str(order.interval_s)),
-            *("--kind", kind, "--max-records", str(max(1_000, int(per_s * order.interval_s)))),
+            *("--kind", kind, "--max-records", str(_batch(order, _DROP_IN_BATCH))),
         ]
 
     return command
@@ -142,10 +147,13 @@ def _in_c(order: Order) -> Sequence[str]:
     return [str(env.compiled_c("copy")), *topics, interval_ms, str(order.partitions), "2"]
 
 
-def _flink_sql(order: Order) -> Sequence[str]:
-    libraries = [env.flink_jars(), env.jars(env.FLINK_CONNECTOR)]
-    classes = env.compiled("FlinkSqlCopy", tuple(libraries))
-    return _java("FlinkSqlCopy", [classes], libraries, order, _FLINK_OPENS)
+def _flink_sql(program: str) -> Callable[[Order], Sequence[str]]:
+    def command(order: Order) -> Sequence[str]:
+        libraries = [env.flink_jars(), env.jars(env.FLINK_CONNECTOR)]
+        classes = env.compiled(program, tuple(libraries))
+        return _java(program, [classes], libraries, order, _FLINK_OPENS)
+
+    return command
 
 
 def _kafka_streams(order: Order) -> Sequence[str]:
@@ -185,6 +193,10 @@ def _quix(order: Order) -> Sequence[str]:
 def _spark(order: Order) -> Sequence[str]:
     jars = env.jars(env.SPARK_KAFKA)
     return _python(env.SPARK, "spark_copy", order, "--jars", str(jars))
+
+
+def _spark_count(order: Order) -> Sequence[str]:
+    return [*_spark(order), "--max-records", str(_batch(order, _DROP_IN_BATCH))]
 
 
 # About the records of an epoch of one second on two cores shared with the broker.
@@ -245,7 +257,7 @@ CONTENDERS: Sequence[Contender] = (
         command=_drop_in("arrow"),
         is_ours=True,
     ),
-    Contender(name="flink-sql", label="Flink 2.2 SQL", command=_flink_sql),
+    Contender(name="flink-sql", label="Flink 2.2 SQL", command=_flink_sql("FlinkSqlCopy")),
     Contender(
         name="pyflink",
         label="PyFlink 2.2 DataStream, Python function",
@@ -282,6 +294,26 @@ CONTENDERS: Sequence[Contender] = (
         label="confluent-kafka loop, untuned, 2 processes",
         command=_hand_written("--processes", "2", "--fetch-backoff-ms", "1000"),
         is_here=True,
+    ),
+    Contender(
+        name="drop-in-count",
+        label="Sluice, drop-in query, count per key",
+        command=_drop_in("count"),
+        is_ours=True,
+        is_count=True,
+    ),
+    Contender(
+        name="flink-count",
+        label="Flink 2.2 SQL, count per key",
+        command=_flink_sql("FlinkSqlCount"),
+        is_count=True,
+    ),
+    Contender(
+        name="spark-count",
+        label="Spark 4.2, its own Kafka source and sink, count per key",
+        command=_spark_count,
+        guarantee=_AT_LEAST_ONCE,
+        is_count=True,
     ),
 )
 

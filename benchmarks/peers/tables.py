@@ -36,7 +36,12 @@ _MIB = 2**20
 def markdown(results: Sequence[Result]) -> str:
     """The machine, a table for each setting, and ours with both guarantees."""
     parts = [measured_on(results)]
-    make = {"throughput": _throughput, "latency": _latency, "steady": _steady}
+    make = {
+        "throughput": _throughput,
+        "counts": _throughput,
+        "latency": _latency,
+        "steady": _steady,
+    }
     settings = rows_by_setting(results)
     for setting, rows in sorted(settings.items(), key=lambda item: _place(item[0])):
         parts.append("\n".join(make[setting.kind](setting, rows)))
@@ -96,7 +101,7 @@ def _values_of(results: Sequence[Result], name: str) -> str:
 
 def _place(setting: Setting) -> tuple[float, ...]:
     """Races before latencies, small ones before large ones, long intervals before short ones."""
-    kinds = ("throughput", "latency", "steady")
+    kinds = ("throughput", "counts", "latency", "steady")
     interval_s = -setting.interval_s
     return kinds.index(setting.kind), interval_s, setting.value_bytes, setting.records
 
@@ -219,12 +224,15 @@ def shown_ratio(found: Ratio) -> str:
 def _race_title(setting: Setting) -> str:
     return (
         f"{setting.records:,} records of {setting.value_bytes} bytes, 4 partitions, "
+        f"{'counted by 10,000 keys, ' if setting.kind == 'counts' else ''}"
         f"commits every {setting.interval_s:g} s. Median (least to most)."
     )
 
 
 def _measure(rows: Sequence[Row]) -> Row | None:
-    return next((row for row in rows if row.contender == MEASURE and row.runs), None)
+    return next(
+        (row for row in rows if row.contender in (MEASURE, "flink-count") and row.runs), None
+    )
 
 
 def _over(row: Row, measure: Row | None) -> str:

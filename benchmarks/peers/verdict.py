@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +12,7 @@ from sluice.connectors.kafka.client.confluent import OFFSET_BEGINNING, Message, 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 
-__all__ = ["Verdict", "judge", "read_output"]
+__all__ = ["Verdict", "judge", "judge_counts", "read_counts", "read_output"]
 
 _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
@@ -55,6 +55,7 @@ class Verdict:
             of the output.
         first_ms, middle_ms, last_ms: append times of the first record, the middle one and the last
             one, by the broker's clock.
+        at_first: records that the first append includes already; a count appends after a batch.
     """
 
     found: int
@@ -65,6 +66,7 @@ class Verdict:
     first_ms: int
     middle_ms: int
     last_ms: int
+    at_first: int = 0
 
     @property
     def faults(self) -> int:
@@ -74,7 +76,7 @@ class Verdict:
     @property
     def rate(self) -> float:
         """Records a second from first to last append."""
-        return self.found / max(0.001, (self.last_ms - self.first_ms) / 1000)
+        return (self.found - self.at_first) / max(0.001, (self.last_ms - self.first_ms) / 1000)
 
     @property
     def second_half_rate(self) -> float:
@@ -126,22 +128,10 @@ def read_output(
     Raises:
         RuntimeError: the topic could not be read to its end.
     """
-    wanted = {p: end for p, end in topic_ends(connection, topic).stable.items() if end}
     found: dict[int, _Found] = defaultdict(_Found)
     tail = tail_of(value_bytes)
-    consumer = reading_consumer(connection, group="sluice-verdict")
-    try:
-        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in wanted])
-        progressed_s = time.monotonic()
-        while wanted:
-            messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)
-            if messages:
-                progressed_s = time.monotonic()
-                _take(messages, wanted, found, tail)
-            elif time.monotonic() - progressed_s > _IDLE_S:
-                raise RuntimeError(f"{topic} could not be read to its end: {wanted}")
-    finally:
-        consumer.close()
+    for partition, messages in _messages(connection, topic):
+        found[partition].take(messages, tail)
     columns = {
         p: (np.concatenate(f.partitions), np.concatenate(f.numbers), np.concatenate(f.stamps_ms))
         for p, f in found.items()
@@ -150,12 +140,79 @@ def read_output(
     return judge(columns, shares, sum(one.foreign for one in found.values()))
 
 
-def _take(
-    messages: Sequence[Message],
-    wanted: dict[int, int],
-    found: dict[int, _Found],
-    tail: bytes,
-) -> None:
+def read_counts(connection: KafkaConnection, topic: str, *, records: int) -> Verdict:
+    """Read all committed counts per key, and judge them against the number of records.
+
+    Raises:
+        RuntimeError: the topic could not be read to its end.
+    """
+    rows = [
+        (message.timestamp()[1], (partition, message.key()), int(message.value() or b"0"))
+        for partition, messages in _messages(connection, topic)
+        for message in messages
+    ]
+    return judge_counts(rows, records)
+
+
+def judge_counts(rows: Sequence[tuple[int, Hashable, int]], records: int) -> Verdict:
+    """Compare the last counts with the number of records.
+
+    Args:
+        rows: append times in ms, keys and counts, in the order of each key.
+        records: of the input.
+    """
+    last: dict[Hashable, int] = {}
+    at_first = repeated = falling = 0
+    increments = []
+    for at_ms, key, count in rows:
+        before = last.get(key, 0)
+        at_first += count if key not in last else 0
+        repeated += count == before
+        falling += count < before
+        increments.append((at_ms, count - before))
+        last[key] = count
+    increments.sort()
+    found = sum(last.values())
+    reached = np.cumsum([more for _, more in increments] or [0])
+    stamps = [at_ms for at_ms, _ in increments] or [0]
+    return Verdict(
+        found=found,
+        lost=max(0, records - found),
+        duplicated=max(0, found - records) + repeated,
+        unexpected=0,
+        reordered=falling,
+        first_ms=stamps[0],
+        middle_ms=stamps[int(np.searchsorted(reached, found / 2))] if found else 0,
+        last_ms=stamps[-1],
+        at_first=at_first,
+    )
+
+
+def _messages(connection: KafkaConnection, topic: str) -> Iterator[tuple[int, Sequence[Message]]]:
+    """All committed records of a topic, by partition, in parts.
+
+    Raises:
+        RuntimeError: the topic could not be read to its end.
+    """
+    wanted = {p: end for p, end in topic_ends(connection, topic).stable.items() if end}
+    consumer = reading_consumer(connection, group="sluice-verdict")
+    try:
+        consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in wanted])
+        progressed_s = time.monotonic()
+        while wanted:
+            messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)
+            if messages:
+                progressed_s = time.monotonic()
+                yield from _by_partition(messages, wanted).items()
+            elif time.monotonic() - progressed_s > _IDLE_S:
+                raise RuntimeError(f"{topic} could not be read to its end: {wanted}")
+    finally:
+        consumer.close()
+
+
+def _by_partition(
+    messages: Sequence[Message], wanted: dict[int, int]
+) -> Mapping[int, Sequence[Message]]:
     by_partition: dict[int, list[Message]] = defaultdict(list)
     for message in messages:
         partition, offset = message.partition(), message.offset()
@@ -165,5 +222,4 @@ def _take(
             by_partition[partition].append(message)
         elif offset >= wanted.get(partition, 0):  # the end of the partition
             wanted.pop(partition, None)
-    for partition, taken in by_partition.items():
-        found[partition].take(taken, tail)
+    return by_partition

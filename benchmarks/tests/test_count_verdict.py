@@ -1,0 +1,19 @@
+"""The verdict on counts per key: each record counted once, and the rate without the first batch."""
+
+from benchmarks.peers.verdict import judge_counts
+
+
+def test_increments_after_the_first_count_make_the_rate() -> None:
+    rows = [(1_000, "a", 10), (1_100, "b", 10), (2_000, "a", 40), (3_000, "b", 60)]
+    verdict = judge_counts(rows, 100)
+    assert (verdict.found, verdict.faults, verdict.at_first) == (100, 0, 20)
+    assert verdict.rate == 40
+    assert verdict.middle_ms == 2_000
+
+
+def test_lost_repeated_and_falling_counts_are_faults() -> None:
+    assert judge_counts([(1, "a", 10)], 12).lost == 2
+    assert judge_counts([(1, "a", 10), (2, "a", 10)], 10).duplicated == 1
+    assert judge_counts([(1, "a", 12)], 10).duplicated == 2
+    assert judge_counts([(1, "a", 10), (2, "a", 4)], 4).reordered == 1
+    assert judge_counts([], 3).lost == 3
