@@ -292,3 +292,20 @@ def test_a_missing_tls_file_is_a_typed_error(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"kafka\.ssl"):
         connection.wire()
+
+
+def test_credentials_reach_both_clients() -> None:
+    plain = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "alice",
+        "kafka.sasl.password": CANARY,
+    }
+    for options in (SCRAM, plain):
+        connection = KafkaConnection.of({**SERVERS, **options})
+        ours, theirs = connection.librdkafka(Role.PRODUCER), connection.wire()
+        assert (ours["sasl.username"], ours["sasl.password"]) == ("alice", CANARY)
+        assert theirs["sasl_plain_username"] == "alice"
+        assert theirs["sasl_plain_password"] == CANARY
+        assert theirs["security_protocol"] == options["kafka.security.protocol"]
+        assert "sasl.jaas.config" not in ours

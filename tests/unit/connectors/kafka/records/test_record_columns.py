@@ -7,9 +7,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Message
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from sluice.connectors.kafka.records.columns import (
     ColumnBuilder,
+    columns_with,
+    schema_ddl,
     schema_of,
     times_of,
 )
@@ -156,3 +168,28 @@ def test_the_partition_is_javas(data: bytes, signed: int) -> None:
 def test_a_topic_without_partitions_is_refused() -> None:
     with pytest.raises(ConfigError):
         partition_for_key(b"a", 0)
+
+
+@pytest.mark.parametrize("headers", [True, False])
+def test_schema_is_the_one_spark_expects_of_its_kafka_source(headers: bool) -> None:
+    wanted = (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+    )
+    if headers:
+        header = StructType().add("key", StringType()).add("value", BinaryType())
+        wanted = wanted.add("headers", ArrayType(header))
+    columns = columns_with(headers=headers)
+    assert schema_of(columns).equals(to_arrow_schema(wanted, timezone="UTC"))
+    kinds = [(f.name, f.dataType.simpleString()) for f in wanted.fields]
+    # A session may take "timestamp" for one without a zone, and have reserved "offset".
+    in_every_session = {"timestamp": "timestamp_ltz"}
+    assert schema_ddl(columns) == ", ".join(
+        f"`{name}` {in_every_session.get(kind, kind)}" for name, kind in kinds
+    )
