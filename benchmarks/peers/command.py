@@ -1,6 +1,7 @@
 """``python -m benchmarks peers``: ours and the peers in turn, on one broker, in one run."""
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,12 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     log = Log(path, dict(machine.describe()))
     with open_rig() as rig:
         runner = Runner(rig, log, contenders, absent, repeat=args.repeat or mode.repeat)
-        for kind in ("throughput", "counts"):
-            if kind in args.kinds:
-                for workload in args.workloads or mode.workloads:
-                    runner.throughput(
-                        workload, interval_s=args.commit, is_quick=args.quick, kind=kind
-                    )
+        races = [kind for kind in ("throughput", "counts") if kind in args.kinds]
+        for kind, workload in itertools.product(races, args.workloads or mode.workloads):
+            runner.throughput(workload, interval_s=args.commit, is_quick=args.quick, kind=kind)
         if "guarantees" in args.kinds:
             for interval_s in _GUARANTEE_INTERVALS:
                 runner.throughput(
