@@ -35,7 +35,7 @@ from sluice.runtime.errors import ConfigError, FencedError
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import number, text
 from sluice.runtime.model.splits import SplitRange
-from sluice.runtime.model.task_memory import TaskMemory
+from sluice.runtime.model.task_memory import TaskMemory, settings_within
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
 __all__ = [
@@ -87,10 +87,11 @@ def split_reader(options: SourceOptions, columns: tuple[str, ...]) -> KafkaSplit
 def _read_settings(options: SourceOptions) -> ReadSettings:
     """Settings for tasks that only read."""
     own = translate_names(options.connection.options, Role.CONSUMER)
-    memory = TaskMemory.of_mib(
-        options.task_memory_mib, claimed_bytes=claimed_by_reader(own), sinks=0
+    claimed = claimed_by_reader(own)
+    return settings_within(
+        options.task_memory_mib,
+        lambda mib: read_settings(TaskMemory.of_mib(mib, claimed_bytes=claimed, sinks=0), own),
     )
-    return read_settings(memory, own)
 
 
 def tasks_of(options: SourceOptions, ranges: Sequence[SplitRange]) -> Tasks:

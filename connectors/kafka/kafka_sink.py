@@ -32,7 +32,7 @@ from sluice.runtime.contracts import SinkCoordinator
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.spelling import choice_of, nearest
-from sluice.runtime.model.task_memory import DEFAULT_MIB, TaskMemory, checked_mib
+from sluice.runtime.model.task_memory import TaskMemory, checked_mib, settings_within
 
 __all__ = ["KafkaSink"]
 
@@ -129,9 +129,10 @@ class KafkaSink:
         if schema is not None:
             columns = {f.name: f.dataType.simpleString() for f in schema.fields}
             check_spark_columns(columns, sink._topic)
-        memory_mib = _task_memory_mib(ours)
-        return sink.within(
-            TaskMemory.of_mib(memory_mib, claimed_bytes=sink.claimed_bytes, reads=False)
+        claimed = sink.claimed_bytes
+        return settings_within(
+            _task_memory_mib(ours),
+            lambda mib: sink.within(TaskMemory.of_mib(mib, claimed_bytes=claimed, reads=False)),
         )
 
     @property
@@ -348,8 +349,10 @@ def _refuse_unknown(given: Iterable[str]) -> None:
     )
 
 
-def _task_memory_mib(ours: Mapping[str, str]) -> int:
-    text = str(ours.get("taskmemorymib", DEFAULT_MIB)).strip()
+def _task_memory_mib(ours: Mapping[str, str]) -> int | None:
+    if "taskmemorymib" not in ours:
+        return None
+    text = str(ours["taskmemorymib"]).strip()
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise ConfigError(
             "an option has a value that is not valid",

@@ -1,12 +1,17 @@
 """Memory for the records of one task, and its division among source and sinks. Pure."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["DEFAULT_MIB", "TaskMemory", "checked_mib"]
+__all__ = ["DEFAULT_MIB", "TaskMemory", "checked_mib", "settings_within"]
 
 DEFAULT_MIB = 256
+# Of a drop-in query, whose reader and writer are two processes: more is not faster.
+_DROP_IN_MIB = (64, 128)
 _LEAST_MIB = 64
 _MIB = 2**20
 # Memory that clients and allocators keep after large records, with any queue size: measured,
@@ -16,6 +21,9 @@ _KEPT_BYTES = 48 * _MIB
 # Sixteenths of the rest. A batch is in memory several times: as Python objects of the client, as
 # Arrow columns, as results of functions, and as records of a producer.
 _READING, _WRITING, _BATCHES = 4, 3, 8
+
+
+_Settings = TypeVar("_Settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +94,21 @@ def checked_mib(mib: int, *, name: str) -> int:
         raise ConfigError(
             "a task cannot hold its records in so little memory",
             {name: mib},
-            f"Give at least {_LEAST_MIB} MiB; the default is {DEFAULT_MIB}.",
+            f"Give at least {_LEAST_MIB} MiB, or leave it out.",
         )
     return mib
+
+
+def settings_within(mib: int | None, make: Callable[[int], _Settings]) -> _Settings:
+    """The settings of a drop-in query's tasks.
+
+    Args:
+        mib: the user's limit; None: the smallest of 64, 128 and 256 that ``make`` accepts.
+        make: from a limit in MiB.
+    Raises:
+        ConfigError: they do not fit.
+    """
+    for least in _DROP_IN_MIB if mib is None else ():
+        with suppress(ConfigError):
+            return make(least)
+    return make(mib or DEFAULT_MIB)

@@ -27,7 +27,7 @@ from sluice.connectors.kafka.source.positions import (
 from sluice.connectors.kafka.source.subscription import Assigned, Pattern, Subscription, Topics
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.spelling import nearest
-from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
+from sluice.runtime.model.task_memory import checked_mib
 
 __all__ = ["SOURCE_OPTIONS", "SourceOptions"]
 
@@ -112,7 +112,8 @@ class SourceOptions:
         discovery_interval_s: shortest time between two discoveries of partitions and topics; None:
             discover at each call.
         read_committed: isolation level.
-        task_memory_mib: of a drop-in query's tasks; a Job has its own setting.
+        task_memory_mib: of a drop-in query's tasks; None: as little as its settings need. A Job
+            has its own setting.
         hot_path: native or plain clients.
     """
 
@@ -134,7 +135,7 @@ class SourceOptions:
     no_progress_timeout_s: float = 120.0
     discovery_interval_s: float | None = None
     read_committed: bool = True
-    task_memory_mib: int = DEFAULT_MIB
+    task_memory_mib: int | None = None
     hot_path: HotPath = HotPath.AUTO
 
     @classmethod
@@ -188,9 +189,7 @@ class SourceOptions:
             no_progress_timeout_s=given.read("kafkaConsumer.pollTimeoutMs", _millis_s, 120.0),
             discovery_interval_s=given.read("partitionDiscoveryIntervalMs", _millis_s, None),
             read_committed=read_committed,
-            task_memory_mib=checked_mib(
-                given.read("taskMemoryMiB", _positive, DEFAULT_MIB), name="taskMemoryMiB"
-            ),
+            task_memory_mib=given.read("taskMemoryMiB", _memory_mib, None),
             hot_path=hot_path_of(given.read("hotPath", str, HotPath.AUTO.value)),
         )
 
@@ -410,6 +409,10 @@ def _sendable(value: str) -> str:
     if not is_sendable(value):
         raise ValueError("a name without null characters")
     return value
+
+
+def _memory_mib(text: str) -> int:
+    return checked_mib(_positive(text), name="taskMemoryMiB")
 
 
 def _positive(value: str) -> int:
