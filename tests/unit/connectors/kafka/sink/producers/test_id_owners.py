@@ -119,7 +119,7 @@ def test_ids_never_reused_a_state_that_cannot_be_written_is_never_read(
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(id_owners.os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse)
     first.keep(0, kept(SlotState.OPEN))
     monkeypatch.setattr(Path, "unlink", refuse)
     for _ in range(2):  # the task is repeated in this process
@@ -147,7 +147,7 @@ def test_ids_never_reused_an_id_whose_state_cannot_be_kept_is_not_prepared(
     def refuse(*_: object, **__: object) -> None:
         raise OSError("read-only file system")
 
-    monkeypatch.setattr(id_owners.os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)
     for _ in range(2):
         with pytest.raises(StorageError, match="read-only"):
@@ -171,7 +171,7 @@ def test_a_file_that_was_renamed_meanwhile_has_no_owner(
             path.rename(folder / ".nfs0001")
         return descriptor
 
-    monkeypatch.setattr(id_owners.os, "open", open_then_rename)
+    monkeypatch.setattr(os, "open", open_then_rename)
     assert owner_of(tmp_path).name != first.name
 
 
