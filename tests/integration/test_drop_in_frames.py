@@ -213,6 +213,14 @@ def _other_options(frame: DataFrame, kafka: EmbeddedKafka, output: str, batch_id
         to_topic(frame, kafka, output, batchId=batch_id, **{"kafka.linger.ms": linger}).save()
 
 
+def _other_session(_frame: DataFrame, kafka: EmbeddedKafka, output: str, batch_id: int) -> None:
+    """Rows of the program's own session, as from pandas: the thread is that of the query."""
+    session = SparkSession._instantiatedSession  # noqa: SLF001 - Spark's newest of this process
+    assert session is not None
+    for n in range(2):
+        to_topic(rows(session, n, n + 1), kafka, output, batchId=batch_id).save()
+
+
 def _other_batch(frame: DataFrame, kafka: EmbeddedKafka, output: str, batch_id: int) -> None:
     to_topic(frame, kafka, output, batchId=batch_id + 1).save()
 
@@ -222,6 +230,7 @@ def _other_batch(frame: DataFrame, kafka: EmbeddedKafka, output: str, batch_id: 
     [
         (_twice, "two writes of a batch have one sink"),
         (_other_options, "two writes of a batch have one sink"),
+        (_other_session, "two writes of a batch have one sink"),
         (_other_batch, "not the id of this batch"),
     ],
 )

@@ -56,6 +56,7 @@ class Execution(JavaName):
 
     name: str = "MicroBatchExecution"
     mode: str = "ProcessingTimeTrigger"
+    location: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def trigger(self) -> JavaName:
@@ -66,6 +67,9 @@ class Execution(JavaName):
 
     def sparkSessionForStream(self) -> "Execution":
         return self
+
+    def resolvedCheckpointRoot(self) -> str:
+        return self.location
 
     def conf(self) -> Mapping[str, str]:
         return {SHUFFLE_RETRY: "true", **self.settings}
@@ -126,7 +130,7 @@ class QueryProcess:
     def __init__(self, location: Path, sinks: Mapping[str, DropInSinkMaker]) -> None:
         self.location = str(location)
         self.session = Session()
-        self.query = Query()
+        self.query = Query(_jsq=Execution(location=self.location))
         self.session.active.append(self.query)
         (location / "metadata").write_text(json.dumps({"id": self.query.id}))
         session = cast(SparkSession, self.session)

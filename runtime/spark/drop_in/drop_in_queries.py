@@ -28,13 +28,14 @@ from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import open_file_system
 
-__all__ = ["DropInQueries", "DropInSinkMaker", "OpenRun"]
+__all__ = ["DropInQueries", "DropInSinkMaker", "OpenRun", "record_of"]
 
 log = logging.getLogger(__name__)
 
 DropInSinkMaker = Callable[[Mapping[str, str], Callable[[str], str]], TaskSink]
 """Makes a sink from its options and the settings of its session, in the user's process."""
 
+_QUERY_ID = "sql.streaming.queryId"  # Spark's local property
 _START_TIMEOUT_S = 30.0
 _QUERY_STOP_S = 10.0
 _REAP_S = 1.0
@@ -248,12 +249,18 @@ class DropInQueries:
         )
 
     def query_of(self, frame: DataFrame) -> ActiveQuery | None:
-        """The active query in whose batch callback a frame was made: Spark runs the batches of a
-        query in a session of its own."""
+        """The active query in whose batch callback a frame is used.
+
+        Spark runs the batches of a query in a session of its own, which also a thread of the user
+        has by the frame. A frame of another session, such as rows from pandas, is known by the
+        thread.
+        """
         java = frame.sparkSession._jsparkSession  # noqa: SLF001 - not in Python
+        query_id = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         active = itertools.chain.from_iterable(each.streams.active for each in (*self._sessions,))
-        found = (active_query(query) for query in active)
-        return next((each for each in found if each.session == java), None)
+        found = [active_query(query) for query in active]
+        own = (each for each in found if each.session == java)
+        return next(own, next((each for each in found if each.query_id == query_id), None))
 
     def _find(self, location: str) -> ActiveQuery:
         return find_query(tuple(self._sessions), self.file_system(location))
@@ -291,23 +298,9 @@ class DropInQueries:
             f"{location}/{DROP_IN}",
             check=lambda record: require_logged(fs, record),
         )
-        planned = PlannedFiles(fs)
-
-        def record(batch_id: int, written: PreCommitted) -> RegionRecord:
-            logged = LoggedBatch.read(fs, batch_id, planned=planned)
-            before = LoggedBatch.read(fs, batch_id - 1, planned=None)
-            return RegionRecord(
-                region=REGION,
-                attempt_id=began.attempt_id,
-                query_id=active.query_id,
-                batch_id=batch_id,
-                splits=logged.ranges_since(before),
-                offset_log_version=logged.version,
-                other_offsets_sha256=logged.others_sha256,
-                committables=tuple(written.committables),
-            )
-
-        return OpenRun(active=active, sink=options, began=began, record=record)
+        return OpenRun(
+            active=active, sink=options, began=began, record=record_of(began, active, fs)
+        )
 
     def file_system(self, uri: str) -> FileSystem:
         """Opened once: on HDFS each has its own client, and every batch needs it three times."""
@@ -349,6 +342,33 @@ class DropInQueries:
             if is_registered:
                 del self._runs[location]
         return is_registered
+
+
+def record_of(
+    began: DropInRun, active: ActiveQuery, fs: FileSystem
+) -> Callable[[int, PreCommitted], RegionRecord]:
+    """Makes the record of a query's batch, with what Spark has logged of it.
+
+    Args:
+        fs: rooted at the query's checkpoint location.
+    """
+    planned = PlannedFiles(fs)
+
+    def record(batch_id: int, written: PreCommitted) -> RegionRecord:
+        logged = LoggedBatch.read(fs, batch_id, planned=planned)
+        before = LoggedBatch.read(fs, batch_id - 1, planned=None)
+        return RegionRecord(
+            region=REGION,
+            attempt_id=began.attempt_id,
+            query_id=active.query_id,
+            batch_id=batch_id,
+            splits=logged.ranges_since(before),
+            offset_log_version=logged.version,
+            other_offsets_sha256=logged.others_sha256,
+            committables=tuple(written.committables),
+        )
+
+    return record
 
 
 def _replaced(location: str, run_id: str) -> FencedError:

@@ -27,8 +27,10 @@ from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service.drop_in_client import REGION
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery
-from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries, OpenRun
+from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries, OpenRun, record_of
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
+from sluice.runtime.spark.microbatch.query_logs import require_logged
+from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY, require_setting
 from sluice.runtime.spark.tasks.region_tasks import BATCH_ID
 
 __all__ = ["FrameWrite", "FrameWrites"]
@@ -77,6 +79,8 @@ class FrameWrites:
             ConfigError: ``batchId`` without a location, or not the id of the callback's batch; or
                 two writes of a batch share a location.
             WrongJobError: another query has written there.
+            DamagedCheckpointError: Spark has lost the plan of a decided batch, which has other rows
+                now.
             StreamError: the frame was not written, or not committed; see the error.
         """
         context = write.frame.sparkSession.sparkContext
@@ -91,6 +95,7 @@ class FrameWrites:
                 "Set it to the second argument of the foreachBatch function.",
             )
         setting = write.frame.sparkSession.conf
+        require_setting(SHUFFLE_RETRY, setting.get(SHUFFLE_RETRY, None))
         sink = self._queries.make_sink(
             write.format_name, write.options, lambda name: str(setting.get(name))
         )
@@ -144,13 +149,18 @@ class FrameWrites:
                 store.rpartition("/")[2], sink, store, check=lambda record: _check(record, query)
             )
             if query is not None and write.batch_id is not None:
+                logs = self._queries.file_system(query.location)
                 held = OpenRun(
-                    active=query, sink=_sink_of(write), began=began, record=_record_of(began, query)
+                    active=query,
+                    sink=_sink_of(write),
+                    began=began,
+                    record=record_of(began, query, logs),
                 )
                 self._queries.keep(store, held)
+        record = _record_of(began) if held is None else held.record
         is_good = False
         try:
-            self._write(store, write, began, query)
+            self._write(store, write, began, query, record)
             is_good = True
         finally:
             if held is None or not is_good:  # the next run settles and sweeps
@@ -172,7 +182,12 @@ class FrameWrites:
         return None
 
     def _write(
-        self, store: str, write: FrameWrite, began: DropInRun, query: ActiveQuery | None
+        self,
+        store: str,
+        write: FrameWrite,
+        began: DropInRun,
+        query: ActiveQuery | None,
+        record: Callable[[int, PreCommitted], RegionRecord],
     ) -> None:
         newest = began.restored.batch_id
         batch_id = (-1 if newest is None else newest) + 1
@@ -180,15 +195,20 @@ class FrameWrites:
             batch_id = write.batch_id
         query_id, run_id = ("", "") if query is None else (query.query_id, query.run_id)
         if began.is_decided(batch_id):  # one without an id never is
-            self._require_repeated(store, write, began, batch_id, run_id=run_id)
+            self._require_repeated(store, write, began, batch_id, query)
             began.replay_batch(write.frame, batch_id)
             log.info("a frame is written already: batch_id=%d location=%s", batch_id, store)
         else:
-            began.write_batch(write.frame, batch_id, _record_of(began, query), query_id=query_id)
+            began.write_batch(write.frame, batch_id, record, query_id=query_id)
         self._written[store] = (batch_id, run_id), _rows_of(write)
 
     def _require_repeated(
-        self, store: str, write: FrameWrite, began: DropInRun, batch_id: int, *, run_id: str
+        self,
+        store: str,
+        write: FrameWrite,
+        began: DropInRun,
+        batch_id: int,
+        query: ActiveQuery | None,
     ) -> None:
         """Refuse to leave out rows that may not be those of the decided batch."""
         if began.is_decided(batch_id + 1):
@@ -197,8 +217,13 @@ class FrameWrites:
                 {"batchId": batch_id, "location": store},
                 "Give each query its own checkpointLocation; Spark repeats the newest batch only.",
             )
+        if query is None:
+            return
+        earlier = began.restored
+        if earlier.batch_id == batch_id and earlier.offset_log_version:
+            require_logged(self._queries.file_system(query.location), earlier)
         before = self._written.get(store)
-        if before is None or not run_id or before[0] != (batch_id, run_id):
+        if before is None or before[0] != (batch_id, query.run_id):
             return
         if before[1] != _rows_of(write):
             raise ConfigError(
@@ -217,14 +242,13 @@ def _rows_of(write: FrameWrite) -> object:
     return _sink_of(write), write.frame.semanticHash()
 
 
-def _record_of(
-    began: DropInRun, query: ActiveQuery | None
-) -> Callable[[int, PreCommitted], RegionRecord]:
+def _record_of(began: DropInRun) -> Callable[[int, PreCommitted], RegionRecord]:
+    """Makes the record of a frame that belongs to no batch of a query."""
+
     def record(batch_id: int, written: PreCommitted) -> RegionRecord:
         return RegionRecord(
             region=REGION,
             attempt_id=began.attempt_id,
-            query_id="" if query is None else query.query_id,
             batch_id=batch_id,
             offset_log_version=0,
             committables=tuple(written.committables),

@@ -92,8 +92,8 @@ class OwnerFile:
         """See `Owner.keep`.
 
         Raises:
-            StorageError: the file can neither be written nor removed, so a later process could read
-                an old state.
+            StorageError: the file can neither be written nor removed, so the id may not be used: a
+                later process could read an old state.
         """
         if self._path is None or number >= _SLOTS:
             return
@@ -102,20 +102,21 @@ class OwnerFile:
         try:
             os.pwrite(self._descriptor, content, number * _SLOT.size)
         except OSError as err:
-            self._remove(err)
+            self._remove(self._path, err, is_used=code == _IN_USE)
 
-    def _remove(self, error: OSError) -> None:
-        path, self._path = self._path, None
-        assert path is not None
+    def _remove(self, path: Path, error: OSError, *, is_used: bool) -> None:
         log.warning("states of transactional ids are not kept: path=%s error=%s", path, error)
         try:
             path.unlink(missing_ok=True)
         except OSError as err:
+            if not is_used:
+                return  # the file has an earlier state, in which a later process uses it less
             raise StorageError(
                 "the states of transactional ids cannot be written",
                 {"path": path, "error": err},
                 "Make room in the temporary directory of this host, or check its disk.",
             ) from err
+        self._path = None
 
     def release(self) -> None:
         """See `Owner.release`."""
@@ -191,9 +192,10 @@ def _locked(path: Path) -> int | None:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:  # not removed since it was opened
+        # Not removed since it was opened. NFS only renames a file that is open somewhere.
+        if os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False)):
             return descriptor
-    except BlockingIOError:
+    except (BlockingIOError, FileNotFoundError):
         pass
     except BaseException:
         os.close(descriptor)

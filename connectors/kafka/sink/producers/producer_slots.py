@@ -234,10 +234,11 @@ class SlotTable:
 
     def _advance(self, number: int, event: SlotEvent) -> None:
         slot = self._slots[number]
-        slot.state = advance(slot.state, event, slot=number)
+        state = advance(slot.state, event, slot=number)
+        kept = KeptSlot(state=state, batch_id=slot.batch_id, checkpoint_id=slot.checkpoint_id)
+        self._keep(number, kept)  # it may refuse: then the slot stays as it was
+        slot.state = state
         slot.is_inherited = slot.is_inherited and event is not SlotEvent.COMMITTED
-        kept = KeptSlot(state=slot.state, batch_id=slot.batch_id, checkpoint_id=slot.checkpoint_id)
-        self._keep(number, kept)
 
 
 def _is_over(slot: _Slot, scope: TaskScope) -> bool:

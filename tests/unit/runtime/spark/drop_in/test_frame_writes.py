@@ -1,17 +1,23 @@
 """``df.write``: which batches are written, and what the next write does with an earlier one."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast
 
 import pytest
 from pyspark.sql import DataFrame
 
-from sluice.runtime.errors import ConfigError, UnreachableError, WrongJobError
+from sluice.runtime.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    UnreachableError,
+    WrongJobError,
+)
 from sluice.runtime.spark.drop_in import drop_in_run
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
 from sluice.runtime.spark.drop_in.frame_writes import FrameWrite, FrameWrites
+from sluice.runtime.spark.session.spark_session import SHUFFLE_RETRY
 from tests.kit.drop_in_simulation import FORMAT, Execution, Query, World
 from tests.kit.fakes import TransactionState, attempt_of, entry_of, transactional_id
 
@@ -24,6 +30,8 @@ class Frame:
     batch: int | None = None
     _jsparkSession: object = None
     replays: int = 0
+    query_id: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sparkSession(self) -> Self:
@@ -32,11 +40,13 @@ class Frame:
     sparkContext = conf = write = sparkSession
 
     def getLocalProperty(self, name: str) -> str | None:
+        if name == "sql.streaming.queryId":
+            return self.query_id
         assert name == "streaming.sql.batchId"
         return None if self.batch is None else str(self.batch)
 
-    def get(self, name: str) -> str:
-        return name
+    def get(self, name: str, default: str | None) -> str | None:
+        return self.settings.get(name, default)
 
     def semanticHash(self) -> int:
         return self.row
@@ -189,10 +199,54 @@ def test_a_batch_below_the_newest_one_is_refused(world: Frames, batch_id: int) -
 def test_a_batch_of_another_query_is_refused(world: Frames) -> None:
     """Also the same number."""
     world.save(world.in_callback(7, 0), 0)
-    other = Query(id="22222222-query", runId="run-9", _jsq=Execution(name="another"))
+    jsq = Execution(name="another", location=world.location)
+    other = Query(id="22222222-query", runId="run-9", _jsq=jsq)
     world.session.active.append(other)
     with pytest.raises(WrongJobError, match="another query has written"):
         world.save(Frame(8, 0, other._jsq), 0)  # noqa: SLF001
+
+
+def test_a_frame_of_another_session_belongs_to_the_query_of_its_thread(world: Frames) -> None:
+    """Such as rows that the callback has got from pandas: nothing else tells that another query
+    has written here, or that these are two writes of one batch."""
+    world.save(Frame(7, 0, query_id=world.query.id), 0)
+    with pytest.raises(ConfigError, match="two writes of a batch"):
+        world.save(Frame(8, 0, query_id=world.query.id), 0)
+    jsq = Execution(name="another", location=world.location)
+    world.session.active.append(Query(id="22222222-query", runId="run-9", _jsq=jsq))
+    with pytest.raises(WrongJobError, match="another query has written"):
+        world.save(Frame(9, 0, query_id="22222222-query"), 0)
+    assert world.visible() == [7]
+
+
+@pytest.mark.parametrize("other", ['v1\n{}\n{"rows":9}', 'v1\n{}\n{"rows":5}\n{}'])
+def test_batch_identity_a_batch_that_spark_planned_anew_is_not_left_out(
+    world: Frames, other: str
+) -> None:
+    """Spark does not sync its offset log: a crash of the host may lose a plan, but no decision.
+    The batch has other rows then, under the same id."""
+    plan = Path(world.location) / "offsets" / "3"
+    plan.parent.mkdir()
+    plan.write_text('v1\n{}\n{"rows":5}')
+    world.save(world.in_callback(7, 3), 3)
+    world.query.runId = "run-2"
+    world.save(world.in_callback(7, 3), 3)
+    world.query.runId = "run-3"
+    plan.write_text(other)
+    with pytest.raises(DamagedCheckpointError, match="contradicts the last decided"):
+        world.save(world.in_callback(8, 3), 3)
+    assert world.visible() == [7]
+    plan.write_text('v1\n{}\n{"rows":5}')
+    plan.with_name("4").write_text('v1\n{}\n{"rows":6}')
+    plan.unlink()  # Spark keeps the newest 100, and a callback may write rarely
+    world.save(world.in_callback(9, 4), 4)
+    assert world.visible() == [7, 9]
+
+
+def test_a_session_that_reads_two_versions_of_a_shuffle_writes_no_frame(world: Frames) -> None:
+    """As for a query: rows could be lost or doubled."""
+    with pytest.raises(ConfigError, match="setting that Sluice refuses"):
+        world.save(Frame(7, settings={SHUFFLE_RETRY: "false"}), None)
 
 
 def test_a_second_write_of_one_batch_is_refused(world: Frames) -> None:

@@ -119,13 +119,59 @@ def test_ids_never_reused_a_state_that_cannot_be_written_is_never_read(
     def refuse(*_: object, **__: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(id_owners.os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwrite", refuse)
     first.keep(0, kept(SlotState.OPEN))
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(StorageError, match="no room"):
-        second.keep(0, kept(SlotState.OPEN))
+    for _ in range(2):  # the task is repeated in this process
+        with pytest.raises(StorageError, match="no room"):
+            second.keep(0, kept(SlotState.OPEN))
+    second.keep(0, kept(SlotState.READY))  # the state in the file spares the id anyway
     monkeypatch.undo()
     end(first)
+    assert owner_of(tmp_path).name != first.name
+
+
+def test_ids_never_reused_an_id_whose_state_cannot_be_kept_is_not_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task reports it, and the pool does not wait for an id that nothing prepares."""
+    first = owner_of(tmp_path)
+    pool = ProducerPool(
+        prefix="p",
+        scope=scope(),
+        prepare=lambda _: pytest.fail("not asked"),
+        background=lambda _: pytest.fail("not started"),
+        owner=first,
+    )
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="read-only"):
+            pool.enter(scope())
+    monkeypatch.undo()
+    end(first)
+    assert owner_of(tmp_path).name == first.name, "no id was used"
+
+
+def test_a_file_that_was_renamed_meanwhile_has_no_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS does that with a removed file that another process has open: its pool may still run."""
+    first = owner_of(tmp_path)
+    end(first)
+    opened, (folder,) = os.open, next(tmp_path.iterdir()).iterdir()
+
+    def open_then_rename(path: Path, *args: int) -> int:
+        descriptor = opened(path, *args)
+        if path.name.endswith(first.name):
+            path.rename(folder / ".nfs0001")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_then_rename)
     assert owner_of(tmp_path).name != first.name
 
 
