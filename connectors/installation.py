@@ -54,8 +54,8 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
 
     From then on ``start()`` and ``save()`` of Spark's writers check these formats in this process.
     Once per session; all sessions of an application share one service and the first result, until
-    that is closed. The service answers only who has its token, which travels inside the registered
-    format.
+    that is closed. The service answers only requests with its token. The registered formats carry
+    the token to Spark's processes.
 
     Args:
         spark: the session whose queries use the format.
@@ -63,7 +63,7 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
             addresses see docs/guide/security.md.
     Raises:
         ConfigError: the session has been stopped, or has a setting that breaks exactly-once; or
-            nobody is reached at ``host``.
+            executors could not reach this process at ``host``.
     """
     require_reachable(host)
     require_running(spark)

@@ -209,7 +209,7 @@ def errors_page() -> str:
             "",
             f"{_MADE} Every error of Sluice is a `StreamError`: its text says what happened, "
             "where (keys and values) and what to do. "
-            "[Errors and recovery](../guide/errors-and-recovery.md) says what to do for each.",
+            "[Errors and recovery](../guide/errors-and-recovery.md) says which of them need you.",
             "",
             *_table(("error", "is a", "meaning"), rows),
             "",

@@ -35,7 +35,7 @@ class KafkaFormat(KafkaSourceFormat):
         return DropInStreamWriter(FORMAT, self.options, self.service)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse a frame: `save` is taken over where the format is installed."""
+        """Refuse a frame: after `sluice.install`, ``save()`` does not reach this method."""
         refuse_frame(FORMAT)
 
 
@@ -45,7 +45,7 @@ def check_source(options: Mapping[str, str], *, stream: bool) -> None:
 
 
 def check_kafka_write(options: Mapping[str, str], schema: StructType, *, mode: str) -> None:
-    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; modes as of Spark's sink."""
+    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; save modes as Spark's sink."""
     if mode in ("overwrite", "ignore"):
         raise ConfigError(
             "this save mode is not allowed for Kafka",

@@ -104,8 +104,8 @@ class KafkaSink:
         """From the options and the schema of ``writeStream.format("sluice-kafka")``.
 
         Takes ``topic``, ``transactionalIdPrefix``, ``guarantee``, ``transactionTimeout`` (seconds,
-        or with a unit: ``15m``), ``taskMemoryMiB``, ``hotPath`` and ``kafka.*``. Leaves Spark's own
-        alone, and options of the source, because a program may share its options.
+        or with a unit: ``15m``), ``taskMemoryMiB``, ``hotPath`` and ``kafka.*``. Ignores Spark's
+        own options and those of the source, because a program may share its options.
 
         Raises:
             ConfigError: as `KafkaSink`; or the schema does not have the sink's columns.

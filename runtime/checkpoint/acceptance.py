@@ -90,7 +90,7 @@ def claim_of(
 
 
 def accepted_json(work: AcceptedWork) -> dict[str, Any]:
-    """As in ``_accepted``, and for people."""
+    """One entry of ``_accepted``; commands also print it."""
     found: dict[str, Any] = to_json(work)
     return {"as": found.pop("accepted_as"), **found}
 
@@ -143,7 +143,7 @@ def _decoded(
             raise UnsupportedFormatError(
                 f"the file has format version {version}",
                 {**where, "format_version": version, "readable": _FORMAT_VERSION},
-                "Use the Sluice that wrote it, or a later one.",
+                "Use the version of Sluice that wrote it, or a later one.",
             )
         if version != _FORMAT_VERSION or int(found["checkpoint_id"]) != checkpoint_id:
             raise ValueError("another format, or another checkpoint")

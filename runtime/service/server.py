@@ -77,11 +77,11 @@ class CoordinatorService(HttpThread):
         host: address to listen on, as executors reach it; loopback unless the cluster needs more.
             Beyond loopback a warning says that traffic is not encrypted.
         port: 0 for a free one.
-        checkpoint_uri: the coordinator's directory; clients that can read it find there who leads
-            the job when the service does not answer.
+        checkpoint_uri: the coordinator's directory; if the service does not answer, clients read
+            there which run leads the job.
         checkpoint_web: WebHDFS address of that directory, for clients without a JVM; None: there is
             none.
-        commands: what people may command; None: nothing.
+        commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
     """
 

@@ -88,7 +88,7 @@ def read_over_web(address: WebHdfsAddress, path: str) -> bytes | None:
     Args:
         path: absolute, in the file system.
     Raises:
-        StorageUnreachableError: no NameNode answered with bytes or with their absence.
+        StorageUnreachableError: no NameNode answered.
     """
     question = web_hdfs_target(path, "OPEN", user=address.user)
     once = urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=_REDIRECTS)

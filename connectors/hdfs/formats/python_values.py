@@ -20,7 +20,7 @@ _DAY_MICROS = 86_400_000_000
 
 
 class Entries(Mapping[str, Any]):
-    """A map of a row in which a key stands twice; `items` has all of it."""
+    """A map with a repeated key, which a dictionary cannot hold; `items` has every entry."""
 
     def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
         self._pairs = pairs

@@ -158,8 +158,8 @@ def _require_names(
             raise ConfigError(
                 "a value of a partition column cannot name a directory",
                 {"column": column, "bytes": length, "limit": _LONGEST_NAME_BYTES, **source},
-                "Partition by a shorter column; or shorten it, or filter such rows, before the "
-                "sink. It may have no NUL character.",
+                "Partition by another column, or shorten or filter such values before the sink; "
+                "a NUL character is not allowed.",
             )
 
 

@@ -336,9 +336,9 @@ def _config_principal(options: Mapping[str, str]) -> str:
 
 
 def _check_servers(servers: Sequence[str]) -> None:
-    """Accept the parts that Java's clients accept, without a protocol.
+    """Accept what Java's clients accept, except a protocol.
 
-    The two clients read other parts in different ways, and a wrong port as another port.
+    Our two clients read other texts in different ways, and take a port out of range for another.
     """
     option = PREFIX + "bootstrap.servers"
     if not servers:

@@ -97,18 +97,18 @@ class SourceOptions:
         forgotten: topics that an earlier run has read and that this one gives up.
         starting: where to begin, the very first time.
         ending: where a bounded read ends; resolved at its start.
-        max_offsets: at most so many offsets per epoch, None: all there is.
-        min_offsets: wait until so many are there ...
-        max_trigger_delay_s: ... but not longer than this.
-        min_partitions: at least so many read tasks, None: one per partition.
-        max_records_per_partition: at most so many offsets per read task.
+        max_offsets: largest number of offsets of an epoch; None: no limit.
+        min_offsets: a barrier waits for this many offsets; None: it does not wait.
+        max_trigger_delay_s: longest wait for ``min_offsets``.
+        min_partitions: about this many read tasks; None: one for each partition.
+        max_records_per_partition: largest number of offsets of a read task.
         include_headers: whether there is a column ``headers``.
         fail_on_data_loss: stop if retention or a deletion removed records, or skip them.
         group_id: the consumer group under which offsets are published; None: a name made of
             ``group_id_prefix``.
-        group_id_prefix: see there.
+        group_id_prefix: see ``group_id``.
         commit_group_offsets: whether offsets are published at all.
-        no_progress_timeout_s: a read that gets nothing at all for so long fails.
+        no_progress_timeout_s: a read for which the client fetches nothing for this long fails.
         discovery_interval_s: shortest time between two discoveries of partitions and topics; None:
             discover at each call.
         read_committed: isolation level.

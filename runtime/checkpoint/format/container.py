@@ -129,5 +129,5 @@ def _later(version: int, latest: int, where: Mapping[str, object]) -> Unsupporte
     return UnsupportedFormatError(
         f"a checkpoint record has format version {version}",
         {**where, "format_version": version, "reads": latest},
-        "Use the Sluice that wrote it, or a later one.",
+        "Use the version of Sluice that wrote it, or a later one.",
     )

@@ -166,7 +166,7 @@ def _built(build: Callable[[], _T], where: Mapping[str, object]) -> _T:
         raise UnsupportedFormatError(
             f"a checkpoint record has the unknown {error.kind.__name__} {error.value!r}",
             {**where, "value": error.value, "known": ", ".join(each.value for each in error.kind)},
-            "Use the Sluice that wrote it, or a later one.",
+            "Use the version of Sluice that wrote it, or a later one.",
         ) from error
     except (ConfigError, LookupError, TypeError, ValueError) as error:
         raise _damaged(f"its content is invalid: {error}", where) from error

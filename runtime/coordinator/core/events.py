@@ -81,13 +81,13 @@ class RegionalStep(enum.Enum):
 
 
 class CoreEvent:
-    """What happened."""
+    """An input of the core: something has happened."""
 
     __slots__ = ()
 
 
 class Action:
-    """What the shell has to do."""
+    """An output of the core: the shell carries it out."""
 
     __slots__ = ()
 

@@ -104,7 +104,7 @@ class RegionState:
         barrier: the last one that it was given; None: none yet.
         address: at which its attempt reaches the coordinator, if its host has reported that.
         finished: bounded sources have reached their ends with the last barrier.
-        owes_batch: they have, and a last batch with rows from its state is still to come.
+        owes_batch: as ``finished``, but a last batch with rows from the state must follow.
         is_written: bounded sources have reached their ends with a decided record; this remains
             after the attempt.
         discovered: splits that no decided checkpoint has yet, where they begin.
@@ -122,7 +122,7 @@ class RegionState:
         needs_sweep: no decision has followed a sweep since it was suspended or restarted.
         completed_s: clock at the decision of ``completed_in``; None before the first of this run.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
-        state_is_due: Spark's state for it wants one, too: a watermark has moved, for example.
+        state_is_due: Spark's state wants a batch, for example after a watermark has moved.
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
         pending_time: how long it worked on after a barrier was due.

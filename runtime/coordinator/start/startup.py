@@ -158,7 +158,10 @@ class StartSequence:
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
         whole, record = record, without_topics(record, self.plan.forgotten)
         if record != whole:
-            log.warning("positions are given up: %s", _given_up(whole, self.plan.forgotten))
+            log.warning(
+                "positions of forgotten topics are given up: %s",
+                _given_up(whole, self.plan.forgotten),
+            )
         if not is_new:
             self._restore(record)
         regions, assignment = redistributed(record, self.plan, attempt_id=attempt_id)

@@ -169,8 +169,10 @@ class FrameWrites:
                 began.stop()
 
     def _held(self, store: str, write: FrameWrite, query: ActiveQuery | None) -> OpenRun | None:
-        """The run of the store, if it is of this run of the query, with these options; else that
-        run ends."""
+        """The open run of the store, if this run of the query began it with these options.
+
+        Ends any other open run of the store.
+        """
         held = self._queries.run_at(store)
         if held is None:
             return None

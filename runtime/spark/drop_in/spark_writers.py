@@ -63,7 +63,7 @@ InstalledIn = Callable[[SparkSession], Installed | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _WriterSettings:
     """The settings of a writer.
 
     Attributes:
@@ -161,12 +161,12 @@ def _start_of(
         if found is None:
             return started(self, path)
         found.queries.watch(self._spark)  # a query of any sink may write frames in its callback
-        asked = _Asked.of(self, mode="outputMode")
-        if asked.format_name not in checks:
+        given = _WriterSettings.of(self, mode="outputMode")
+        if given.format_name not in checks:
             return started(self, path)
         # Spark looks for a format's name in the active session, which a thread may not have.
         with active_session(self._spark):
-            return started(_checked(asked, path, checks[asked.format_name], found.queries))
+            return started(_checked(given, path, checks[given.format_name], found.queries))
 
     return start
 
@@ -189,25 +189,25 @@ def _save_of(
         if format is not None:
             self.format(format)
         found = installed_in(self._spark)
-        asked = None if found is None else _Asked.of(self, mode="curmode")
-        if found is None or asked is None or asked.format_name not in checks:
+        given = None if found is None else _WriterSettings.of(self, mode="curmode")
+        if found is None or given is None or given.format_name not in checks:
             saved(self, path)
             return
-        found.frames.save(_frame_write(asked, path, checks[asked.format_name]))
+        found.frames.save(_frame_write(given, path, checks[given.format_name]))
 
     return save
 
 
-def _frame_write(asked: _Asked, path: str | None, check: FormatCheck) -> FrameWrite:
+def _frame_write(given: _WriterSettings, path: str | None, check: FormatCheck) -> FrameWrite:
     """A checked call of ``save()``; ConfigError."""
     for name in ("bucketColumnNames", "sortColumnNames", "clusteringColumns"):
-        if _field(asked.java, name).isDefined():
+        if _field(given.java, name).isDefined():
             raise ConfigError(
                 "this sink has no buckets, sorting or clustering",
-                {"format": asked.format_name, "given": name},
+                {"format": given.format_name, "given": name},
                 "Remove the call of bucketBy, sortBy or clusterBy.",
             )
-    options = asked.all_options(path)
+    options = given.all_options(path)
     batch_id = _taken(options, "batchId")
     if batch_id is not None and not (batch_id.strip().isdecimal() and len(batch_id) < _MOST_DIGITS):
         raise ConfigError(
@@ -215,10 +215,10 @@ def _frame_write(asked: _Asked, path: str | None, check: FormatCheck) -> FrameWr
             {"option": "batchId", "value": batch_id},
             "Give the second argument of the foreachBatch function.",
         )
-    check(options, asked.frame.schema, mode=asked.mode)
+    check(options, given.frame.schema, mode=given.mode)
     return FrameWrite(
-        frame=asked.frame,
-        format_name=asked.format_name,
+        frame=given.frame,
+        format_name=given.format_name,
         batch_id=None if batch_id is None else int(batch_id),
         location=_taken(options, "checkpointLocation"),
         options=options,
@@ -232,36 +232,36 @@ def _taken(options: dict[str, str], name: str) -> str | None:
 
 
 def _checked(
-    asked: _Asked, path: str | None, check: FormatCheck, queries: DropInQueries
+    given: _WriterSettings, path: str | None, check: FormatCheck, queries: DropInQueries
 ) -> DataStreamWriter:
     """A writer for this start alone: the user may start theirs again, with other options.
 
     Raises:
         ConfigError: wrong options, columns, modes or settings.
     """
-    options = asked.all_options(path)
-    require_micro_batches(_field(asked.java, "trigger").getClass().getSimpleName(), options)
-    check(options, asked.frame.schema, mode=asked.mode)
-    spark = asked.frame.sparkSession
-    queries.make_sink(asked.format_name, options, lambda name: str(spark.conf.get(name)))
+    options = given.all_options(path)
+    require_micro_batches(_field(given.java, "trigger").getClass().getSimpleName(), options)
+    check(options, given.frame.schema, mode=given.mode)
+    spark = given.frame.sparkSession
+    queries.make_sink(given.format_name, options, lambda name: str(spark.conf.get(name)))
     location = next((v for n, v in options.items() if n.lower() == "checkpointlocation"), None)
     if location is None:
         raise ConfigError(
             "the drop-in sink needs checkpointLocation",
-            {"format": asked.format_name},
+            {"format": given.format_name},
             "Set it as an option of writeStream; a session-wide default does not reach the sink.",
         )
     require_setting(SHUFFLE_RETRY, spark.conf.get(SHUFFLE_RETRY, None))
-    writer = DataStreamWriter(asked.frame).options(**options).outputMode(asked.mode)
-    writer._jwrite.trigger(_field(asked.java, "trigger"))  # noqa: SLF001 - a value of the JVM
-    if asked.mode != "update":
-        return writer.format(asked.format_name)
+    writer = DataStreamWriter(given.frame).options(**options).outputMode(given.mode)
+    writer._jwrite.trigger(_field(given.java, "trigger"))  # noqa: SLF001 - a value of the JVM
+    if given.mode != "update":
+        return writer.format(given.format_name)
     return writer.foreachBatch(
         functools.partial(
             _write_batch,
             functools.partial(
                 queries.write_batch,
-                format_name=asked.format_name,
+                format_name=given.format_name,
                 location=location,
                 options=options,
             ),

@@ -99,8 +99,8 @@ class AvroDeserializer:
 
 
 def _id_bytes(framed: bytes) -> int:
-    """Bytes of the schema id at the start."""
+    """Length of the schema id at the start, in bytes."""
     found = _ID_BYTES.get(framed[0]) if framed else None
     if found is None or len(framed) < found:
-        raise ValueError("a record has neither a header with a schema id nor begins with one")
+        raise ValueError("a record has no schema id in a header or at its start")
     return found

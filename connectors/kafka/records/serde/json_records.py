@@ -158,7 +158,7 @@ def _as_double(kind: pa.DataType) -> pa.DataType:
 
 
 def _nullable(found: pa.DataType) -> pa.DataType:
-    """Without the fields that must be there: Arrow would ask for them inside a null, too."""
+    """The type with nullable fields only: Arrow would require a field inside a null struct, too."""
     if pa.types.is_struct(found):
         return pa.struct([pa.field(each.name, _nullable(each.type)) for each in found])
     if pa.types.is_list(found):
@@ -168,7 +168,7 @@ def _nullable(found: pa.DataType) -> pa.DataType:
 
 
 def _require_present(values: pa.Array, wanted: pa.DataType, path: str) -> None:
-    """Refuse a null in a field that must be there, unless the struct around it is null."""
+    """Refuse a null in a required field, unless the struct around it is null."""
     if pa.types.is_struct(wanted):
         parts = [(f, f"{path}.{f.name}") for f in wanted]
         children = values.drop_null().flatten()

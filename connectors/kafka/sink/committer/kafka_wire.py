@@ -407,12 +407,11 @@ async def _cluster(net: Net) -> Cluster:
 
 
 async def _missing_requests(net: Net, node_id: int) -> tuple[str, ...]:
-    """What a broker lacks of the requests that a commit and a sweep send; none without an
-    answer."""
+    """Requests of a commit or a sweep that a broker lacks; none if the broker does not answer."""
     try:
         response = await _versions_of(net, node_id)
     except kafka_errors.KafkaError as err:
-        log.debug("reading the requests of a broker: broker=%s error=%s", node_id, err)
+        log.debug("the requests of a broker are unknown: broker=%s error=%s", node_id, err)
         return ()
     newest = {each.api_key: each.max_version for each in response.api_keys}
     return tuple(name for key, version, name in _NEEDED if newest.get(key, -1) < version)

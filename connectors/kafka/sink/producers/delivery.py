@@ -50,7 +50,7 @@ _CLAMP = (
     "Clamp or drop the column timestamp: the topic's message.timestamp.after.max.ms and "
     "message.timestamp.before.max.ms limit it."
 )
-_GIVE_A_KEY = "Give each record a key: a compacted topic takes none without one."
+_GIVE_A_KEY = "Give each record a key: a compacted topic refuses records without one."
 _REMEDIES = {
     UNKNOWN_PARTITION: (
         "Give the topic more partitions, or correct the column (null: by key). A function "

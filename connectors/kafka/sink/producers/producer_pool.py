@@ -144,13 +144,13 @@ class ProducerPool:
                     self._is_untold = False
                     raise self._failure
                 self._start(at_least=1)
-                self._slot_table.require_hope()
+                self._slot_table.require_usable_id()
                 if not self._changed.wait_for(
                     lambda: (
                         self._ready
                         or self._closed
                         or self._failures != failures
-                        or not self._slot_table.has_hope  # another writer took it, or it grew old
+                        or not self._slot_table.has_usable_id  # it was taken, or grew old
                     ),
                     max(0.0, deadline - self._clock()),
                 ):

@@ -201,13 +201,13 @@ class SlotTable:
         return self._slots[slot].state
 
     @property
-    def has_hope(self) -> bool:
+    def has_usable_id(self) -> bool:
         """Whether an id is ready, or about to be."""
         return bool(self._count(SlotState.READY) + self._count(SlotState.PREPARING))
 
-    def require_hope(self) -> None:
+    def require_usable_id(self) -> None:
         """Raise if a task waits for an id that can never come."""
-        if self.has_hope:
+        if self.has_usable_id:
             return
         raise NoIdLeftError(
             "the outcome of every transaction of this task is unknown",

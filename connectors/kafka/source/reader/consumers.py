@@ -129,11 +129,11 @@ class PooledConsumer:
         return True
 
     def watch(self, splits: Iterable[SplitRange]) -> bool:
-        """Replace a silent client by one that reports how far it has fetched; return whether it
-        was replaced.
+        """Replace the client by one that reports how far it has fetched; return whether it was
+        replaced.
 
-        Idle clients do not report (`reporting`), and a client cannot begin to. It stays if the new
-        one reaches no broker: the bootstrap servers may be down while others run.
+        Only a new client can report (`reporting`). The old one stays if the new one reaches no
+        broker: the bootstrap servers may be down while other brokers run.
         """
         fresh = _connect(replace(self.key, reports=True))
         topics = {split.topic for split in splits}

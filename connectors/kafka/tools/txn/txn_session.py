@@ -278,8 +278,8 @@ def _refuse_of_a_copy(job: TransactionSession, prefix: str, store: LeaseStore) -
 
 
 def _refuse_while_alive(job: TransactionSession, prefix: str, store: LeaseStore) -> None:
-    """FencedError if the job runs, which the changes of its lease show (`lease-guards-outputs`). It
-    is watched for as long as the start of another job watches it."""
+    """FencedError if the job runs: it renews its lease (`lease-guards-outputs`). This watches the
+    lease as long as the start of another job does."""
     first = store.read()
     until = job.clock() + RENEWAL_INTERVAL_S * WATCHED_INTERVALS
     if first is None or first.is_ended or first.job_uid != job.job_uid:

@@ -98,7 +98,7 @@ def test_a_task_whose_transactions_rest_gets_three_ids_and_then_an_error() -> No
     assert used == set(range(IDS_PER_TASK))
     assert book.to_prepare(at_least=1) == []
     with pytest.raises(UnreachableError, match="the outcome of every transaction"):
-        book.require_hope()
+        book.require_usable_id()
 
 
 def test_steady_batches_of_one_task_need_two_ids() -> None:
