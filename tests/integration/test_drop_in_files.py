@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import sluice
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+from sluice.runtime.errors import ConfigError
 from tests.integration.test_drop_in_sink import finish, records
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, unique
@@ -132,7 +132,7 @@ def test_mistakes_are_named_before_anything_is_written(
 ) -> None:
     source = topic()
     produce(kafka.bootstrap, source, numbered(0, 1))
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(ConfigError, match=said):
         write(
             rows(session, kafka, source), str(tmp_path / "out" / "x"), tmp_path / "chk", **options
         )

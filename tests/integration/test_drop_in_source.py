@@ -18,7 +18,7 @@ from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat, Kafk
 from sluice.connectors.kafka.records.columns import columns_with
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.errors import SourceChangedError
+from sluice.runtime.errors import ConfigError, SourceChangedError
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import (
     Record,
@@ -395,8 +395,8 @@ def test_wrong_options_are_refused_by_name(
     told: str,
 ) -> None:
     given = {**options(kafka, "t"), **wrong}
-    with pytest.raises(PySparkException, match=told):
-        finish(run(session, given, Collected(), tmp_path))
+    with pytest.raises(ConfigError, match=told):
+        run(session, given, Collected(), tmp_path)
 
 
 # --- the protocol with Spark, call by call ------------------------------------------------------
