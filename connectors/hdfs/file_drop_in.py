@@ -19,7 +19,15 @@ from sluice.connectors.hdfs.staging.staged_names import (
 from sluice.connectors.hdfs.staging.task_files import TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
-from sluice.runtime.contracts import AttemptRegistry, RegisteredAttempt, SinkCoordinator, TaskScope
+from sluice.runtime.contracts import (
+    AttemptRegistry,
+    RegisteredAttempt,
+    SinkCoordinator,
+    SinkWriter,
+    TaskScope,
+    TaskSink,
+    WriterFactory,
+)
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -88,7 +96,7 @@ class FileDropIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileDropInSink:
+class FileDropInSink(TaskSink):
     """`sluice.runtime.contracts.TaskSink` of a drop-in query. Driver.
 
     Attributes:
@@ -105,7 +113,6 @@ class FileDropInSink:
 
     @property
     def name(self) -> str:
-        """See `sluice.runtime.contracts.Sink`."""
         return self.options.name
 
     def coordinator(self) -> SinkCoordinator:
@@ -119,7 +126,6 @@ class FileDropInSink:
         )
 
     def writer_factory(self) -> "FileWriterFactory":
-        """See `sluice.runtime.contracts.TaskSink`."""
         return FileWriterFactory(options=self.options, files=self.files)
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
@@ -133,7 +139,6 @@ class FileDropInSink:
         return {}
 
     def settings(self) -> Mapping[str, str]:
-        """See `sluice.runtime.contracts.Sink`."""
         return {
             "path": self.options.target,
             "format": self.options.form.extension.lstrip("."),
@@ -142,18 +147,17 @@ class FileDropInSink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileWriterFactory:
+class FileWriterFactory(WriterFactory):
     """`WriterFactory`: a staging directory for each attempt of each task."""
 
     options: FileDropIn
     files: TaskFiles
 
     def open(self, scope: TaskScope, registry: AttemptRegistry) -> "FileWriter":
-        """See `sluice.runtime.contracts.WriterFactory`."""
         return FileWriter(self.options, self.files, scope, registry)
 
 
-class FileWriter:
+class FileWriter(SinkWriter):
     """`sluice.runtime.contracts.SinkWriter`. Python worker, one thread, one batch."""
 
     def __init__(
@@ -173,13 +177,11 @@ class FileWriter:
         self.decide_by_s: float | None = None  # no deadline: staged files do not expire
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `sluice.runtime.contracts.SinkWriter`."""
         if self._writer is None:
             self._writer = self._begun(batch.schema)
         self._writer.write(batch)
 
     def pre_commit(self) -> list[StateEntry]:
-        """See `sluice.runtime.contracts.SinkWriter`."""
         if self._writer is None:
             return []
         staged = self._writer.finish()
@@ -193,7 +195,6 @@ class FileWriter:
         return [encode_file_set(found, operator_id=self._scope.operator_id)]
 
     def abort(self) -> None:
-        """See `sluice.runtime.contracts.SinkWriter`."""
         if self._writer is not None:
             self._writer.abandon()
 

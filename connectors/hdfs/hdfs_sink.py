@@ -9,7 +9,7 @@ from sluice.connectors.hdfs.formats.choice import format_name
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
 from sluice.connectors.hdfs.rolling.roll_plan import Roll
 from sluice.connectors.hdfs.staging.staged_names import split_target
-from sluice.runtime.contracts import Frame, FrameWriter, SinkCoordinator
+from sluice.runtime.contracts import EventTimeSink, Frame, FrameSink, FrameWriter, SinkCoordinator
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.event_time import EventTime
@@ -38,7 +38,7 @@ _TAKEN_BY_TASKS = {
 _SECRET = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 
 
-class HdfsSink:
+class HdfsSink(EventTimeSink, FrameSink):
     """Writes each epoch's rows as files, which the epoch's decision publishes whole.
 
     Made by the user on the driver; picklable; holds no connection. Spark's own writers write the
@@ -100,12 +100,10 @@ class HdfsSink:
 
     @property
     def name(self) -> str:
-        """See `sluice.runtime.contracts.Sink`."""
         return self._name
 
     @property
     def uid(self) -> str | None:
-        """See `sluice.runtime.contracts.Sink`."""
         return self._uid
 
     def check_columns(self, columns: Sequence[str]) -> None:
@@ -149,7 +147,6 @@ class HdfsSink:
             )
 
     def coordinator(self) -> SinkCoordinator:
-        """See `sluice.runtime.contracts.Sink`."""
         # Imported here, because it imports Spark, and workers unpickle this class.
         from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
@@ -165,17 +162,14 @@ class HdfsSink:
         return FileSinkCoordinator(self._target, session_file_system, marks=self._marks)
 
     def event_time(self) -> EventTime | None:
-        """See `sluice.runtime.contracts.EventTimeSink`."""
         return None if self._partition_commit is None else self._partition_commit.watermarks
 
     def check_frame(self, frame: Frame) -> None:
-        """See `sluice.runtime.contracts.FrameSink`."""
         self.check_columns(frame.columns)
         self._session_zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
         self._saver().check(frame)
 
     def frame_writer(self) -> FrameWriter:
-        """See `sluice.runtime.contracts.FrameSink`."""
         from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
         from sluice.connectors.hdfs.rolling.spark_merging import layout_of, merger_for
         from sluice.connectors.hdfs.staging.pending_files import pending_partitions
@@ -230,7 +224,6 @@ class HdfsSink:
         return {}
 
     def settings(self) -> Mapping[str, str]:
-        """See `sluice.runtime.contracts.Sink`."""
         return {
             "path": self._target,
             "format": self._format,

@@ -28,7 +28,7 @@ from sluice.connectors.kafka.records.rows import COLUMNS_USED, check_spark_colum
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee, KafkaWriterFactory
 from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS
-from sluice.runtime.contracts import SinkCoordinator
+from sluice.runtime.contracts import DeadLetterSink, SinkCoordinator, TunedSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.spelling import choice_of, nearest
@@ -42,7 +42,7 @@ _LONGEST_PREFIX_BYTES = 30_000  # logs of brokers keep names of 32,767; ids add 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-class KafkaSink:
+class KafkaSink(TunedSink, DeadLetterSink):
     """Writes records to Kafka topics; columns as in Spark's own sink, and ``timestamp``.
 
     Made by the user on the driver; picklable; holds no connection.
@@ -207,29 +207,24 @@ class KafkaSink:
 
     @property
     def claimed_bytes(self) -> int:
-        """See `sluice.runtime.contracts.TunedSink`."""
         return claimed_by_writer(self._producer_options)
 
     @property
     def keeps_compression(self) -> bool:
-        """See `sluice.runtime.contracts.TunedSink`."""
         return not sets_compression(self._producer_options)
 
     def within(self, memory: TaskMemory) -> Self:
-        """See `sluice.runtime.contracts.TunedSink`."""
         write_settings(memory, self._producer_options)  # refuses what does not fit
         made = copy.copy(self)
         made._memory = memory  # noqa: SLF001 - a sink like this one
         return made
 
     def compressed_as(self, codec: str) -> Self:
-        """See `sluice.runtime.contracts.TunedSink`."""
         made = copy.copy(self)
         made._codec = codec  # noqa: SLF001 - a sink like this one
         return made
 
     def with_dead_letters(self, topics: Sequence[str]) -> Self:
-        """See `sluice.runtime.contracts.DeadLetterSink`."""
         for topic in topics:
             if _checked_topic(topic) == self._topic:
                 raise ConfigError(

@@ -35,11 +35,19 @@ from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamin
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.source.subscription import Subscription
 from sluice.runtime.contracts import (
+    AgeingSource,
+    ContinuousSource,
+    DeserializingSource,
+    ForgettingSource,
+    NarrowingSource,
+    RateLimitedSource,
+    RereadingSource,
     Sink,
     SourceFunction,
     SplitEnumerator,
     SplitReader,
     StreamingReader,
+    TunedSource,
 )
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
@@ -59,7 +67,16 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
 """``earliest``, ``latest``, ``committed``, a moment, or an offset for each partition."""
 
 
-class KafkaSource:
+class KafkaSource(
+    RateLimitedSource,
+    DeserializingSource,
+    ForgettingSource,
+    NarrowingSource,
+    TunedSource,
+    ContinuousSource,
+    RereadingSource,
+    AgeingSource,
+):
     """Records of Kafka topics. Picklable; connects nowhere until a job starts.
 
     Args:
@@ -171,12 +188,10 @@ class KafkaSource:
 
     @property
     def rate_limit(self) -> PidRateLimit | None:
-        """See `sluice.runtime.contracts.RateLimitedSource`."""
         return self._rate_limit
 
     @property
     def functions(self) -> tuple[SourceFunction, ...]:
-        """See `sluice.runtime.contracts.DeserializingSource`."""
         return tuple(
             SourceFunction(
                 name=f"{self._name}-{column}",
@@ -189,12 +204,10 @@ class KafkaSource:
 
     @property
     def forgotten(self) -> frozenset[str]:
-        """See `sluice.runtime.contracts.ForgettingSource`."""
         return self._options.forgotten
 
     @property
     def yields_only_committed(self) -> bool:
-        """See `sluice.runtime.contracts.Source`."""
         return self._options.read_committed
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
@@ -227,7 +240,6 @@ class KafkaSource:
         return self._split_reader()
 
     def narrowed(self, columns: Collection[str]) -> "KafkaSource":
-        """See `sluice.runtime.contracts.NarrowingSource`."""
         kept = tuple(name for name in self._columns if name in columns)
         if self._are_chosen or self._deserializers or kept == self._columns:
             return self
@@ -253,18 +265,15 @@ class KafkaSource:
 
     @property
     def claimed_bytes(self) -> int:
-        """See `sluice.runtime.contracts.TunedSource`."""
         return claimed_by_reader(self._consumer_options)
 
     def within(self, memory: TaskMemory) -> Self:
-        """See `sluice.runtime.contracts.TunedSource`."""
         read_settings(memory, self._consumer_options)  # refuses what does not fit
         made = copy.copy(self)
         made._memory = memory  # noqa: SLF001 - a source like this one
         return made
 
     def compression(self, *, timeout_s: float) -> str | None:
-        """See `sluice.runtime.contracts.TunedSource`."""
         # Imported here: it imports the wire client, which no executor needs.
         from sluice.connectors.kafka.source.enumerator.topic_compression import fetch_topic_load
 
@@ -296,7 +305,6 @@ class KafkaSource:
         return found.codec
 
     def hindrance(self) -> str | None:
-        """See `sluice.runtime.contracts.ContinuousSource`."""
         options = self._options
         bounds = {
             "maxOffsetsPerTrigger": options.max_offsets,
@@ -306,11 +314,9 @@ class KafkaSource:
         return next((name for name, value in bounds.items() if value is not None), None)
 
     def streaming_reader(self) -> StreamingReader:
-        """See `sluice.runtime.contracts.ContinuousSource`."""
         return KafkaStreamingReader(reader=self._split_reader())
 
     def rereads(self, sink: Sink) -> str | None:
-        """See `sluice.runtime.contracts.RereadingSource`."""
         if not isinstance(sink, KafkaSink) or sink.topic is None:
             return None
         options = self._options
@@ -320,7 +326,6 @@ class KafkaSource:
     def outlived(
         self, sink: Sink, positions: Sequence[SplitRange], *, timeout_s: float
     ) -> str | None:
-        """See `sluice.runtime.contracts.AgeingSource`."""
         if (
             not isinstance(sink, KafkaSink)
             or sink.topic is None

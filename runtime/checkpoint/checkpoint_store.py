@@ -38,7 +38,13 @@ from sluice.runtime.checkpoint.format.metadata import (
 from sluice.runtime.checkpoint.leftover_files import Leftovers
 from sluice.runtime.checkpoint.retention import SlotFacts, indispensable, retirable
 from sluice.runtime.checkpoint.slot_publishing import SlotPublication, session_text
-from sluice.runtime.contracts import AcceptedWork, Clock, PublishOutcome, UnsettledWork
+from sluice.runtime.contracts import (
+    AcceptedWork,
+    Clock,
+    MetadataStore,
+    PublishOutcome,
+    UnsettledWork,
+)
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -95,7 +101,7 @@ def open_store(uri: str, jvm: Any = None) -> "CheckpointStore":  # noqa: ANN401 
     return CheckpointStore(open_file_system(uri, jvm))
 
 
-class CheckpointStore:
+class CheckpointStore(MetadataStore):
     """`sluice.runtime.contracts.MetadataStore` on a file system with an atomic no-replace step.
 
     Runs on the driver or in the command line; the caller serialises the calls. Reading writes
@@ -139,11 +145,9 @@ class CheckpointStore:
         return self._slots.ids()
 
     def known_fencing_records(self) -> frozenset[int]:
-        """See `MetadataStore.known_fencing_records`."""
         return self._slots.fenced()
 
     def is_empty(self, directory: str) -> bool:
-        """See `MetadataStore.is_empty`."""
         return not self.fs.entries(directory)
 
     def read(self, checkpoint_id: int) -> CheckpointRecord | None:
@@ -212,7 +216,6 @@ class CheckpointStore:
         return tuple(standing)
 
     def make_durable(self, checkpoint_id: int) -> None:
-        """See `MetadataStore.make_durable`."""
         for entry in self.fs.entries(slot_name(checkpoint_id)):
             if entry.name == METADATA or _REPAIR.fullmatch(entry.name):
                 self.fs.make_durable(_path(checkpoint_id, entry.name))

@@ -329,7 +329,7 @@ class CheckpointClient:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRegistry:
+class TaskRegistry(WaitRegistry):
     """Implements `sluice.runtime.contracts.WaitRegistry`. Executor, the task's thread.
 
     A task that waits for brokers, or for an answer, does not check for barriers. It still ends if
@@ -358,12 +358,10 @@ class TaskRegistry:
         return at_s
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
-        """See `sluice.runtime.contracts.WaitRegistry.waits`."""
         self.checkpoint_client.require_running()
         self.client.waits(batch, what, why=why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
-        """See `sluice.runtime.contracts.WaitRegistry.waited`."""
         self.client.waited(batch, what)
 
     def _is_running(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from sluice.runtime.continuous.checkpoint_client import CheckpointClient
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient, EndedEpoch
 from sluice.runtime.continuous.task_messages import EpochResult
 from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, RecordStream
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
@@ -58,7 +58,7 @@ class _Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class _EndedEpoch:
+class _EndedEpoch(EndedEpoch):
     """Implements `sluice.runtime.continuous.checkpoint_client.EndedEpoch`."""
 
     epoch: _Epoch
@@ -67,7 +67,6 @@ class _EndedEpoch:
     clock: Clock
 
     def pre_commit(self) -> EpochResult:
-        """See `EndedEpoch.pre_commit`."""
         epoch = self.epoch
         try:
             committables = epoch.writers.pre_commit()
@@ -95,12 +94,10 @@ class _EndedEpoch:
         )
 
     def release(self) -> None:
-        """See `EndedEpoch.release`."""
         for writer in self.epoch.writers.writers.values():
             writer.release()
 
     def abort(self) -> None:
-        """See `EndedEpoch.abort`."""
         self.epoch.writers.abort()
 
 

@@ -13,8 +13,9 @@ from typing import Any, Self
 import urllib3
 
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, find_leader
+from sluice.runtime.continuous.checkpoint_client import CoordinatorLink
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
-from sluice.runtime.contracts import Clock, RegisteredAttempt
+from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
@@ -99,7 +100,7 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
     )
 
 
-class CoordinatorClient:
+class CoordinatorClient(CoordinatorLink, WaitRegistry):
     """Implements `sluice.runtime.contracts.WaitRegistry` and the barrier poll over HTTP.
 
     Runs in source runners (driver side) and Python workers (executors), one thread. Every message
@@ -153,7 +154,6 @@ class CoordinatorClient:
         has_read: bool,
         committed: Sequence[CommittedEpoch] = (),
     ) -> NextBarrier:
-        """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
         body = NextBarrierMessage(
             **self._envelope,
             region=region,
@@ -167,22 +167,18 @@ class CoordinatorClient:
             return from_json(NextBarrier, answer["next"])
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
-        """See `sluice.runtime.continuous.checkpoint_client.CoordinatorLink`."""
         self._send("/v1/epochs", EpochMessage(**self._envelope, epoch=result))
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `sluice.runtime.contracts.AttemptRegistry.register`."""
         answer = self._send("/v1/attempts", AttemptMessage(**self._envelope, attempt=attempt))
         with _understood("/v1/attempts"):
             return seconds(answer["registered_s"])
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
-        """See `sluice.runtime.contracts.WaitRegistry.waits`."""
         with contextlib.suppress(UnreachableError):
             self._report_wait(batch, what, why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
-        """See `sluice.runtime.contracts.WaitRegistry.waited`."""
         with contextlib.suppress(StreamError):
             self._report_wait(batch, what, None)
 

@@ -12,6 +12,7 @@ from sluice.connectors.hdfs.partition_commit.partition_marks import MarkedRun, P
 from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
 from sluice.runtime.contracts import (
     Clock,
+    CommitListener,
     CommitOutcome,
     CommitReport,
     Committer,
@@ -39,7 +40,7 @@ _PROBE = ".sluice-probe-"
 _SPARKS_LOG = "_spark_metadata"
 
 
-class _MarkingCommitter(FileCommitter):
+class _MarkingCommitter(CommitListener, FileCommitter):
     """A file committer that is also a `CommitListener`: it reports decisions to the marks.
 
     It waits so that usually a mark is made before its checkpoint is committed on record. If the
@@ -55,7 +56,6 @@ class _MarkingCommitter(FileCommitter):
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        """See `sluice.runtime.contracts.CommitListener`."""
         self.report(checkpoint_id, regions, timeout_s)
         return CommitReport(outcome=CommitOutcome.COMMITTED)
 

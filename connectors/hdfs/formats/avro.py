@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 from fastavro.write import Writer
 
+from sluice.connectors.hdfs.formats.file_format import FileFormat, FormatWriter
 from sluice.connectors.hdfs.formats.format_options import Codec
 from sluice.connectors.hdfs.formats.python_values import numbers_for_times, python_rows
 from sluice.connectors.hdfs.formats.spark_types import (
@@ -53,7 +54,7 @@ fastavro has them without another library. Readers find the codec in the file.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Avro:
+class Avro(FileFormat):
     """`FileFormat` for Avro.
 
     Attributes:
@@ -68,15 +69,12 @@ class Avro:
 
     @property
     def extension(self) -> str:
-        """See `FileFormat.extension`."""
         return ".avro"
 
     def check(self, schema: pa.Schema) -> None:
-        """See `FileFormat.check`."""
         self._avro_schema(spark_schema(schema))
 
     def open(self, stream: BinaryIO, schema: pa.Schema) -> "_AvroFile":
-        """See `FileFormat.open`."""
         target = spark_schema(schema)
         return _AvroFile(stream, target, self._avro_schema(target), self.codec)
 
@@ -90,7 +88,7 @@ class Avro:
         return _SchemaBuilder().record(list(target), self.record_name, self.record_namespace)
 
 
-class _AvroFile:
+class _AvroFile(FormatWriter):
     """`FormatWriter` for Avro."""
 
     def __init__(
@@ -102,7 +100,6 @@ class _AvroFile:
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `FormatWriter.write`."""
         stored = recast(conform(batch, self._schema), self._stored)
         for portion in portions(stored, limit_bytes=_BLOCK_BYTES):
             for row in python_rows(portion):
@@ -110,7 +107,6 @@ class _AvroFile:
             self._rows += portion.num_rows
 
     def close(self) -> int:
-        """See `FormatWriter.close`."""
         self._writer.flush()
         return self._rows
 

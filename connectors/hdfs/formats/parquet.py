@@ -6,6 +6,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sluice.connectors.hdfs.formats.file_format import FileFormat, FormatWriter
 from sluice.connectors.hdfs.formats.format_options import Codec
 from sluice.connectors.hdfs.formats.spark_types import conform, spark_schema
 
@@ -26,7 +27,7 @@ CODECS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parquet:
+class Parquet(FileFormat):
     """`FileFormat` for Parquet.
 
     Timestamps are TIMESTAMP_MICROS, which Spark reads as its own INT96, and others read too.
@@ -41,19 +42,16 @@ class Parquet:
 
     @property
     def extension(self) -> str:
-        """See `FileFormat.extension`."""
         return f"{self.codec.extension}.parquet"
 
     def check(self, schema: pa.Schema) -> None:
-        """See `FileFormat.check`."""
         spark_schema(schema)
 
     def open(self, stream: BinaryIO, schema: pa.Schema) -> "_ParquetFile":
-        """See `FileFormat.open`."""
         return _ParquetFile(stream, spark_schema(schema), self)
 
 
-class _ParquetFile:
+class _ParquetFile(FormatWriter):
     """Buffers batches into row groups, because each call of Arrow's writer makes one row group."""
 
     def __init__(self, stream: BinaryIO, schema: pa.Schema, parquet: Parquet) -> None:
@@ -72,7 +70,6 @@ class _ParquetFile:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `FormatWriter.write`."""
         conformed = conform(batch, self._schema)
         self._buffered.append(conformed)
         self._buffered_rows += conformed.num_rows
@@ -81,13 +78,11 @@ class _ParquetFile:
             self._flush()
 
     def close(self) -> int:
-        """See `FormatWriter.close`."""
         self._flush()
         self._writer.close()
         return self._rows
 
     def abandon(self) -> None:
-        """See `FormatWriter.abandon`."""
         self._writer.is_open = False  # else it closes itself when it is collected
 
     def _flush(self) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.types as kinds
 
+from sluice.connectors.hdfs.formats.file_format import FileFormat, FormatWriter
 from sluice.connectors.hdfs.formats.format_options import Codec
 from sluice.connectors.hdfs.formats.python_values import (
     numbers_for_times,
@@ -52,7 +53,7 @@ TEXT_CODECS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Csv:
+class Csv(FileFormat):
     """`FileFormat` for CSV as RFC 4180 has it: text in quotes, and a quote in it doubled.
 
     Attributes:
@@ -67,15 +68,12 @@ class Csv:
 
     @property
     def extension(self) -> str:
-        """See `FileFormat.extension`."""
         return f".csv{self.codec.extension}"
 
     def check(self, schema: pa.Schema) -> None:
-        """See `FileFormat.check`."""
         _csv_schema(schema)
 
     def open(self, stream: BinaryIO, schema: pa.Schema) -> "_TextFile":
-        """See `FileFormat.open`."""
         target = _csv_schema(schema)
         file = _TextFile(stream, target, self.codec, self._encode)
         if self.header:
@@ -92,7 +90,7 @@ class Csv:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonLines:
+class JsonLines(FileFormat):
     """`FileFormat` for JSON, one object per line; bytes are in base64.
 
     Attributes:
@@ -105,15 +103,12 @@ class JsonLines:
 
     @property
     def extension(self) -> str:
-        """See `FileFormat.extension`."""
         return f".json{self.codec.extension}"
 
     def check(self, schema: pa.Schema) -> None:
-        """See `FileFormat.check`."""
         _json_schema(schema)
 
     def open(self, stream: BinaryIO, schema: pa.Schema) -> "_TextFile":
-        """See `FileFormat.open`."""
         target = _json_schema(schema)
         spell_row = _object(list(target), ignores_nulls=self.ignore_null_fields)
         stored = with_leaves(target, numbers_for_times)
@@ -177,7 +172,7 @@ _COMPRESSORS: dict[str, Callable[[], _Compressor]] = {
 }
 
 
-class _TextFile:
+class _TextFile(FormatWriter):
     """`FormatWriter` that compresses what ``encode`` makes of each portion of a batch."""
 
     def __init__(
@@ -198,13 +193,11 @@ class _TextFile:
         self._stream.write(self._compressor.compress(data))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `FormatWriter.write`."""
         for portion in portions(conform(batch, self._schema), limit_bytes=_PORTION_BYTES):
             self.append(self._encode(portion))
             self._rows += portion.num_rows
 
     def close(self) -> int:
-        """See `FormatWriter.close`."""
         self._stream.write(self._compressor.flush())
         return self._rows
 

@@ -31,7 +31,7 @@ def nothing_pending(states: Sequence[StateEntry]) -> Collection[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarkingFrameWriter:
+class MarkingFrameWriter(FrameWriter):
     """`sluice.runtime.contracts.FrameWriter` around another one. Driver, in the batch callback.
 
     Attributes:
@@ -77,11 +77,9 @@ class MarkingFrameWriter:
         return replace(staged, operator_states=(*staged.operator_states, entry))
 
     def require_writable(self, *, job_uid: str, operator_id: str) -> None:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         self.writer.require_writable(job_uid=job_uid, operator_id=operator_id)
 
     def close(self) -> None:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         self.writer.close()
 
     def _timed(self, paths: set[str], accepted: Collection[str]) -> set[str]:

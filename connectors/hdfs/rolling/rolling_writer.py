@@ -24,7 +24,7 @@ from sluice.connectors.hdfs.staging.pending_files import (
 )
 from sluice.connectors.hdfs.staging.staged_names import rolled_name
 from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter, StagingDirectory
-from sluice.runtime.contracts import AttemptRegistry, Frame, StagedFrame, TaskScope
+from sluice.runtime.contracts import AttemptRegistry, Frame, FrameWriter, StagedFrame, TaskScope
 from sluice.runtime.errors import IllegalTransitionError, StorageError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -40,7 +40,7 @@ def _wall_ms() -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RollingFrameWriter:
+class RollingFrameWriter(FrameWriter):
     """`sluice.runtime.contracts.FrameWriter` that keeps files pending over epochs.
 
     Driver, in the batch callback, which returns only after its checkpoint is committed on record.
@@ -63,7 +63,6 @@ class RollingFrameWriter:
     wall_ms: Callable[[], int] = field(default=_wall_ms)
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         pending = _pending_in(scope.operator_states)
         if self.roll is None and not pending:
             return self.files.write(frame, scope, registry)
@@ -88,11 +87,9 @@ class RollingFrameWriter:
         )
 
     def require_writable(self, *, job_uid: str, operator_id: str) -> None:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         self.files.require_writable(job_uid=job_uid, operator_id=operator_id)
 
     def close(self) -> None:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         self.files.close()
 
     def _parted(

@@ -72,7 +72,7 @@ class TaskFiles(Protocol):
         ...
 
 
-class LocalTaskFiles:
+class LocalTaskFiles(TaskFiles):
     """`TaskFiles` on a disk that this machine mounts; a finished file is synced."""
 
     def check(self) -> None:
@@ -89,7 +89,6 @@ class LocalTaskFiles:
             )
 
     def create(self, path: str) -> "_LocalFile":
-        """See `TaskFiles.create`."""
         target = Path(path)
         directory = LocalFileSystem(target.parent)
         directory.make_directories("")
@@ -97,7 +96,7 @@ class LocalTaskFiles:
             return _LocalFile(target, directory)
 
 
-class _LocalFile:
+class _LocalFile(TaskFile):
     def __init__(self, path: Path, directory: LocalFileSystem) -> None:
         self._path = path
         self._directory = directory
@@ -105,11 +104,9 @@ class _LocalFile:
 
     @property
     def stream(self) -> BinaryIO:
-        """See `TaskFile.stream`."""
         return cast(BinaryIO, self._file)
 
     def finish(self) -> int:
-        """See `TaskFile.finish`."""
         with _translated("write", self._path), self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -118,7 +115,6 @@ class _LocalFile:
         return length_bytes
 
     def abandon(self) -> None:
-        """See `TaskFile.abandon`."""
         with contextlib.suppress(OSError, ValueError):  # a full disk refuses the buffer again
             self._file.close()
 

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import urllib3
 
+from sluice.connectors.hdfs.staging.task_files import TaskFile
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -88,7 +89,7 @@ class WebHdfsTaskFiles:
         _NameNode(self.address, deadline_s=deadline_s).length_bytes("/")
 
 
-class _HdfsFile:
+class _HdfsFile(TaskFile):
     """`TaskFile`: one PUT to a DataNode, in chunks."""
 
     def __init__(
@@ -100,7 +101,6 @@ class _HdfsFile:
 
     @property
     def stream(self) -> BinaryIO:
-        """See `TaskFile.stream`."""
         return cast(BinaryIO, self._chunks)
 
     def finish(self) -> int:
@@ -112,7 +112,6 @@ class _HdfsFile:
         return self._chunks.tell()
 
     def abandon(self) -> None:
-        """See `TaskFile.abandon`."""
         self._chunks.abandon()
 
     def _settle(self, error: Exception) -> None:

@@ -13,6 +13,7 @@ from sluice.connectors.hdfs.staging.staged_output import make_names_durable
 from sluice.runtime.contracts import (
     AttemptRegistry,
     Frame,
+    FrameWriter,
     RegisteredAttempt,
     StagedFrame,
     TaskScope,
@@ -96,7 +97,7 @@ class FrameSaver(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: it keeps its client
-class FileFrameWriter:
+class FileFrameWriter(FrameWriter):
     """`sluice.runtime.contracts.FrameWriter`: a staging directory for each attempt of a batch.
 
     Files of lost task attempts stay there, and are deleted with the directory.
@@ -120,7 +121,6 @@ class FileFrameWriter:
         return self.open_file_system(split_target(self.target)[0])
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         directory = self.open(self.target, scope, registry)
         saved = self.save(frame, directory)
         if not saved.files:
@@ -172,7 +172,6 @@ class FileFrameWriter:
         return directory
 
     def require_writable(self, *, job_uid: str, operator_id: str) -> None:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         _, name = split_target(self.target)
         require_writable(self._fs, staging_root(name, job_uid=job_uid, operator_id=operator_id))
 
@@ -186,7 +185,6 @@ class FileFrameWriter:
             log.info("staging directory was also refused: root=%s error=%s", root, err)
 
     def close(self) -> None:
-        """See `sluice.runtime.contracts.FrameWriter`."""
         opened = vars(self).pop("_fs", None)
         if opened is not None:
             close_quietly(opened)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from sluice.connectors.hdfs.staging.staged_output import StagedOutput
-from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
+from sluice.connectors.hdfs.writing.frame_writer import FrameSaver, SavedFrame, StagingDirectory
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, UnreachableError
 from sluice.runtime.spark.session.spark_session import active_session
 from sluice.runtime.storage.file_system import FileSystem
@@ -60,7 +60,7 @@ def session_file_system(uri: str) -> FileSystem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkFrameSaver:
+class SparkFrameSaver(FrameSaver):
     """`FrameSaver`: one write by Spark's own writer.
 
     Spark lets one attempt of each task commit its files.
@@ -133,7 +133,6 @@ class SparkFrameSaver:
         )
 
     def save(self, frame: DataFrame, directory: StagingDirectory) -> SavedFrame:
-        """See `FrameSaver`."""
         rows, tasks = self._written(frame, directory.uri)
         output = StagedOutput(
             fs=directory.fs,

@@ -22,7 +22,7 @@ from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, without_
 from sluice.connectors.hdfs.staging.staged_output import StagedOutput
 from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
 from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
-from sluice.connectors.hdfs.writing.frame_writer import SavedFrame, StagingDirectory
+from sluice.connectors.hdfs.writing.frame_writer import FrameSaver, SavedFrame, StagingDirectory
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.spark_saver import chosen
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
@@ -133,7 +133,7 @@ _ZONE = "spark.sql.session.timeZone"
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: it keeps what its tasks need
-class TaskFrameSaver:
+class TaskFrameSaver(FrameSaver):
     """`FrameSaver`: passes the frame's rows through Arrow to tasks that write the files.
 
     Attributes:
@@ -158,7 +158,6 @@ class TaskFrameSaver:
         self._files.check()
 
     def save(self, frame: DataFrame, directory: StagingDirectory) -> SavedFrame:
-        """See `FrameSaver`."""
         rows = chosen(frame, self.columns)
         task = FrameTask(
             files=self._files,

@@ -47,7 +47,7 @@ class Balancer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadBalancer:
+class LoadBalancer(Balancer):
     """Takes splits from a region that needs longer than another one; never its last split.
 
     Attributes:
@@ -77,7 +77,6 @@ class LoadBalancer:
             )
 
     def choose(self, offered: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
-        """See `Balancer`."""
         known = [load.records_per_s for load in offered.values() if load.records_per_s]
         if not known:
             return Choice()

@@ -85,28 +85,25 @@ class CheckpointHandler(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GlobalCheckpointHandler:
+class GlobalCheckpointHandler(CheckpointHandler):
     """Decides for all regions, or gives up."""
 
     @property
     def is_regional(self) -> bool:
-        """See `CheckpointHandler`."""
         return False
 
     def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
-        """See `CheckpointHandler`."""
         if not alignment.waiting and not alignment.failed:
             return HandlerDecision.DECIDE
         is_late = alignment.elapsed_s >= timeout_s
         return HandlerDecision.GIVE_UP if alignment.failed or is_late else HandlerDecision.WAIT
 
     def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:
-        """See `CheckpointHandler`."""
         return (timeout_s,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionalCheckpointHandler:
+class RegionalCheckpointHandler(CheckpointHandler):
     """Decides for the regions that acknowledged, and skips failed and late ones, within limits.
 
     A failed region is skipped until its next attempt has polled for a barrier.
@@ -145,11 +142,9 @@ class RegionalCheckpointHandler:
 
     @property
     def is_regional(self) -> bool:
-        """See `CheckpointHandler`."""
         return True
 
     def rule(self, alignment: Alignment, *, timeout_s: float) -> HandlerDecision:
-        """See `CheckpointHandler`."""
         late = alignment.starting
         if self.region_timeout_s is not None and alignment.elapsed_s >= self.region_timeout_s:
             late = alignment.waiting
@@ -177,5 +172,4 @@ class RegionalCheckpointHandler:
         )
 
     def deadlines_s(self, *, timeout_s: float) -> tuple[float, ...]:
-        """See `CheckpointHandler`."""
         return (timeout_s,) if self.region_timeout_s is None else (self.region_timeout_s, timeout_s)

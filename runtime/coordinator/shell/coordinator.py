@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 from sluice.runtime.continuous.native_commits import TasksFirst
 from sluice.runtime.contracts import (
     Clock,
+    Coordinator,
     MetadataStore,
     RegionRegistration,
     RegisteredAttempt,
@@ -77,7 +78,7 @@ _JOIN_S = 5.0
 _LONGEST_STEP_S = 5.0  # the core makes a step at least once a second
 
 
-class BarrierCoordinator:
+class BarrierCoordinator(Coordinator):
     """`Coordinator` for one run of one job. Driver; every method thread-safe.
 
     One thread owns the core, one runs its remote steps in order, one sweeps, one renews leases, one
@@ -328,7 +329,6 @@ class BarrierCoordinator:
             self._wake.wait(version, min(left_s, answer))
 
     def wake_waiters(self) -> None:
-        """See `sluice.runtime.contracts.Coordinator.wake_waiters`."""
         self._wake.notify()
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
@@ -352,21 +352,17 @@ class BarrierCoordinator:
         return self._barrier_service.replayable(batch)
 
     def is_decided(self, batch: BatchKey) -> bool:
-        """See `sluice.runtime.contracts.Coordinator.is_decided`."""
         return self._ask(lambda core: core.is_decided(batch))
 
     def is_committed(self, batch: BatchKey) -> bool:
-        """See `sluice.runtime.contracts.Coordinator.is_committed`."""
         return self._ask(lambda core: core.is_committed(batch))
 
     def acknowledge(self, ack: Acknowledgement) -> None:
-        """See `sluice.runtime.contracts.Coordinator.acknowledge`."""
         failpoint("before-ack")
         self._running().loop.step(Acknowledged(ack=ack))
         failpoint("after-ack")
 
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
-        """See `sluice.runtime.contracts.Coordinator.await_committed`."""
         waiter = self._waiters.add(batch)
         try:
             if self._ask(lambda core: _is_committed(core, batch)):
@@ -448,7 +444,6 @@ class BarrierCoordinator:
         return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        """See `sluice.runtime.contracts.AttemptRegistry.register`."""
         self._ask(lambda core: core.register(attempt))
         log.debug("attempt registered: attempt=%s", attempt)
         return self._age_clock()

@@ -107,7 +107,7 @@ class CallQueue:
             self.release()
 
 
-class SerialSource:
+class SerialSource(SplitEnumerator):
     """A `SplitEnumerator` with a lock: many threads fetch barrier offsets, one at a time.
 
     A thread waits for the lock at most as long as its call may take. A source with unreachable
@@ -138,17 +138,14 @@ class SerialSource:
             self._lock.release()
 
     def resolve_start(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.resolve_start`."""
         with self.held(timeout_s) as (source, left_s):
             return source.resolve_start(timeout_s=left_s)
 
     def restore(self, positions: Sequence[SplitRange], *, timeout_s: float) -> None:
-        """See `SplitEnumerator.restore`."""
         with self.held(timeout_s) as (source, left_s):
             source.restore(positions, timeout_s=left_s)
 
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.readable`."""
         with self.held(timeout_s) as (source, left_s):
             return source.readable(ranges, timeout_s=left_s)
 
@@ -173,24 +170,20 @@ class SerialSource:
             return source.replayable(ranges, timeout_s=left_s, pause=pause_unlocked)
 
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.discover`."""
         with self.held(timeout_s) as (source, left_s):
             return source.discover(timeout_s=left_s)
 
     def cut(
         self, positions: Sequence[SplitRange], *, max_records: int | None, timeout_s: float
     ) -> tuple[SplitRange, ...]:
-        """See `SplitEnumerator.cut`."""
         with self.held(timeout_s) as (source, left_s):
             return source.cut(positions, max_records=max_records, timeout_s=left_s)
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
-        """See `SplitEnumerator.is_finished`."""
         with self._lock.taken():
             return self._source.is_finished(positions)
 
     def fixed_ends(self) -> Mapping[SplitKey, int] | None:
-        """See `SplitEnumerator.fixed_ends`."""
         with self._lock.taken():
             return self._source.fixed_ends()
 
@@ -204,19 +197,16 @@ class SerialSource:
             log.debug("committed positions are not published: error=%s", err)
 
     def lag_records(self, positions: Sequence[SplitRange]) -> int | None:
-        """See `SplitEnumerator.lag_records`."""
         with self._lock.taken():
             return self._source.lag_records(positions)
 
     def measure(
         self, positions: Sequence[SplitRange], *, timeout_s: float
     ) -> Mapping[SplitKey, Backlog]:
-        """See `SplitEnumerator.measure`."""
         with self.held(timeout_s) as (source, left_s):
             return source.measure(positions, timeout_s=left_s)
 
     def close(self) -> None:
-        """See `SplitEnumerator.close`."""
         with self._lock.taken():
             self._source.close()
 

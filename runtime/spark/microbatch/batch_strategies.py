@@ -95,12 +95,11 @@ class FileRows(Protocol):
         ...
 
 
-class ChainedBatch:
+class ChainedBatch(BatchStrategy, FileRows):
     """The source's tasks read, apply the functions, write and pre-commit: the frame's
     rows are their results, or the records for the file writers."""
 
     def run(self, barrier: Barrier, batch: OpenBatch) -> BatchOutput:
-        """See `BatchStrategy.run`."""
         results = results_of(batch.frame.collect())
         require_each_range_once(results, barrier)
         return BatchOutput(results=results)
@@ -112,12 +111,11 @@ class ChainedBatch:
         return frame
 
     def require_complete(self, barrier: Barrier, output: BatchOutput) -> None:
-        """See `FileRows.require_complete`."""
         require_all_rows_passed(output.results, output.staged)
         require_each_range_once(output.results, barrier)
 
 
-class PlannedBatch:
+class PlannedBatch(BatchStrategy, FileRows):
     """Spark's planner is between read and write: tasks at the end of the frame write and
     pre-commit.
 
@@ -129,18 +127,15 @@ class PlannedBatch:
         self._tasks = tasks
 
     def run(self, barrier: Barrier, batch: OpenBatch) -> BatchOutput:
-        """See `BatchStrategy.run`."""
         written = self._written(barrier, batch.frame, ResultRow(), _RESULT)
         return BatchOutput(results=results_of(written.collect()))
 
     def rows_for_files(
         self, barrier: Barrier, frame: DataFrame, output: FilePassThrough
     ) -> DataFrame:
-        """See `FileRows.rows_for_files`."""
         return self._written(barrier, frame, output, frame.schema)
 
     def require_complete(self, barrier: Barrier, output: BatchOutput) -> None:
-        """See `FileRows.require_complete`."""
         require_all_rows_passed(output.results, output.staged)
 
     def _written(
@@ -150,20 +145,19 @@ class PlannedBatch:
             return frame.mapInArrow(write_task(self._tasks, barrier.checkpoint_id, output), schema)
 
 
-class UnwrittenRows:
+class UnwrittenRows(FileRows):
     """`FileRows` of a planned region whose only sink is the file sink: no task writes."""
 
     def rows_for_files(
         self, barrier: Barrier, frame: DataFrame, output: FilePassThrough
     ) -> DataFrame:
-        """See `FileRows.rows_for_files`."""
         return frame
 
     def require_complete(self, barrier: Barrier, output: BatchOutput) -> None:
         """See `FileRows.require_complete`: there are no results."""
 
 
-class FilesBatch:
+class FilesBatch(BatchStrategy):
     """Spark's own writers write the frame's rows into staged files.
 
     Args:
@@ -190,7 +184,6 @@ class FilesBatch:
         self._registry = registry
 
     def run(self, barrier: Barrier, batch: OpenBatch) -> BatchOutput:
-        """See `BatchStrategy.run`."""
         rows = self._rows.rows_for_files(barrier, batch.frame, self._pass_through)
         staged = [
             writer.write(rows, self._scope(operator_id, barrier, batch), self._registry)

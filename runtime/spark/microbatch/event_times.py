@@ -38,7 +38,7 @@ class LargestTimestamps(AccumulatorParam[_Largest]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedReading:
+class TimedReading(SplitReader):
     """A `sluice.runtime.contracts.SplitReader` that reports each range's largest timestamp.
 
     Picklable; executor. If the task does not read to the end, the report may be missing. The
@@ -49,7 +49,6 @@ class TimedReading:
     reported: "Accumulator[_Largest]"
 
     def read(self, splits: Sequence[SplitRange]) -> Iterator[pa.RecordBatch]:
-        """See `SplitReader.read`."""
         return self.reader.read_timed(splits, self._report)
 
     def _report(self, split: SplitRange, largest_ms: int) -> None:

@@ -58,7 +58,7 @@ class RangeTask(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRanges:
+class ReadRanges(RangeTask):
     """Reads the records for Spark's planner.
 
     A task costs Spark, two Python workers and a transaction as much as thousands of records. So in
@@ -75,18 +75,16 @@ class ReadRanges:
     parallelism: int | None
 
     def most_tasks(self, splits: Sequence[SplitRange]) -> int:
-        """See `RangeTask.most_tasks`."""
         if self.parallelism is None:
             return len(splits)
         return max(self.parallelism, offsets_in(splits) // _WORTH_A_TASK)
 
     def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
-        """See `RangeTask.run`."""
         return self.reader.read(splits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRanges:
+class CopyRanges(RangeTask):
     """Copies the records into the sinks: the work of a chained region.
 
     Attributes:
@@ -99,11 +97,9 @@ class CopyRanges:
     parallelism: int
 
     def most_tasks(self, splits: Sequence[SplitRange]) -> int:
-        """See `RangeTask.most_tasks`."""
         return self.parallelism
 
     def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
-        """See `RangeTask.run`."""
         chain: Chain = pickle.loads(self.chain)  # written by `RegionLauncher`
         return chain.copy_ranges(checkpoint_id, splits)
 

@@ -19,7 +19,7 @@ from sluice.runtime.contracts import (
     SinkWriter,
     TaskScope,
 )
-from sluice.runtime.coordinator.committing.repairs import discard
+from sluice.runtime.coordinator.committing.repairs import Repairer, discard
 from sluice.runtime.errors import TransactionLostError
 from sluice.runtime.functions.function_run import FunctionRun, WriteDeadLetter
 from sluice.runtime.graph.job_graph import Region
@@ -80,7 +80,7 @@ def ranges_to_replay(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainRepairer:
+class ChainRepairer(Repairer):
     """Reads the lost committable's ranges, applies the functions and pre-commits. Driver.
 
     Runs in the coordinator's process, without Spark: a repair comes before the first task.
@@ -141,7 +141,6 @@ class ChainRepairer:
         return dict(zip(lost_payloads, written, strict=True))
 
     def ranges(self, lost: LostCommittables) -> tuple[SplitRange, ...]:
-        """See `sluice.runtime.coordinator.committing.repairs.Repairer`."""
         sinks = self._region(lost.region).task_sinks
         found = (_ranges_of(sinks[e.operator_id], e, lost) for e in lost.committables)
         return tuple(dict.fromkeys(chain.from_iterable(found)))

@@ -12,6 +12,7 @@ import fastavro
 import pyarrow as pa
 
 from sluice.connectors.kafka.records.serde.avro_types import arrow_type, plain_schema
+from sluice.connectors.kafka.records.serde.deserializing import HeaderDeserializer
 from sluice.runtime.errors import ConfigError
 
 __all__ = ["AvroDeserializer", "Framing"]
@@ -28,7 +29,7 @@ class Framing(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AvroDeserializer:
+class AvroDeserializer(HeaderDeserializer):
     """Reads one Avro value from each record. Picklable.
 
     Records, arrays, maps, unions of null and one type, and Arrow's logical types become columns of
@@ -69,11 +70,9 @@ class AvroDeserializer:
 
     @property
     def needs_headers(self) -> bool:
-        """See `sluice.connectors.kafka.records.serde.deserializing.HeaderDeserializer`."""
         return self.framing is Framing.CONFLUENT
 
     def deserialize(self, column: pa.Array, schema_ids: pa.Array | None = None) -> pa.Array:
-        """See `sluice.connectors.kafka.records.serde.deserializing.HeaderDeserializer`."""
         ids = [None] * len(column) if schema_ids is None else schema_ids.to_pylist()
         values = [
             None if record is None else self._value(record, schema_id)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +34,6 @@ class Deserializer(Protocol):
         ...
 
 
-@runtime_checkable
 class HeaderDeserializer(Deserializer, Protocol):
     """A deserializer of records whose schema id may be in a header, as Confluent's writers put it:
     ``__key_schema_id``, ``__value_schema_id``."""
@@ -69,12 +68,17 @@ class DeserializedColumn:
         """Return ``batch`` with values instead of the bytes."""
         at = batch.schema.get_field_index(self.column)
         made, column = self.deserializer, batch.column(at)
-        if isinstance(made, HeaderDeserializer) and made.needs_headers:
+        if _needs_headers(made):
             name = f"__{self.column}_schema_id"
             values = made.deserialize(column, _last_headers(batch.column(_HEADERS), name))
         else:
             values = made.deserialize(column)
         return batch.set_column(at, pa.field(self.column, self.deserializer.type), values)
+
+
+def _needs_headers(made: Deserializer | None) -> TypeGuard[HeaderDeserializer]:
+    """Does not read `Deserializer.type`, as ``isinstance`` would: a user's may ask a server."""
+    return bool(getattr(made, "needs_headers", False))
 
 
 def _last_headers(headers: pa.Array, name: str) -> pa.Array | None:
@@ -98,8 +102,7 @@ def require_deserializable(
         ConfigError: one is left out.
     """
     needed = [name for name, each in deserializers.items() if each]
-    made = [each for each in deserializers.values() if isinstance(each, HeaderDeserializer)]
-    if any(each.needs_headers for each in made):
+    if any(_needs_headers(each) for each in deserializers.values()):
         needed.append(_HEADERS)
     missing = [name for name in needed if name not in columns]
     if missing:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from sluice.connectors.kafka.records.serde.deserializing import Deserializer
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.arrow_leaves import infinite_count, leaves, with_leaf_types
 
@@ -30,7 +31,7 @@ _IS_SUPPORTED: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JsonDeserializer:
+class JsonDeserializer(Deserializer):
     """Reads one JSON value from each record. Picklable.
 
     A missing field is null, or an error if the schema's field is not nullable and its struct is not
@@ -73,7 +74,6 @@ class JsonDeserializer:
         return pa.struct(list(self.schema)) if isinstance(self.schema, pa.Schema) else self.schema
 
     def deserialize(self, column: pa.Array) -> pa.Array:
-        """See `sluice.connectors.kafka.records.serde.deserializing.Deserializer`."""
         values = self._values(column.drop_null().to_pylist())
         if not column.null_count:
             return values

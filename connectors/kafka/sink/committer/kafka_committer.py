@@ -17,7 +17,7 @@ from sluice.connectors.kafka.sink.handles import (
     TransactionIdentity,
     decode_handle,
 )
-from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport
+from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport, Committer
 from sluice.runtime.errors import AuthenticationError, StreamError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.process.backoff import Backoff
@@ -32,7 +32,7 @@ _SHORTEST_REQUEST_S = 0.5
 _ATTEMPT_S = 10.0  # of one request round inside a longer commit
 
 
-class KafkaCommitter:
+class KafkaCommitter(Committer):
     """Makes transactions visible, or discards them; implements `Committer`.
 
     Driver or command line, one thread. It keeps nothing between calls, so a committer of another
@@ -81,7 +81,6 @@ class KafkaCommitter:
         return reports
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """See `Committer.abort`."""
         identities = [decode_handle(entry).identity for entry in committables]
         return self.abort_transactions(identities, timeout_s=timeout_s)
 

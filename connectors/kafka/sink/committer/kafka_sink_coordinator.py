@@ -25,6 +25,7 @@ from sluice.runtime.contracts import (
     CommitReport,
     Committer,
     SinkContext,
+    SinkCoordinator,
     SweepReport,
     SweepView,
 )
@@ -67,7 +68,7 @@ class _Sweep(Protocol):
     ) -> SweepResult: ...
 
 
-class KafkaSinkCoordinator:
+class KafkaSinkCoordinator(SinkCoordinator):
     """Implements `sluice.runtime.contracts.SinkCoordinator` for transactional Kafka sinks.
 
     Driver. The committer, the sweep and the lease have a client each, so that a sweep that waits
@@ -216,7 +217,6 @@ class KafkaSinkCoordinator:
         return replace(view, orphans=(*older, *view.orphans)[-_MOST_ORPHANS:])
 
     def close(self) -> None:
-        """See `SinkCoordinator.close`."""
         lease, self._lease = self._lease, None
         if lease is not None:
             try:
@@ -260,7 +260,7 @@ def check_transaction_timeout(
     return chosen_s
 
 
-class _LeftoverCommitter:
+class _LeftoverCommitter(Committer):
     """Implements `Committer` for work in checkpoints of an earlier, exactly-once sink: its run was
     killed between the decision and the commits. Connects for each call that has work, because in a
     run of this sink usually none has.
@@ -272,7 +272,6 @@ class _LeftoverCommitter:
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
     ) -> list[CommitReport]:
-        """See `Committer.commit`."""
         if not committables:
             return []
         with contextlib.closing(self._connect()) as wire:
@@ -281,7 +280,6 @@ class _LeftoverCommitter:
             )
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
-        """See `Committer.abort`."""
         if not committables:
             return []
         with contextlib.closing(self._connect()) as wire:
@@ -293,7 +291,7 @@ class _LeftoverCommitter:
         return True
 
 
-class PlainSinkCoordinator:
+class PlainSinkCoordinator(SinkCoordinator):
     """Implements `SinkCoordinator` for at-least-once and unguaranteed sinks.
 
     Driver. No lease: without transactional ids two jobs cannot disturb each other.
@@ -316,7 +314,6 @@ class PlainSinkCoordinator:
         self.committer = _LeftoverCommitter(self._connect)
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
-        """See `SinkCoordinator.check`."""
         self._connection.refuse_owned(exactly_once=False)
         with contextlib.closing(self._connect()) as wire:
             cluster = wire.cluster(timeout_s=timeout_s)

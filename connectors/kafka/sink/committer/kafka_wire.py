@@ -32,6 +32,7 @@ from sluice.connectors.kafka.sink.committer.transaction_requests import (
     Listing,
     TransactionDescription,
     TransactionState,
+    Wire,
 )
 from sluice.connectors.kafka.sink.committer.wire_answers import (
     add_description,
@@ -61,7 +62,7 @@ _RENEWAL_S = 2.0
 _SLOW = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
 
-class TransactionWire:
+class TransactionWire(Wire):
     """Transaction requests to a real cluster; implements `Wire`.
 
     Driver or command line; any thread. kafka-python runs one I/O thread per client; callers wait on
@@ -81,7 +82,6 @@ class TransactionWire:
     def describe(
         self, transactional_ids: Sequence[str], *, timeout_s: float
     ) -> Mapping[str, TransactionDescription | None]:
-        """See `Wire.describe`."""
         found: dict[str, TransactionDescription | None] = {}
         try:
             self._call(lambda net: _describe(net, transactional_ids, found), timeout_s)
@@ -95,7 +95,6 @@ class TransactionWire:
     def end(
         self, transactions: Sequence[TransactionIdentity], *, commit: bool, timeout_s: float
     ) -> list[EndReport]:
-        """See `Wire.end`."""
         reports: dict[TransactionIdentity, EndReport] = {}
         try:
             self._call(lambda net: _end(net, transactions, reports, commit=commit), timeout_s)
@@ -107,7 +106,6 @@ class TransactionWire:
     def list_transactions(
         self, prefix: str, *, timeout_s: float, states: Sequence[TransactionState] = ()
     ) -> Listing:
-        """See `Wire.list_transactions`."""
         names = [state.value for state in states]
         try:
             return self._call(lambda net: list_transactions(net, prefix, names), timeout_s)
@@ -116,16 +114,13 @@ class TransactionWire:
             return Listing(transactions=(), missing=("the cluster",))
 
     def cluster(self, *, timeout_s: float) -> Cluster:
-        """See `Wire.cluster`."""
         return self._call(_cluster, timeout_s)
 
     def missing_topics(self, topics: Sequence[str], *, timeout_s: float) -> tuple[str, ...]:
-        """See `Wire.missing_topics`."""
         wanted = list(topics)
         return self._call(lambda net: _missing(net, wanted), timeout_s)
 
     def close(self) -> None:
-        """See `Wire.close`."""
         with self._lock:
             self._closed = True
             client = self._client

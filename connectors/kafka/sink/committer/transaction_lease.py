@@ -19,7 +19,7 @@ from sluice.connectors.kafka.client.confluent import (
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.source.enumerator.group_offsets import ANSWER_MS
 from sluice.runtime.errors import UnreachableError
-from sluice.runtime.ownership.lease import LeaseRecord
+from sluice.runtime.ownership.lease import LeaseRecord, LeaseStore
 
 __all__ = ["KafkaLeaseStore", "lease_group"]
 
@@ -33,7 +33,7 @@ def lease_group(prefix: str) -> str:
     return f"sluice-lease.{prefix}"
 
 
-class KafkaLeaseStore:
+class KafkaLeaseStore(LeaseStore):
     """Implements `LeaseStore` on a Kafka cluster. Driver; one thread at a time.
 
     It uses a consumer that never joins its group. The admin client's offset calls fail while the
@@ -56,11 +56,9 @@ class KafkaLeaseStore:
         )
 
     def read(self) -> LeaseRecord | None:
-        """See `LeaseStore.read`."""
         return self._until_answered(self._read_once)
 
     def write(self, record: LeaseRecord) -> None:
-        """See `LeaseStore.write`."""
         self._until_answered(lambda: self._write_once(record))
 
     def close(self) -> None:

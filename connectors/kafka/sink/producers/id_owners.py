@@ -66,7 +66,7 @@ class Owner(Protocol):
 
 
 @dataclass(slots=True)
-class NewOwner:
+class NewOwner(Owner):
     """Implements `Owner` for a process that leaves nothing to a later one."""
 
     name: str = field(default_factory=draw_name)
@@ -79,7 +79,7 @@ class NewOwner:
         """See `Owner.release`."""
 
 
-class OwnerFile:
+class OwnerFile(Owner):
     """Implements `Owner` by a locked file. Its process keeps the lock to its end."""
 
     def __init__(self, path: Path, descriptor: int, kept: Sequence[KeptSlot]) -> None:
@@ -119,7 +119,6 @@ class OwnerFile:
         self._path = None
 
     def release(self) -> None:
-        """See `Owner.release`."""
         path, self._path = self._path, None
         if path is not None:
             with contextlib.suppress(OSError):

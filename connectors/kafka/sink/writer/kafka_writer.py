@@ -40,6 +40,7 @@ from sluice.runtime.contracts import (
     INTERVALS_PER_TRANSACTION_TIMEOUT,
     AttemptRegistry,
     ContinuousWriter,
+    ContinuousWriterFactory,
     RegisteredAttempt,
     TaskScope,
 )
@@ -83,7 +84,7 @@ class _Schemas:
         return self._columns
 
 
-class TransactionalWriter:
+class TransactionalWriter(ContinuousWriter):
     """One transaction, pre-committed and left open until its decision. Executor, one thread at a
     time.
 
@@ -124,7 +125,6 @@ class TransactionalWriter:
         self.decide_by_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `sluice.runtime.contracts.SinkWriter`."""
         columns = self._schemas.columns(batch.schema)
         if batch.num_rows == 0:
             return
@@ -140,7 +140,6 @@ class TransactionalWriter:
             sender.send(records, columns, is_own_topic=False)
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
-        """See `sluice.runtime.contracts.ContinuousWriter`."""
         self._delivery.ends(ranges, checkpoint_id=checkpoint_id)
         if self._lease is not None:
             self._flush(self._lease)
@@ -183,7 +182,6 @@ class TransactionalWriter:
             self._is_flushed = True
 
     def commit(self, *, timeout_s: float) -> bool:
-        """See `sluice.runtime.contracts.ContinuousWriter`."""
         if self._kept is None:
             return False
         producer = self._kept.producer
@@ -193,7 +191,6 @@ class TransactionalWriter:
         return is_acknowledged
 
     def release(self) -> None:
-        """See `sluice.runtime.contracts.ContinuousWriter`."""
         kept, self._kept = self._kept, None
         if kept is not None:
             self._pool.let_go(kept)
@@ -264,7 +261,7 @@ class TransactionalWriter:
         )
 
 
-class PlainWriter:
+class PlainWriter(ContinuousWriter):
     """Writes without a transaction: at least once, or with no guarantee at all. Executor.
 
     Records are visible at once. At least once: `pre_commit` returns after all are acknowledged, so
@@ -302,7 +299,6 @@ class PlainWriter:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """See `sluice.runtime.contracts.SinkWriter`."""
         columns = self._schemas.columns(batch.schema)
         self._sender.send(batch, columns)
 
@@ -311,7 +307,6 @@ class PlainWriter:
         self._sender.send(records, RecordColumns.of(records.schema, topic), is_own_topic=False)
 
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
-        """See `sluice.runtime.contracts.ContinuousWriter`."""
         self._delivery.ends(ranges, checkpoint_id=checkpoint_id)
         self._flush()
 
@@ -360,7 +355,7 @@ class PlainWriter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaWriterFactory:
+class KafkaWriterFactory(ContinuousWriterFactory):
     """Makes the writer of a task and epoch. Picklable; goes from the driver to executors.
 
     Attributes:
@@ -385,13 +380,11 @@ class KafkaWriterFactory:
 
     @property
     def longest_interval_s(self) -> float | None:
-        """See `sluice.runtime.contracts.ContinuousWriterFactory`."""
         if self.guarantee is not Guarantee.EXACTLY_ONCE or self.transaction_timeout_s is None:
             return None  # or the brokers' maximum decides, which the sink's check reports
         return self.transaction_timeout_s / INTERVALS_PER_TRANSACTION_TIMEOUT
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> ContinuousWriter:
-        """See `sluice.runtime.contracts.ContinuousWriterFactory`."""
         return self._open(scope, registry, keeps_producer=True)
 
     def open(

@@ -14,7 +14,7 @@ from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException,
 from sluice.connectors.kafka.records.rows import HeaderParts, RecordColumns
 from sluice.connectors.kafka.sink.producers.delivery import DeliveryLog
 from sluice.connectors.kafka.sink.producers.native_producer import NativeProducer
-from sluice.connectors.kafka.sink.writer.produce import Prepared
+from sluice.connectors.kafka.sink.writer.produce import Prepared, Producing
 
 __all__ = ["NativeProducing"]
 
@@ -44,7 +44,7 @@ class _Columns(ctypes.Structure):
     )
 
 
-class NativeProducing:
+class NativeProducing(Producing):
     """Implements `sluice.connectors.kafka.sink.writer.produce.Producing`."""
 
     def __init__(self, producer: NativeProducer) -> None:
@@ -57,11 +57,10 @@ class NativeProducing:
         partitions: pa.Array | None,
         delivery: DeliveryLog,
     ) -> Prepared:
-        """See `Producing`."""
         return _NativePrepared(self._producer, rows, columns, partitions, delivery)
 
 
-class _NativePrepared:
+class _NativePrepared(Prepared):
     """Implements `Prepared`."""
 
     def __init__(
@@ -92,7 +91,6 @@ class _NativePrepared:
         self._tag = producer.track(rows, delivery)
 
     def produce(self, start: int) -> tuple[int, Exception | None]:
-        """See `Prepared`."""
         call, client = self._producer.library.call, self._producer.address
         error = ctypes.c_int32(0)
         handles = (ctypes.c_void_p * len(self._names))()
@@ -115,7 +113,6 @@ class _NativePrepared:
         return taken, _refusal(error.value)
 
     def target(self, row: int) -> tuple[str, int]:
-        """See `Prepared`."""
         name = self._names[0 if self._topic_of is None else int(self._topic_of[row])]
         return name, -1 if self._partitions is None else int(self._partitions[row])
 

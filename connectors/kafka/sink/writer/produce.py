@@ -47,7 +47,7 @@ class Producing(Protocol):
         ...
 
 
-class PlainProducing:
+class PlainProducing(Producing):
     """By confluent-kafka's ``produce``, called by ``map`` with whole columns, so that no Python
     code runs per record."""
 
@@ -61,7 +61,6 @@ class PlainProducing:
         partitions: pa.Array | None,
         delivery: DeliveryLog,
     ) -> Prepared:
-        """See `Producing`."""
         arguments = columns.arguments(rows, partitions)
         return _PlainPrepared(self._client, arguments, delivery.on_delivery(rows))
 

@@ -42,7 +42,7 @@ class Wait(Protocol):
         ...
 
 
-class UnreportedWait:
+class UnreportedWait(Wait):
     """A wait that is not reported."""
 
     def report(self, why: object) -> None:
@@ -52,7 +52,7 @@ class UnreportedWait:
         """See `Wait`."""
 
 
-class ProducerWait:
+class ProducerWait(Wait):
     """Implements `Wait`. One wait at a time of one writer. Executor, the task's thread.
 
     Args:
@@ -115,7 +115,6 @@ class ProducerWait:
             self.is_over()
 
     def report(self, why: object) -> None:
-        """See `Wait`."""
         now_s = self._clock()
         if self._since_s is None:
             self._since_s, self._due_s = now_s, now_s + _FIRST_S
@@ -128,7 +127,6 @@ class ProducerWait:
             self._registry.waits(self._batch, self._what, why=str(why))
 
     def is_over(self) -> None:
-        """See `Wait`."""
         is_reported, self._is_reported, self._since_s = self._is_reported, False, None
         if self._registry is not None and is_reported:
             self._registry.waited(self._batch, self._what)

@@ -152,7 +152,7 @@ class SourceCluster(Protocol):
         ...
 
 
-class KafkaCluster:
+class KafkaCluster(SourceCluster):
     """A `SourceCluster` over librdkafka's admin client, which connects at the first request."""
 
     def __init__(
@@ -176,20 +176,15 @@ class KafkaCluster:
         self._lock = threading.Lock()
 
     def cluster_id(self, *, timeout_s: float) -> str:
-        """See `SourceCluster`."""
         return str(self._request(lambda left_s: self._listed(left_s).cluster_id, timeout_s))
 
     def topic_names(self, *, timeout_s: float) -> frozenset[str]:
-        """See `SourceCluster`."""
         return self._request(lambda left_s: frozenset(self._listed(left_s).topics), timeout_s)
 
     def describe(self, names: Collection[str], *, timeout_s: float) -> Mapping[str, TopicFacts]:
-        """See `SourceCluster`."""
         return self._request(lambda left_s: facts(self._described(names, left_s)), timeout_s)
 
     def fetch_view(self, keys: Collection[PartitionKey], *, timeout_s: float) -> ClusterView:
-        """See `SourceCluster`."""
-
         def fetch(left_s: float) -> ClusterView:
             deadline = Deadline(left_s)
             topics = self._described({topic for topic, _ in keys}, left_s)
@@ -207,7 +202,6 @@ class KafkaCluster:
     def offsets(
         self, wanted: Mapping[PartitionKey, Edge | int], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact | None]:
-        """See `SourceCluster`."""
         # With READ_COMMITTED a broker finds no record after the start of an open transaction.
         every = IsolationLevel.READ_UNCOMMITTED
 
@@ -223,7 +217,6 @@ class KafkaCluster:
     def log_ends(
         self, keys: Collection[PartitionKey], *, timeout_s: float
     ) -> Mapping[PartitionKey, OffsetFact]:
-        """See `SourceCluster`."""
         every = IsolationLevel.READ_UNCOMMITTED
 
         def fetch(left_s: float) -> dict[PartitionKey, OffsetFact]:
@@ -236,7 +229,6 @@ class KafkaCluster:
     def epoch_ends(
         self, requests: Mapping[PartitionKey, "EpochRequest"], *, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
-        """See `SourceCluster`."""
         # Imported here: it imports the wire client, which few runs need.
         from sluice.connectors.kafka.source.enumerator.leader_epochs import (
             LoginRefusedError,
@@ -255,19 +247,16 @@ class KafkaCluster:
     def committed(
         self, group_id: str, keys: Collection[PartitionKey], *, timeout_s: float
     ) -> Mapping[PartitionKey, int]:
-        """See `SourceCluster`."""
         group = self._group(group_id)
         return self._request(lambda left_s: group.read(keys, timeout_s=left_s), timeout_s)
 
     def commit(
         self, group_id: str, offsets: Mapping[PartitionKey, int], *, timeout_s: float
     ) -> None:
-        """See `SourceCluster`."""
         group = self._group(group_id)
         self._request(lambda left_s: group.publish(offsets, timeout_s=left_s), timeout_s)
 
     def close(self) -> None:
-        """See `SourceCluster`."""
         with self._lock:
             self._client = None
             self._leaders.forget()

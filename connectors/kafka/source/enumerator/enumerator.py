@@ -40,7 +40,7 @@ from sluice.connectors.kafka.source.splits import (
     vanished,
 )
 from sluice.connectors.kafka.source.subscription import Pattern, require_named
-from sluice.runtime.contracts import Backlog, Clock
+from sluice.runtime.contracts import Backlog, Clock, SplitEnumerator
 from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["KafkaSplitEnumerator"]
@@ -54,7 +54,7 @@ Splits = tuple[SplitRange, ...]
 _TRUNCATION_S = 30.0
 
 
-class KafkaSplitEnumerator:
+class KafkaSplitEnumerator(SplitEnumerator):
     """Implements `SplitEnumerator`. Driver; called by one thread at a time."""
 
     def __init__(
@@ -317,7 +317,6 @@ class KafkaSplitEnumerator:
         )
 
     def fixed_ends(self) -> Mapping[SplitKey, int] | None:
-        """See `sluice.runtime.contracts.SplitEnumerator`."""
         ends, name = self._ends, self._source_id
         return None if ends is None else {(name, *key): ends[key] for key in ends}
 
@@ -330,7 +329,6 @@ class KafkaSplitEnumerator:
     def measure(
         self, positions: Sequence[SplitRange], *, timeout_s: float
     ) -> Mapping[SplitKey, Backlog]:
-        """See `SplitEnumerator.measure`."""
         return measure_backlogs(self._cluster, positions, self._ends, timeout_s=timeout_s)
 
     def committed(self, positions: Sequence[SplitRange]) -> None:

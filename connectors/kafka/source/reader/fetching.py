@@ -91,7 +91,7 @@ class Fetcher(Protocol):
         ...
 
 
-class PlainFetcher:
+class PlainFetcher(Fetcher):
     """By confluent-kafka's ``consume``, one Python object per record."""
 
     def __init__(
@@ -106,7 +106,6 @@ class PlainFetcher:
         self._slot_of_partition[[n for _, n in keys]] = np.arange(len(keys))
 
     def fetch(self, most: int, idle_s: float | None) -> Fetched | None:
-        """See `Fetcher`."""
         if idle_s is None:
             return self._take(most, 0)
         return self._take(most, LINGER_S) or self._take(1, idle_s)

@@ -13,7 +13,13 @@ from sluice.connectors.kafka.client.confluent import KafkaError
 from sluice.connectors.kafka.native.native_consumer import Addresses, NativeConsumer
 from sluice.connectors.kafka.records.columns import HEADERS, ColumnBuilder, headers_of, times_of
 from sluice.connectors.kafka.source.positions import PartitionKey
-from sluice.connectors.kafka.source.reader.fetching import LINGER_S, Event, Fetched, slot_names
+from sluice.connectors.kafka.source.reader.fetching import (
+    LINGER_S,
+    Event,
+    Fetched,
+    Fetcher,
+    slot_names,
+)
 from sluice.connectors.kafka.source.reader.ranges import BoolArray, IntArray
 from sluice.runtime.errors import ConfigError
 
@@ -131,7 +137,7 @@ class _Rows:
         return max(1, int(np.searchsorted(np.cumsum(sizes), batch_bytes, side="right")))
 
 
-class NativeFetcher:
+class NativeFetcher(Fetcher):
     """Implements `sluice.connectors.kafka.source.reader.fetching.Fetcher`."""
 
     def __init__(
@@ -151,7 +157,6 @@ class NativeFetcher:
         self._served_at_s = time.monotonic()
 
     def fetch(self, most: int, idle_s: float | None) -> Fetched | None:
-        """See `Fetcher`."""
         rows, self._left = self._left, None
         if rows is None:
             if time.monotonic() - self._served_at_s > _SERVE_S:
@@ -180,7 +185,6 @@ class NativeFetcher:
             self._left = None if of_slot.all() else left.at(~of_slot)
 
     def close(self) -> None:
-        """See `Fetcher`."""
         left, self._left = self._left, None
         if left is not None:
             self._consumer.give_back(left.messages)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from sluice.connectors.kafka.client.confluent import KafkaException, translate
 from sluice.connectors.kafka.source.reader.consumers import PooledConsumer, process_pool
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader, Reading
-from sluice.runtime.contracts import RecordsRead
+from sluice.runtime.contracts import RecordsRead, RecordStream, StreamingReader
 from sluice.runtime.model.splits import SplitKey, SplitRange
 
 __all__ = ["KafkaRecordStream", "KafkaStreamingReader"]
@@ -17,7 +17,7 @@ _NO_END = 1 << 48  # the sum over all partitions is an int64, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaStreamingReader:
+class KafkaStreamingReader(StreamingReader):
     """Implements `sluice.runtime.contracts.StreamingReader`. Picklable.
 
     Attributes:
@@ -28,19 +28,17 @@ class KafkaStreamingReader:
 
     @property
     def no_progress_timeout_s(self) -> float:
-        """See `sluice.runtime.contracts.StreamingReader`."""
         return self.reader.no_progress_timeout_s
 
     def follow(
         self, splits: Sequence[SplitRange], ends: Mapping[SplitKey, int] | None
     ) -> "KafkaRecordStream":
-        """See `sluice.runtime.contracts.StreamingReader`."""
         stream = KafkaRecordStream(self.reader, ends or {})
         stream.restart_at(splits)
         return stream
 
 
-class KafkaRecordStream:
+class KafkaRecordStream(RecordStream):
     """Implements `RecordStream`: one consumer, which fetches ahead in the background.
 
     Executor, one thread.
@@ -55,7 +53,6 @@ class KafkaRecordStream:
         self._read_before: dict[SplitKey, RecordsRead] = {}
 
     def poll(self) -> pa.RecordBatch | None:
-        """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
             return None  # the region has no split yet
         try:
@@ -65,7 +62,6 @@ class KafkaRecordStream:
             raise translate(err, {"splits": splits}) from err
 
     def positions(self) -> Mapping[SplitKey, int]:
-        """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
             return {split.key: split.start_offset for split in self._splits}
         # Records after an end are skipped: another read returns them.
@@ -75,12 +71,10 @@ class KafkaRecordStream:
         }
 
     def active(self) -> frozenset[SplitKey]:
-        """See `sluice.runtime.contracts.RecordStream`."""
         slots = [] if self._reading is None else self._reading.active()
         return frozenset(self._splits[slot].key for slot in slots)
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
-        """See `sluice.runtime.contracts.RecordStream`."""
         if self._reading is None:
             return self._read_before
         found = {split.key: self._reading.read(slot) for slot, split in enumerate(self._splits)}

@@ -175,7 +175,11 @@ def test_the_type_of_a_users_deserializer_is_left_to_the_executors() -> None:
         def deserialize(self, payloads: Any) -> Any:
             return payloads
 
+    class WithHeaders(Registered):
+        needs_headers = False
+
     _source(value_deserializer=Registered())
+    _source(value_deserializer=WithHeaders())
 
 
 def test_listeners_that_can_be_read_but_once_are_kept() -> None:
