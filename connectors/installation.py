@@ -1,4 +1,4 @@
-"""``sluice.install(spark)``: the formats, and the service behind them in this process."""
+"""``sluice.install(spark)``: registers the formats, and runs their service in this process."""
 
 import atexit
 import logging
@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """What `install` started; close it before the session when a process goes on without it."""
+    """The parts that `install` started.
+
+    If the process continues without Spark, close them before the session.
+    """
 
     service: CoordinatorService
     queries: DropInQueries
@@ -40,7 +43,7 @@ class Installation:
 
     def close(self) -> None:
         """Stop all drop-in queries, their coordinators and the service. Safe to repeat."""
-        with ExitStack() as stack:  # an error of one does not keep the others open
+        with ExitStack() as stack:  # an error of one still closes the rest
             stack.callback(self.frames.close)
             stack.callback(self.service.stop)
             self.queries.close()

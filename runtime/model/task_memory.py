@@ -10,7 +10,7 @@ from sluice.runtime.errors import ConfigError
 __all__ = ["DEFAULT_MIB", "TaskMemory", "checked_mib", "settings_within"]
 
 DEFAULT_MIB = 256
-# Of a drop-in query, whose reader and writer are two processes: more is not faster.
+# A drop-in query reads and writes in two processes, and more is not faster.
 _DROP_IN_MIB = (64, 128)
 _LEAST_MIB = 64
 _MIB = 2**20

@@ -89,8 +89,11 @@ class CoordinatorAddress:
 
 
 def command_address(fs: FileSystem) -> CoordinatorAddress:
-    """Where the job with this checkpoint directory accepts commands; errors as of
-    `RunRecordStore.newest_command`."""
+    """The address at which the job of this checkpoint directory accepts commands.
+
+    Raises:
+        StreamError: as `RunRecordStore.newest_command`.
+    """
     run = RunRecordStore(fs).newest_command()
     return CoordinatorAddress(
         address=run.address,

@@ -107,7 +107,7 @@ GIVE_UP = (
     "To give up whole topics, name them in forget= (drop-in: forgetTopics): all other topics "
     "continue. Or start from a new checkpoint directory at the offsets in read_to."
 )
-"""What a user can do about topics that are retired."""
+"""The remedy for retired topics."""
 _SHOWN = 2_000  # characters
 
 

@@ -229,7 +229,7 @@ class SharedCommitter:
     def _publish(
         self, entries: tuple[StateEntry, ...], *, timeout_s: float, after_crash: bool
     ) -> None:
-        """Commit, in a task of the sink if one can. What was tried before is verified first."""
+        """Commit, in a task of the sink if one can. Entries tried before are verified first."""
         after_crash = after_crash or any(entry in self._ledger.answers for entry in entries)
         tasks = self._sink.tasks_first
         try:

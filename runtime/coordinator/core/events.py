@@ -87,7 +87,7 @@ class CoreEvent:
 
 
 class Action:
-    """An output of the core: the shell carries it out."""
+    """An output of the core, which the shell performs."""
 
     __slots__ = ()
 

@@ -243,7 +243,7 @@ class RegionQuery:
         self.error = error = self._typed(err)
         if self._ranges and isinstance(error, DeliveryError):
             where: dict[str, object] = error.args[1]
-            if "source_offset" not in where:  # a task behind Spark's plan knows no ranges
+            if "source_offset" not in where:  # a task after Spark's plan knows no ranges
                 where.setdefault("source_ranges", self._ranges)
         self._coordinator.fail(self._spec.tasks.region, self._spec.tasks.attempt_id, error)
 

@@ -172,7 +172,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
             UnreachableError: a leader does not answer.
         """
         there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
-        # What was decided must be whole, also in a topic that is given up from there on.
+        # Decided ranges must be whole, also those of a topic that this run gives up.
         kept = [split for split in there if split.topic not in self._options.forgotten]
         require_named(self._options.subscription, kept)
         return self._losses.require_replayable(

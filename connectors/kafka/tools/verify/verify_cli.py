@@ -156,7 +156,7 @@ def verify_command(
 
 
 def _limits(compared: Comparison, identity: Identity, order_within: str) -> Iterator[str]:
-    """What the verdict does not judge."""
+    """Parts that the verdict does not judge."""
     if compared.columns:
         names = ", ".join(sorted(compared.columns))
         yield f"not compared: the columns {names}, in files with a column value"
