@@ -141,20 +141,24 @@ class FrameWrites:
         self, store: str, write: FrameWrite, sink: TaskSink, query: ActiveQuery | None
     ) -> None:
         """Write by the run of the callback's query, or by one for this frame alone."""
+        of_query = query if write.batch_id is not None else None
         held = self._held(store, write, query)
         if held is not None:
             began = held.began
         else:
+            logs = None
+            if of_query is not None:
+                of_query.require_micro_batches()  # else Spark has not logged the batch's plan yet
+                logs = self._queries.file_system(of_query.location)
             began = self._queries.begin_run(
                 store.rpartition("/")[2], sink, store, check=lambda record: _check(record, query)
             )
-            if query is not None and write.batch_id is not None:
-                logs = self._queries.file_system(query.location)
+            if of_query is not None and logs is not None:
                 held = OpenRun(
-                    active=query,
+                    active=of_query,
                     sink=_sink_of(write),
                     began=began,
-                    record=record_of(began, query, logs),
+                    record=record_of(began, of_query, logs),
                 )
                 self._queries.keep(store, held)
         record = _record_of(began) if held is None else held.record

@@ -243,6 +243,16 @@ def test_batch_identity_a_batch_that_spark_planned_anew_is_not_left_out(
     assert world.visible() == [7, 9]
 
 
+def test_a_query_whose_plans_are_logged_late_has_no_batch_ids(world: Frames) -> None:
+    """A repeated batch may have another plan, and nothing would show it."""
+    jsq = Execution(name="AsyncProgressTrackingMicroBatchExecution", location=world.location)
+    world.session.active.append(Query(id="22222222-query", runId="run-9", _jsq=jsq))
+    with pytest.raises(ConfigError, match="asyncProgressTrackingEnabled"):
+        world.save(Frame(7, 0, jsq), 0)
+    world.save(Frame(8, 0, jsq), None)
+    assert world.visible() == [8]
+
+
 def test_a_session_that_reads_two_versions_of_a_shuffle_writes_no_frame(world: Frames) -> None:
     """As for a query: rows could be lost or doubled."""
     with pytest.raises(ConfigError, match="setting that Sluice refuses"):
