@@ -500,6 +500,7 @@ class Reading:
 
     def _watch(self) -> None:
         """Find out whether the client is busy with aborted records."""
+        self._release_finished()  # a new client is not assigned them
         slots = self._progress.unfinished()
         if self._pooled.watch([self._splits[slot] for slot in slots]):
             self._fetcher.close()

@@ -106,7 +106,8 @@ def test_the_drop_ins_options_make_the_same_sink() -> None:
     """Names in any case, as Spark's options are."""
     shouted = {name.upper(): value for name, value in OPTIONS.items()}
     for options in (OPTIONS, shouted):
-        made = KafkaSink.from_options({**options, "transactionTimeout": "15m"})
+        more = {"transactionTimeout": "15m", "taskMemoryMiB": "256"}
+        made = KafkaSink.from_options({**options, **more})
         assert made.settings() == sink(transaction_timeout_s=900).settings()
 
 

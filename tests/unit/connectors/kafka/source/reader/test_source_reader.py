@@ -34,11 +34,13 @@ TRUNCATED: int = getattr(KafkaError, "_LOG_TRUNCATION")  # noqa: B009 - public, 
 OUT_OF_RANGE: int = getattr(KafkaError, "_AUTO_OFFSET_RESET")  # noqa: B009 - public, underscored
 
 
-def message(offset: int, error: KafkaError | None = None, leader_epoch: int = -1) -> Message:
+def message(
+    offset: int, error: KafkaError | None = None, leader_epoch: int = -1, partition: int = 0
+) -> Message:
     """A record of orders-0, or an event about it."""
     return Message(
         topic="orders",
-        partition=0,
+        partition=partition,
         offset=offset,
         value=b"%d" % offset,
         error=error,
@@ -119,13 +121,13 @@ READER = KafkaSplitReader(
 )
 
 
-def split(*, leader_epoch: int | None = None) -> SplitRange:
+def split(*, leader_epoch: int | None = None, partition: int = 0) -> SplitRange:
     """orders-0[0,3)."""
     return SplitRange(
         source_id="s",
         topic="orders",
         topic_id="id",
-        partition=0,
+        partition=partition,
         start_offset=0,
         end_offset=3,
         leader_epoch=leader_epoch,
@@ -277,6 +279,35 @@ def test_a_client_that_fetches_nothing_ends_the_read_in_time(
     with pytest.raises(UnreachableError, match=r"orders-0\[0,3\)"):
         world.read(timeout_s=20.0)
     assert world.clock.now_s <= 1_000.0 + 20.0 + 12.0
+
+
+def test_a_range_that_ended_before_the_client_was_replaced_is_not_returned_to_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record after the end of orders-0, and the present end of orders-1, come in one call."""
+    clock, made = FakeClock(), []
+    last = message(5), message(0, KafkaError(END, "end"), partition=1)
+    answers = [iter([*[[]] * 9, last]), iter([[message(2, partition=1)]])]
+
+    def connect(key: Any) -> PooledConsumer:
+        consumer, given = FakeConsumer([], watermarks=(0, 3)), answers[len(made)]
+
+        def consume(most: int, timeout_s: float) -> Sequence[Message]:
+            clock.pass_time(1.0)
+            return next(given)
+
+        consumer.consume = consume  # type: ignore[method-assign]
+        made.append(consumer)
+        return PooledConsumer(consumer=consumer, key=key)  # type: ignore[arg-type]  # a fake
+
+    monkeypatch.setattr(consumers, "_connect", connect)
+    monkeypatch.setattr(
+        "sluice.connectors.kafka.source.reader.range_reader.time", SimpleNamespace(monotonic=clock)
+    )
+    read = replace(READER, no_progress_timeout_s=26.0).read([split(), split(partition=1)])
+    values = [value for batch in read for value in batch.column("value").to_pylist()]
+    assert len(made) == 2
+    assert values == [b"2"]
 
 
 def test_a_silent_client_stays_while_no_other_reaches_a_broker(
