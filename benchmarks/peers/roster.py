@@ -121,10 +121,11 @@ def _drop_in(kind: str) -> Callable[[Order], Sequence[str]]:
     """A plain Structured Streaming query into our formats."""
 
     def command(order: Order) -> Sequence[str]:
+        limit = ["--max-records", str(_batch(order, _COUNTED_BATCH))] if kind == "count" else []
         return [
             *(sys.executable, "-u", str(_PROGRAMS / "drop_in.py"), *order.topics()),
             *("--directory", str(order.directory), "--interval", str(order.interval_s)),
-            *("--kind", kind, "--max-records", str(_batch(order, _DROP_IN_BATCH))),
+            *("--kind", kind, *limit),
         ]
 
     return command
@@ -196,13 +197,13 @@ def _spark(order: Order) -> Sequence[str]:
 
 
 def _spark_count(order: Order) -> Sequence[str]:
-    return [*_spark(order), "--max-records", str(_batch(order, _DROP_IN_BATCH))]
+    return [*_spark(order), "--max-records", str(_batch(order, _COUNTED_BATCH))]
 
 
 # About the records of an epoch of one second on two cores shared with the broker.
 _CHAINED_EPOCH = (350_000, 120_000_000)
 _TRANSFORM_EPOCH = (200_000, 80_000_000)
-_DROP_IN_BATCH = (400_000, 120_000_000)
+_COUNTED_BATCH = (400_000, 120_000_000)
 
 _CONTINUOUS = ("--mode", "chained", "--engine", "continuous", "--regions", "2")
 
