@@ -11,7 +11,7 @@ __all__ = ["DEFAULT_MIB", "TaskMemory", "checked_mib", "settings_within"]
 
 DEFAULT_MIB = 256
 # A drop-in query reads and writes in two processes, and more is not faster.
-_DROP_IN_MIB = (64, 128)
+_DROP_IN_MIB = 128
 _LEAST_MIB = 64
 _MIB = 2**20
 # Memory that clients and allocators keep after large records, with any queue size: measured,
@@ -103,12 +103,12 @@ def settings_within(mib: int | None, make: Callable[[int], _Settings]) -> _Setti
     """The settings of a drop-in query's tasks.
 
     Args:
-        mib: the user's limit; None: the smallest of 64, 128 and 256 that ``make`` accepts.
+        mib: the user's limit; None: 128, or 256 if ``make`` does not accept that.
         make: from a limit in MiB.
     Raises:
         ConfigError: they do not fit.
     """
-    for least in _DROP_IN_MIB if mib is None else ():
+    if mib is None:
         with suppress(ConfigError):
-            return make(least)
+            return make(_DROP_IN_MIB)
     return make(mib or DEFAULT_MIB)

@@ -105,10 +105,10 @@ def test_a_drop_in_query_says_its_own_bound() -> None:
         made = KafkaSourceFormat(options).streamReader(_Schema())  # type: ignore[arg-type]
         return int(made._split_reader.settings.queue_kib)  # type: ignore[attr-defined]  # noqa: SLF001
 
-    assert queue_kib(taskMemoryMiB="512") > queue_kib(taskmemorymib="96") > queue_kib()
-    assert queue_kib(**{"kafka.message.max.bytes": "10000000"}) > queue_kib(), "needs more"
+    assert queue_kib(taskMemoryMiB="512") > queue_kib() > queue_kib(taskmemorymib="96")
+    assert queue_kib(**{"kafka.message.max.bytes": "30000000"}) > 0, "needs 256 MiB"
     with pytest.raises(ConfigError, match="too small for the largest fetch"):
-        queue_kib(taskMemoryMiB="64", **{"kafka.message.max.bytes": "10000000"})
+        queue_kib(taskMemoryMiB="128", **{"kafka.message.max.bytes": "30000000"})
     base = {"kafka.bootstrap.servers": "b:9092", "topic": "o", "transactionalIdPrefix": "p"}
     usual, large, least = (
         KafkaSink.from_options({**base, **more}).writer_factory().settings.queue_kib
