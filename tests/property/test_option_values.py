@@ -407,6 +407,9 @@ _WITH_HEADERS = pa.record_batch(
 _NULL_PARTITION = pa.record_batch(
     {"value": [b"v", b"v"], "partition": pa.array([1, None], pa.uint32())}
 )
+_LARGE_PARTITION = pa.record_batch(
+    {"value": [b"v", b"v"], "partition": pa.array([None, 2**63], pa.uint64())}
+)
 _FAR_FUTURE = pa.record_batch(
     {"value": [b"v"], "timestamp": pa.array([2**61 + 1], pa.timestamp("s"))}
 )
@@ -415,6 +418,7 @@ _FAR_FUTURE = pa.record_batch(
 @settings(max_examples=examples(200))
 @given(batch=_batches(), topic=st.sampled_from([None, "out"]))
 @example(batch=_NULL_PARTITION, topic="out")
+@example(batch=_LARGE_PARTITION, topic="out")
 @example(batch=_WITH_HEADERS, topic="out")
 def test_rows_become_arguments_or_an_error_of_ours(
     batch: pa.RecordBatch, topic: str | None

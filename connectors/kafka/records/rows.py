@@ -352,10 +352,12 @@ def _refuse_outside(column: pa.Array, bounds: tuple[int, int], name: str, remedy
     found = pc.min_max(column).as_py()
     if found["min"] is None or (found["min"] >= least and found["max"] <= most):
         return
-    row = _first(pc.or_(pc.less(column, least), pc.greater(column, most)))
+    # In Python: Arrow compares numbers of 64 bits without a sign only below 2**63.
+    values = enumerate(column.to_pylist())
+    row, value = next((n, v) for n, v in values if v is not None and not least <= v <= most)
     raise ConfigError(
         f"a {name} in the data is not valid",
-        {"column": name, name: column[row].as_py(), "row": row},
+        {"column": name, name: value, "row": row},
         remedy,
     )
 
