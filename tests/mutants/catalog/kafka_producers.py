@@ -148,7 +148,7 @@ MUTANTS = (
             Edit(
                 function="sluice.connectors.kafka.sink.producers.producer_slots:SlotTable._advance",
                 old="self._keep(number, kept)",
-                new="None if slot.state is SlotState.PREPARING else self._keep(number, kept)",
+                new="None if state is SlotState.PREPARING else self._keep(number, kept)",
             ),
         ),
     ),

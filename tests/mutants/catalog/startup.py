@@ -28,14 +28,15 @@ MUTANTS = (
                 function="sluice.runtime.coordinator.shell.coordinator:BarrierCoordinator.start",
                 old="log.info(",
                 new="""
-                threading.Thread(target=drive, args=(sequence.settling,), daemon=True).start()
+                settling = sequence.run.__globals__["settling"]
+                threading.Thread(target=drive, args=(settling,), daemon=True).start()
                 log.info(
                 """,
             ),
             Edit(
                 function="sluice.runtime.coordinator.start.startup:StartSequence.run",
                 old="yield from self._settle(history, attempt_id, kept)",
-                new="self.settling = self._settle(history, attempt_id, kept)",
+                new="globals()['settling'] = self._settle(history, attempt_id, kept)",
             ),
         ),
     ),
