@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SLOT = struct.Struct(">cqq15x")  # 32 bytes: none crosses a page, so the kernel writes it whole
 _SLOTS = 64
+_INODE = struct.Struct(">Q")  # after the slots: a copy of the file has another one
 _MOST_RETIRED = 16
 _TRIES = 5
 _CODES = {SlotState.FREE: b"f", SlotState.READY: b"r", SlotState.SPENT: b"s"}
@@ -156,6 +157,10 @@ def _folder(base: Path, place: Sequence[str]) -> Path:
     return folder
 
 
+def _inode_of(descriptor: int) -> bytes:
+    return _INODE.pack(os.fstat(descriptor).st_ino)
+
+
 def _ended(folder: Path, attempt_id: int) -> OwnerFile | None:
     for path in sorted(folder.iterdir()):
         attempt = path.name.partition(".")[0]
@@ -178,7 +183,7 @@ def _new(folder: Path, attempt_id: int) -> OwnerFile | None:
         path.touch(mode=0o600, exist_ok=False)
         descriptor = _locked(path)
         if descriptor is not None:
-            os.pwrite(descriptor, bytes(_SLOTS * _SLOT.size), 0)
+            os.pwrite(descriptor, bytes(_SLOTS * _SLOT.size) + _inode_of(descriptor), 0)
             return OwnerFile(path, descriptor, ())
     return None
 
@@ -204,12 +209,16 @@ def _locked(path: Path) -> int | None:
 
 
 def _read(descriptor: int) -> list[KeptSlot] | None:
-    """The slots of an ended owner; None: it is damaged, or has too few ids left."""
-    content = os.pread(descriptor, _SLOTS * _SLOT.size + 1, 0)
-    if len(content) != _SLOTS * _SLOT.size:
+    """The slots of an ended owner; None: it is damaged, or has too few ids left.
+
+    Or the file is a copy, as in an image of a container: the process of the original may live.
+    """
+    slots = _SLOTS * _SLOT.size
+    content = os.pread(descriptor, slots + _INODE.size + 1, 0)
+    if content[slots:] != _inode_of(descriptor):
         return None
     kept = []
-    for code, batch_id, checkpoint_id in _SLOT.iter_unpack(content):
+    for code, batch_id, checkpoint_id in _SLOT.iter_unpack(content[:slots]):
         if code == _UNUSED:
             break
         state = _AFTER.get(code, SlotState.RETIRED)

@@ -1,6 +1,7 @@
 """Rule `ids-never-reused` beyond the end of a process: whose ids a later one may take over."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ owner = take_owner(sys.argv[2:], 3, base=Path(sys.argv[1]))
 for number, state in enumerate(SlotState):
     owner.keep(number, KeptSlot(state=state, batch_id=number, checkpoint_id=10 + number))
 print(owner.name, flush=True)
-time.sleep(300)
+time.sleep(300)  # until it is killed
 """
 
 
@@ -173,6 +174,17 @@ def test_a_file_that_was_renamed_meanwhile_has_no_owner(
 
     monkeypatch.setattr(os, "open", open_then_rename)
     assert owner_of(tmp_path).name != first.name
+
+
+def test_ids_never_reused_a_copy_of_a_living_owners_file_is_not_taken_over(tmp_path: Path) -> None:
+    """As an image has it that was made of a running container."""
+    (tmp_path / "a").mkdir()
+    original = owner_of(tmp_path / "a")
+    original.keep(0, kept(SlotState.READY))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    copy = owner_of(tmp_path / "b")
+    assert copy.name != original.name
+    assert not copy.kept
 
 
 @pytest.mark.parametrize("fault", ["open to others", "no boot id"])
