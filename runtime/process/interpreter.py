@@ -1,9 +1,12 @@
-"""Spark's Python processes run the interpreter of the user's program, not the first ``python3``."""
+"""What Spark's Python processes learn by their environment: the interpreter, and when to end."""
 
 import os
 import sys
 
-__all__ = ["use_this_interpreter"]
+__all__ = ["PLAN_ONCE", "use_this_interpreter"]
+
+PLAN_ONCE = "SLUICE_PLAN_ONCE"
+"""Processes that plan a source end after their answer if this variable is set."""
 
 
 def use_this_interpreter() -> None:

@@ -27,11 +27,11 @@ from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
+from sluice.runtime.process.interpreter import PLAN_ONCE
 from sluice.runtime.process.worker_memory import freeze_lasting
 
 __all__ = [
     "ENTRY_POINT_GROUP",
-    "PLAN_ONCE",
     "import_ahead",
     "leave_archives",
     "main",
@@ -47,9 +47,6 @@ _TASK_RUNNER = "pyspark.worker"
 # pyarrow imports pandas with its first array, if pandas is installed.
 _SPARKS_DAEMON = "pyspark.daemon"
 _PLANNERS = ("pyspark.sql.worker.create_data_source", "pyspark.sql.worker.plan_data_source_read")
-PLAN_ONCE = "SLUICE_PLAN_ONCE"
-"""Variable of the environment: planners end after their answer."""
-
 _UNPREPARED = "SLUICE_UNPREPARED"
 _AHEAD = (
     _TASK_RUNNER,

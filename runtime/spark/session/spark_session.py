@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.process.interpreter import PLAN_ONCE
 
 __all__ = [
     "QUERY_SETTINGS",
@@ -71,7 +72,6 @@ _LOCAL = re.compile(r"local(\[[^,\]]+(,\s*(?P<attempts>\d+)\s*)?\])?")
 _ATTEMPTS = "spark.task.maxFailures"
 _WORKERS = "SLUICE_WORKERS"
 _PYTHON_PATH = "PYTHONPATH"
-_PLAN_ONCE = "SLUICE_PLAN_ONCE"  # as in `sluice.runtime.spark.fast_start.python_daemon`
 _QUICK_PYTHON = Path(__file__).parents[1] / "fast_start" / "quick_python"
 _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -366,7 +366,7 @@ def quick_python(spark: SparkSession, *, plans_once: bool = False) -> Iterator[N
     """
     before = spark.sparkContext.environment.get(_PYTHON_PATH)
     path = os.pathsep.join(filter(None, (str(_QUICK_PYTHON), before)))
-    once = {_PLAN_ONCE: "1"} if plans_once else {}
+    once = {PLAN_ONCE: "1"} if plans_once else {}
     with _environment(spark, {_PYTHON_PATH: path, **once}):
         yield
 

@@ -1,5 +1,7 @@
 """Which settings a session gets for a faster start, and when it gets none."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from sluice.runtime.embedded.ivy import pyspark_jars
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.process.interpreter import PLAN_ONCE
 from sluice.runtime.spark.fast_start import class_archive
 from sluice.runtime.spark.fast_start.class_archive import (
     SparkClasses,
@@ -125,3 +128,26 @@ def test_only_archives_of_the_same_installation_are_surplus() -> None:
     ]
     assert list(surplus_archives([*needed, *surplus], home, "0.10.9.9")) == surplus
     assert list(surplus_archives(surplus, home, None)) == [surplus[0], surplus[2]]
+
+
+@pytest.mark.parametrize(("once", "answer"), [(True, -1), (False, -4)])
+def test_a_planner_of_a_drop_in_query_answers_that_spark_must_end_it(
+    once: bool, answer: int
+) -> None:
+    """As Spark's daemon of planners begins; -4 lets Spark use a process again (`SpecialLengths`)."""
+    program = """
+import io
+from sluice.runtime.spark.fast_start.python_daemon import prepare
+prepare(["python", "-m", "pyspark.daemon", "pyspark.sql.worker.create_data_source"])
+from pyspark.serializers import SpecialLengths
+from pyspark.sql.worker import utils
+for value in (SpecialLengths.END_OF_STREAM, 7):
+    sent = io.BytesIO()
+    utils.write_int(value, sent)
+    print(int.from_bytes(sent.getvalue(), signed=True))
+"""
+    environment = os.environ | ({PLAN_ONCE: "1"} if once else {})
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(answer), "7"]
