@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from sluice.connectors.hdfs import file_drop_in_format as files
 from sluice.connectors.kafka import kafka_drop_in as kafka
 from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
-from sluice.runtime.model.driver_host import require_reachable
+from sluice.runtime.service.driver_host import require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries

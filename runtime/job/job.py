@@ -33,12 +33,12 @@ from sluice.runtime.graph.pipeline import (
     Recovery,
     Step,
 )
-from sluice.runtime.model.driver_host import require_reachable
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
+from sluice.runtime.service.driver_host import require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def _stream(made: KafkaSource, splits: tuple[SplitRange, ...]) -> list[bytes | N
                 return found
             if follower.active():
                 moved_s = time.monotonic()
-            time.sleep(0.05)
+            time.sleep(0.05)  # a reader gives no event to wait for
         return []
     finally:
         follower.close()

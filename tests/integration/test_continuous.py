@@ -252,9 +252,8 @@ def test_a_job_that_says_nothing_has_one_long_task_for_each_core(
 
 def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Lets several epochs pass, also where the machine was so slow that one batch holds all."""
-    time.sleep(
-        max(0.02, batch.num_rows / 20_000)
-    )  # a function does not learn that epochs have ended
+    # A function does not learn that epochs have ended.
+    time.sleep(max(0.02, batch.num_rows / 20_000))
     return batch
 
 

@@ -142,9 +142,9 @@ class FrameWrites:
     ) -> None:
         """Write by the run of the callback's query, or by one for this frame alone."""
         of_query = query if write.batch_id is not None else None
-        held = self._held(store, write, query)
-        if held is not None:
-            began = held.began
+        open_run = self._open_run_at(store, write, query)
+        if open_run is not None:
+            began = open_run.began
         else:
             logs = None
             if of_query is not None:
@@ -154,37 +154,39 @@ class FrameWrites:
                 store.rpartition("/")[2], sink, store, check=lambda record: _check(record, query)
             )
             if of_query is not None and logs is not None:
-                held = OpenRun(
+                open_run = OpenRun(
                     active=of_query,
                     sink=_sink_of(write),
                     began=began,
                     record=record_of(began, of_query, logs),
                 )
-                self._queries.keep(store, held)
-        record = _record_of(began) if held is None else held.record
-        is_good = False
+                self._queries.keep(store, open_run)
+        record = _record_of(began) if open_run is None else open_run.record
+        is_written = False
         try:
             self._write(store, write, began, query, record)
-            is_good = True
+            is_written = True
         finally:
-            if held is None or not is_good:  # the next run settles and sweeps
-                if held is not None:
-                    self._queries.forget(store, held)
+            if open_run is None or not is_written:  # the next run settles and sweeps
+                if open_run is not None:
+                    self._queries.forget(store, open_run)
                 began.stop()
 
-    def _held(self, store: str, write: FrameWrite, query: ActiveQuery | None) -> OpenRun | None:
+    def _open_run_at(
+        self, store: str, write: FrameWrite, query: ActiveQuery | None
+    ) -> OpenRun | None:
         """The open run of the store, if this run of the query began it with these options.
 
         Ends any other open run of the store.
         """
-        held = self._queries.run_at(store)
-        if held is None:
+        open_run = self._queries.run_at(store)
+        if open_run is None:
             return None
         run_id = None if query is None else query.run_id
-        if held.active.run_id == run_id and held.sink == _sink_of(write):
-            return held
-        if self._queries.forget(store, held):
-            held.began.stop()
+        if open_run.active.run_id == run_id and open_run.sink == _sink_of(write):
+            return open_run
+        if self._queries.forget(store, open_run):
+            open_run.began.stop()
         return None
 
     def _write(

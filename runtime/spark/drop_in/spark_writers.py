@@ -139,14 +139,14 @@ def _start_of(
     installed_in: InstalledIn,
 ) -> Callable[..., StreamingQuery]:
     @functools.wraps(started)
-    def start(
+    def start(  # Spark's own signature
         self: DataStreamWriter,
         path: str | None = None,
-        format: str | None = None,  # noqa: A002 - as above
+        format: str | None = None,  # noqa: A002 - Spark's name
         outputMode: str | None = None,
         partitionBy: str | list[str] | None = None,
         queryName: str | None = None,
-        **options: Any,  # noqa: ANN401 - as above
+        **options: Any,  # noqa: ANN401 - any value that Spark takes
     ) -> StreamingQuery:
         self.options(**options)
         if outputMode is not None:
@@ -178,10 +178,10 @@ def _save_of(
     def save(  # Spark's own signature
         self: DataFrameWriter,
         path: str | None = None,
-        format: str | None = None,  # noqa: A002 - as above
+        format: str | None = None,  # noqa: A002 - Spark's name
         mode: str | None = None,
         partitionBy: str | list[str] | None = None,
-        **options: Any,  # noqa: ANN401 - as above
+        **options: Any,  # noqa: ANN401 - any value that Spark takes
     ) -> None:
         self.mode(mode).options(**options)
         if partitionBy is not None:
