@@ -1,11 +1,11 @@
 """Fixtures of all tests; each kind of server has its own module.
 
-What is marked ``extended`` is run by ``make test-more``, after ``make test``, which shall
-take fifteen minutes on two cores; what is marked ``long`` runs on demand:
-``SLUICE_CHAOS=long pytest …``, and of that CI runs what is marked ``slice``.
+``make test`` takes about fifteen minutes on two cores. ``make test-more`` runs the tests with the
+mark ``extended``. Tests with the mark ``long`` run on demand: ``SLUICE_CHAOS=long pytest …``. CI
+runs those of them that also have the mark ``slice``.
 
-``SLUICE_EXTENDED=1/3`` takes a third of what is marked ``extended``, ``2/3`` and ``3/3`` the
-others: CI takes one of them, by the commit, and with each what needs containers.
+``SLUICE_EXTENDED=1/3`` takes a third of the tests with the mark ``extended``. CI takes one part, by
+the commit, and all container tests.
 """
 
 import logging
@@ -91,7 +91,7 @@ class _ByServers(LoadFileScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """Who runs what, in place of ``--dist``."""
+    """Deal the tests to the workers, in place of ``--dist``."""
     return _ByServers(config, log)
 
 
@@ -125,7 +125,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``long`` unless it is asked for, and other parts of the rest."""
+    """Leave out tests with the mark ``long`` by default, and the other parts of the rest."""
     if os.environ.get("SLUICE_CHAOS") != "long":
         _leave_out(config, items, [item for item in items if item.get_closest_marker("long")])
     part, _, parts = os.environ.get("SLUICE_EXTENDED", "1/1").partition("/")

@@ -15,7 +15,7 @@ from tests.kit.coordinator.coordinator_failpoints import REGIONAL_FAILPOINTS
 
 _AT_FIRST = frozenset({"before-first", "after-first"})
 AT_START = _AT_FIRST | {"before-fencing", "after-fencing", "before-sweep", "after-sweep"}
-"""Reached once, at the start of a run; the others in every epoch."""
+"""Reached once, at the start of a run; all other failpoints are reached in every epoch."""
 
 CHAINS: Mapping[str, tuple[str, ...]] = {
     "start and cut": (
@@ -47,9 +47,11 @@ DAILY = frozenset(
         *("mid-commit", "before-committed-mark"),
     }
 )
-"""One after each thing that outlives the process: the first record, the seal, the cut, an open
-transaction, a flushed one, the temporary file, the decision, a part of the commits, all of them.
-From the decision on they are killed by `make test-more`, before it on demand, where all are."""
+"""One after each thing that outlives the process.
+
+These are the first record, the fencing record, the barrier offsets, an open transaction, a flushed
+one, the temporary file, the decision, a part of the commits, and all commits. `make test-more` kills
+from the decision on; the earlier ones are killed on demand, with all others."""
 
 ELSEWHERE = frozenset(
     {
@@ -88,7 +90,7 @@ OF_FILES: tuple[tuple[Subject, str], ...] = (
 """Each step of files with a program that reaches it, and writes a topic, too."""
 
 REPAIR = ("after-rewrite", "before-repair", "after-repair")
-"""Reached only when a broker has aborted what was decided (`test_lost_transactions`)."""
+"""Reached only after a broker has aborted a decided transaction (`test_lost_transactions`)."""
 
 LOSSES = ("before-unsettled", "after-unsettled")
 """Reached only when what a broker has aborted is not written again (`test_lost_transactions`)."""
@@ -105,8 +107,8 @@ OF_REGIONS: tuple[tuple[str, str], ...] = (
     *(("micro-batch", name) for name in REGIONAL),
     *(("continuous", name) for name in _BETWEEN_TASKS),
 )
-"""Engine and step of restless regions: every one in micro-batches, and in the continuous engine
-what it does in its own way: a running task loses a split, or its region is left out."""
+"""Engine and step of restless regions: every step in micro-batches. The continuous engine has two
+steps of its own: a running task loses a split, or its region is skipped."""
 
 CONTINUOUS = (
     *("before-epoch-end", "after-epoch-begun", "after-epoch-ack"),
@@ -147,7 +149,7 @@ def twice(failpoint: str, *, hit: int = 2) -> list[Kill]:
 
 
 def restless(doom: Doom, *, engine: str) -> Setting:
-    """Of `RESTLESS_REGIONS`: four regions, and a core for each of them that is a long task."""
+    """Settings of `RESTLESS_REGIONS`: four regions, and a core for each long task."""
     return Setting(
         partitions=8,
         environment={"DOOM": str(doom.directory), "ENGINE": engine},

@@ -25,11 +25,11 @@ Rows = Iterable[tuple[int, int]]
 
 
 def out_of_order(files: Mapping[str, Rows]) -> list[str]:
-    """Where files do not keep the order of the partitions that their rows were read from.
+    """Places at which files do not keep the order of the source's partitions. Pure.
 
-    Within a file a partition's offsets grow, whatever else lies between them; files of one
-    checkpoint share no stretch of a partition; and what a later checkpoint published lies after
-    all that an earlier one did. A file's name says which that was. Pure.
+    Within a file the offsets of a partition grow. Files of one checkpoint share no stretch of a
+    partition. Rows of a later checkpoint follow those of an earlier one; a file's name has its
+    checkpoint.
     """
     faults: list[str] = []
     stretches: dict[int, list[tuple[int, int, int, str]]] = defaultdict(list)
@@ -72,7 +72,7 @@ class PublishedFiles:
 
     @property
     def uri(self) -> str:
-        """What a program is reported to write to."""
+        """The target for a program."""
         return f"{self.fs.uri}/{self.name}"
 
     def lengths(self) -> dict[str, int]:
@@ -109,7 +109,7 @@ class PublishedFiles:
     def unmarked(self) -> list[str]:
         """Directories with files whose success file is missing, or older than one of them.
 
-        Of a local file system: others have no times that are fine enough.
+        Only a local file system has times that are fine enough.
         """
         root = Path(self.fs.uri.removeprefix("file://"))
         newest_ns: dict[Path, int] = defaultdict(int)
@@ -136,9 +136,9 @@ class PublishedFiles:
 class DirectoryObserver(JoinedThread):
     """Lists again and again, and reads each file at first sight, in a thread of its own.
 
-    It lives in the test's process, so it survives every kill. A file that cannot be read whole,
-    has gone, or has another length than at first sight is a fault; a file system that does not
-    answer is none.
+    It lives in the test's process, so it survives every kill. A fault is a file that cannot be read
+    whole, is gone, or has another length than at first sight. A file system that does not answer is
+    no fault.
     """
 
     def __init__(self, files: PublishedFiles) -> None:
@@ -155,7 +155,7 @@ class DirectoryObserver(JoinedThread):
                 self._look()
             # Files become many, and each look lists them all: a fifth of a core at most.
             pause_s = max(_PAUSE_S, 4 * (time.thread_time() - began_s))
-        self._look()  # once more: at what was published last
+        self._look()  # for the files that were published last
 
     def _look(self) -> None:
         present = self._files.lengths()

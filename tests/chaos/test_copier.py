@@ -1,19 +1,19 @@
 """Kafka's own system test of transactions, with Sluice in the copier's place.
 
 Kafka's ``group_mode_transactions_test`` and ``transactions_test`` copy 100,000 numbers from a topic
-of 2 partitions to one of 3, in transactions of 750 records, on three brokers; meanwhile clients or
-brokers are bounced, hard (``kill -9``) or clean (SIGTERM), and a read_committed consumer reads all
-along. In the end there are four checks, which are made here with plain sets, as there: the output
-holds no number twice, and the very numbers of the input; and so does what the concurrent consumer
-has seen. To these come our own: order, and that the concurrent reader saw prefixes only.
+of 2 partitions to one of 3, in transactions of 750 records, on three brokers. Meanwhile it bounces
+clients or brokers, hard (``kill -9``) or clean (SIGTERM), and a read_committed consumer reads.
+Kafka's four checks are made here with plain sets, too: the output has each number of the input, and
+none twice, and the concurrent consumer has seen the same. Two checks are ours: the order, and that
+the concurrent reader saw prefixes only.
 
-Whom a cell bounces, each time after a fifth of what was left when the last bounce was over:
+A cell bounces one kind of process, each time after a fifth of the records that were left:
 
-driver        the program and its JVM, three times; Sluice's own checkpoint coordinator lives there
-executor      the JVMs of Spark's two executors in turn, three rounds
-coordinator   the broker that coordinates all transactions (there is one partition of Kafka's
-              transaction log), three times, each time whoever it is by then
-broker        all three brokers in turn, as Kafka's test does
+- driver: the program and its JVM, with Sluice's checkpoint coordinator, three times.
+- executor: the JVMs of Spark's two executors in turn, three rounds.
+- coordinator: the broker that coordinates all transactions at the time, three times. Kafka's
+  transaction log has one partition here.
+- broker: all three brokers in turn, as Kafka's test does.
 """
 
 import json
@@ -59,12 +59,12 @@ _SPARK = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """Of one cell; the default is Kafka's own.
+    """The size of one cell; the default is Kafka's own.
 
     Attributes:
-        records: in the input before the copier starts.
-        transaction_records: at most so many per copier and epoch.
-        inputs, outputs: partitions; there is a copier for each input partition.
+        records: of the input before the copier starts.
+        transaction_records: the most per copier and epoch.
+        inputs, outputs: partitions. There is a copier for each input partition.
     """
 
     records: int = 100_000
@@ -85,8 +85,8 @@ class Report:
     """One cell's figures, for people.
 
     Attributes:
-        bounces: what was bounced, in order.
-        checkpoints: number of the last place, seals and aborted ones among them.
+        bounces: the bounced processes, in order.
+        checkpoints: number of the last checkpoint slot, with fencing records and aborted ones.
     """
 
     engine: str
@@ -187,7 +187,7 @@ class Copy:
         given = list(read_records(self._connection, self._input))
         found = list(read_records(self._connection, self._output))
         inputs = {record.value for record in given}
-        assert len(inputs) == self.size.records, "the seed itself is not what was meant"
+        assert len(inputs) == self.size.records, "the input lacks records"
         outputs = [record.value for record in found]
         assert len(outputs) == len(set(outputs)), "duplicates in the output"
         assert set(outputs) == inputs, "input and output are different sets"

@@ -1,9 +1,9 @@
-"""Every failpoint of the source is killed: twice in a row, in the way of a stale coordinator, and
-with a job that stays away; and a job hangs at each that a copy reaches by itself.
+"""Tests kill at every failpoint of the source, in all ways that its place allows.
 
-What is killed is read off the tests' own parameters, and each of these kills ends in an error where
-its failpoint is not reached (`Scenario.kill_at`): a new failpoint without a cell fails here, and so
-does a cell of one that is gone.
+The ways: twice in a row, beside a stale coordinator, with a job that stays away, and as a hang. The
+kills are taken from the parameters of the other tests, which fail if a failpoint is not reached
+(`Scenario.kill_at`). So a new failpoint without a kill fails here, and so does a kill at a failpoint
+that is gone.
 """
 
 import re
@@ -55,11 +55,11 @@ _AWAY = [
 _PAUSED = [test_timeouts.test_two_phase_repair_paused_beyond_the_transaction_timeout]
 
 _FIRST_RECORD = {"before-first", "after-first"}  # a stale coordinator has written it before
-_NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that asks again has opened nothing yet
+_NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that tries again has opened nothing yet
 _LOST_SPLIT = {"after-epoch-rewound"}  # what its task had open is aborted already
-# Where transactions were lost, or regions fail or exchange splits: killed there, and never paused.
+# After lost transactions, and where regions fail or exchange splits: killed, and never paused.
 _OF_A_FAILURE = {*REPAIR, *REGIONAL}
-# Each is killed in one test: what is written there is small, whole or not there, and opens nothing.
+# One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
 
