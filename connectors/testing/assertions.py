@@ -21,7 +21,7 @@ from sluice.connectors.kafka.tools.verify.verification import (
     why_nothing_expected,
 )
 from sluice.connectors.testing.last_values import last_values
-from sluice.connectors.testing.sides import Content, expectation, opened
+from sluice.connectors.testing.sides import Content, as_bytes, expectation, opened
 from sluice.connectors.testing.verdict import (
     OPEN,
     Fault,
@@ -53,7 +53,7 @@ def assert_exactly_once(
     *,
     expected: Expected = None,
     bootstrap: str | KafkaConnection | None = None,
-    name_by: str | Callable[[Record], bytes | None] | None = None,
+    name_by: str | Callable[[Record], Content] | None = None,
     order: bool = True,
     ignore_headers: bool = False,
     ignore_partition: bool = True,
@@ -137,9 +137,11 @@ def _connection_of(side: object) -> object:
 
 
 def _name_function(
-    name_by: str | Callable[[Record], bytes | None] | None,
+    name_by: str | Callable[[Record], Content] | None,
 ) -> Callable[[Record], bytes | None] | None:
-    return name_by if callable(name_by) else name_function(name_by)
+    if not callable(name_by):
+        return name_function(name_by)
+    return lambda record: as_bytes(name_by(record))
 
 
 class _FirstPlaces:

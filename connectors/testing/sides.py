@@ -38,7 +38,15 @@ class Values:
         del need_headers, left_out  # values have both
         for number, value in enumerate(self.values):
             at = Location(self.name, 0, number)
-            yield _record(value, Record(*at, None, None))._replace(topic=self.name), at
+            try:
+                record = _record(value, Record(*at, None, None))
+            except (TypeError, ValueError) as err:
+                raise ConfigError(
+                    "an item of a list is not a record",
+                    {"item": at, "reason": err},
+                    "Write a value, a pair of key and value, a Record, or a dict for a row.",
+                ) from err
+            yield record._replace(topic=self.name), at
 
     def records_at(self, locations: Sequence[Location]) -> Mapping[Location, Record]:
         """See `Place`."""
@@ -166,7 +174,7 @@ def _record(content: Any, record: Record) -> Record:  # noqa: ANN401 - of a test
 
 def _is_pair(content: object) -> bool:
     """Key and value; a pair of records is two records."""
-    if not isinstance(content, tuple) or isinstance(content, Record) or len(content) != 2:
+    if type(content) is not tuple or len(content) != 2:  # a Row of Spark is none
         return False
     return not any(isinstance(one, Record) for one in content)
 

@@ -152,7 +152,9 @@ def verify(
             hidden = source.hidden_records(need_headers=need_headers)
             hidden = stack.enter_context(_reported(hidden, "reading aborted input", progress))
             for record, location in hidden:
-                _expect(plan, record, location, want, is_hidden=True)
+                # A mapping may refuse a record that no reader should see: it has no output then.
+                with contextlib.suppress(ConfigError):
+                    _expect(plan, record, location, want, is_hidden=True)
         found = output.records(need_headers=need_headers, left_out=columns)
         found = stack.enter_context(_reported(found, "reading the output", progress))
         for record, location in found:
