@@ -299,7 +299,20 @@ class RegionState:
                 status=RegionStatus.COMPLETED,
                 snapshot_id=None,
             ),
-            self.record.splits,
+            [split for split in self.record.splits if split.key not in self.given_up(ack)],
+        )
+
+    def given_up(self, ack: Acknowledgement | None) -> frozenset[SplitKey]:
+        """Splits of topics that the batch's sources no longer read (``forgetTopics``): each batch
+        of a query that keeps its logs has all positions of its sources."""
+        if ack is None or not self.plan.keeps_logs:
+            return frozenset()
+        sources = {split.source_id for split in ack.region.splits}
+        topics = {split.key[:2] for split in ack.region.splits}
+        return frozenset(
+            split.key
+            for split in self.record.splits
+            if split.source_id in sources and split.key[:2] not in topics
         )
 
     def skipped_record(self) -> RegionRecord:
