@@ -270,6 +270,8 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
         region.decided(event.checkpoint_id, record, next_record, is_end=is_end)
         if record.region not in checkpoint.skipped:
             region.completed_s = now_s
+            ack = checkpoint.acks[record.region]
+            region.late_rows += 0 if ack is None else ack.late_rows
     checkpoint.remaining = committables_of(checkpoint.regions)
 
 
