@@ -23,7 +23,7 @@ from sluice.runtime.errors import WaitedTooLongError
 __all__ = ["Content", "Topic", "TopicFactory", "created_topics"]
 
 Content = bytes | str | None
-"""Of a key or a value; text is sent as UTF-8."""
+"""Content of a key or a value; text is sent as UTF-8."""
 
 _ANSWER_S = 60.0
 

@@ -40,7 +40,7 @@ def is_alive(pid: int) -> bool:
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """What the program has done, over all its starts."""
+    """The program notes here what it does, over all its starts."""
     return tmp_path / "journal"
 
 
