@@ -9,6 +9,7 @@ from sluice.runtime.extras import extras_named
 with extras_named():
     from sluice.connectors.kafka.tools.demo.observer import Observer
     from sluice.connectors.kafka.tools.verify.topic_history import read_records
+    from sluice.connectors.testing.assertions import assert_exactly_once
     from sluice.connectors.testing.kafka_server import KafkaServer
     from sluice.connectors.testing.killing import (
         STEPS,
@@ -18,12 +19,14 @@ with extras_named():
         kill_and_restart,
     )
     from sluice.connectors.testing.topics import Topic, TopicFactory
+    from sluice.connectors.testing.verdict import NotExactlyOnceError, Verdict
     from sluice.runtime.checker import Payload, Record, SpilledPrefix
 
 __all__ = [
     "STEPS",
     "KafkaServer",
     "KillReport",
+    "NotExactlyOnceError",
     "Observer",
     "Payload",
     "ProgramRun",
@@ -32,6 +35,8 @@ __all__ = [
     "Topic",
     "TopicFactory",
     "UnexpectedEndError",
+    "Verdict",
+    "assert_exactly_once",
     "kill_and_restart",
     "read_records",
 ]

@@ -17,13 +17,11 @@ from sluice.connectors.kafka.client.confluent import (
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.verify.topic_history import read_records
+from sluice.connectors.testing.sides import Content
 from sluice.runtime.checker import Record
 from sluice.runtime.errors import WaitedTooLongError
 
-__all__ = ["Content", "Topic", "TopicFactory", "created_topics"]
-
-Content = bytes | str | None
-"""Content of a key or a value; text is sent as UTF-8."""
+__all__ = ["Topic", "TopicFactory", "created_topics"]
 
 _ANSWER_S = 60.0
 
