@@ -8,6 +8,11 @@ from sluice.runtime.errors import MissingRequirementError
 __all__ = ["extras_named"]
 
 _EXTRA_OF = {
+    "attrs": "registry",
+    "authlib": "registry",
+    "cachetools": "registry",
+    "certifi": "registry",
+    "httpx2": "registry",
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
