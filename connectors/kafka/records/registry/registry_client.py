@@ -83,6 +83,10 @@ class RegistryClient:
                 "Use the option names and values of confluent-kafka's SchemaRegistryClient.",
             ) from err
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
     def schemas(self, ids: Iterable[SchemaId]) -> dict[SchemaId, RegisteredSchema]:
         """The schemas of ids, each fetched once in this process.
 
@@ -259,11 +263,10 @@ class RegistryClient:
             try:
                 return ask()
             except SchemaRegistryError as err:
-                failure: Exception = err
                 if not _may_pass(err.http_status_code):
-                    if not is_probe:
-                        self._require_registry(err, where)
+                    self._require_registry(err, where, is_probe=is_probe)
                     raise
+                failure: Exception = err
             except MemoryError:
                 raise
             except Exception as err:  # noqa: BLE001 - of HTTP, TLS, tokens, and of their texts
@@ -299,10 +302,13 @@ class RegistryClient:
             "slow.",
         )
 
-    def _require_registry(self, err: SchemaRegistryError, where: Mapping[str, object]) -> None:
+    def _require_registry(
+        self, err: SchemaRegistryError, where: Mapping[str, object], *, is_probe: bool
+    ) -> None:
         """An answer without a code of registries may come from another server: a wrong URL must not
         make each record a bad one. A registry without GUIDs gives such an answer, too."""
-        if err.error_code in _NOT_FOUND or err.http_status_code in (_INCOMPATIBLE, _INVALID):
+        is_certain = err.error_code in _NOT_FOUND
+        if is_probe or is_certain or err.http_status_code in (_INCOMPATIBLE, _INVALID):
             return
         try:
             kinds = self._request(self._client.get_schema_types, where, is_probe=True)

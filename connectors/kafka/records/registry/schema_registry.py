@@ -1,5 +1,6 @@
 """How to reach a schema registry."""
 
+import atexit
 import os
 import threading
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from sluice.connectors.kafka.records.registry.registered_schema import Registere
 from sluice.connectors.kafka.records.registry.registry_client import RegistryClient
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["SchemaRegistry"]
+__all__ = ["SchemaRegistry", "close_clients"]
 
 _OWN = ("url", "options", "timeout_s", "request_timeout_s")
 _SECRETS = frozenset(
@@ -143,3 +144,14 @@ class SchemaRegistry:
 
 _CLIENTS: dict[tuple[object, ...], RegistryClient] = {}
 _LOCK = threading.Lock()
+
+
+def close_clients() -> None:
+    """Close the connections of this process."""
+    with _LOCK:
+        for client in _CLIENTS.values():
+            client.close()
+        _CLIENTS.clear()
+
+
+atexit.register(close_clients)
