@@ -135,7 +135,7 @@ class MessageReader:
     def _require_known(self, kind: Descriptor, message: Message) -> None:
         """Refuse values that the parser put aside: of a known field, or with ``error`` all."""
         strict = self.unknown_fields == "error"
-        for each in UnknownFieldSet(message):  # type: ignore[attr-defined]
+        for each in UnknownFieldSet(message):  # type: ignore[attr-defined]  # the stub lacks it
             field = kind.fields_by_number.get(each.field_number)
             if field is not None:
                 raise ValueError(f"the field {field.full_name} has a value of another type")

@@ -18,7 +18,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from grpc_tools import protoc
 
-from sluice.connectors.kafka.records.registry.registered_schema import RegisteredSchema
+from sluice.connectors.kafka.records.registry.registered_schema import (
+    RegisteredSchema,
+    UnknownSchemaError,
+)
 from sluice.runtime.errors import ConfigError
 
 __all__ = ["ProtobufSchema", "file_text", "is_known_import", "message_indexes"]
@@ -42,11 +45,11 @@ class ProtobufSchema:
         """The descriptors of a schema's text; compiled once in this process.
 
         Raises:
-            ValueError: it is a schema of another type.
+            UnknownSchemaError: it is a schema of another type.
             ConfigError: it cannot be compiled.
         """
         if schema.schema_type != "PROTOBUF":
-            raise ValueError(f"the schema is of the type {schema.schema_type}, not PROTOBUF")
+            raise UnknownSchemaError(f"the schema with id {schema.name} is of {schema.schema_type}")
         return _compiled(schema.text, schema.named)
 
     def at(self, indexes: Sequence[int]) -> Descriptor:
@@ -191,7 +194,7 @@ def _include_paths() -> list[Path]:
 
 
 def _messages_of(options: Sequence[str]) -> str:
-    """What the compiler reports: it does so on standard error only, so it runs once more."""
+    """The compiler's messages: they go to standard error only, so it runs once more."""
     answer = subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", *options],
         capture_output=True,

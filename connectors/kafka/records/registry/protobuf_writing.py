@@ -233,12 +233,12 @@ def _fits(field: FieldDescriptor) -> Callable[[pa.DataType], bool]:
 
 
 def _name(field: FieldDescriptor) -> str:
-    name = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)  # type: ignore[arg-type]
+    name = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)  # type: ignore[arg-type]  # an int
     return name.removeprefix("TYPE_").lower()
 
 
 def _number(enum: EnumDescriptor, value: str | int) -> int:
-    """Of a symbol; a number stands for itself, also as the text that a reader made of it."""
+    """The number of a symbol. A number stands for itself, also as the text that a reader made."""
     symbol = enum.values_by_name.get(value) if isinstance(value, str) else None
     if symbol is not None:
         return int(symbol.number)

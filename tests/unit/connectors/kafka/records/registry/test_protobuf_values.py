@@ -98,7 +98,7 @@ def _made(message: Any, **fields: Any) -> bytes:
 
 
 def _round_trip(message: Any, value: Any) -> Any:
-    """What is read of what was written of a value, which Arrow has as the message's type."""
+    """Write a value that fits the message's Arrow type, and read it."""
     column = pa.array([value], arrow_type(message))
     (record,) = MessageWriter(message=message).write(column)
     assert record is not None
@@ -121,7 +121,7 @@ def _all(**fields: Any) -> dict[str, Any]:
 
 
 def test_an_empty_record_has_the_values_of_absent_fields() -> None:
-    """What cannot be absent is 0 or empty, as in each of Protobuf's languages; the rest is null."""
+    """Fields that cannot be absent are 0 or empty, as in all languages; the others are null."""
     assert _read(_message(_ALL), b"") == [_all()]
 
 
