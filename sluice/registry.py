@@ -4,6 +4,10 @@ from sluice.runtime.extras import extras_named
 
 with extras_named():
     from sluice.connectors.kafka.records.registry.avro_deserializer import AvroRegistryDeserializer
+    from sluice.connectors.kafka.records.registry.json_deserializer import JsonRegistryDeserializer
+    from sluice.connectors.kafka.records.registry.protobuf_deserializer import (
+        ProtobufRegistryDeserializer,
+    )
     from sluice.connectors.kafka.records.registry.registered_schema import (
         RegisteredSchema,
         SchemaReference,
@@ -13,6 +17,8 @@ with extras_named():
 
 __all__ = [
     "AvroRegistryDeserializer",
+    "JsonRegistryDeserializer",
+    "ProtobufRegistryDeserializer",
     "RegisteredSchema",
     "SchemaReference",
     "SchemaRegistry",
