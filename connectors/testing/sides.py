@@ -11,7 +11,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.verify.places import Files, Located, Place, Topic, are_files
 from sluice.runtime.checker import Location, Record
 from sluice.runtime.checker.files import is_read, read_files, row_value
-from sluice.runtime.checker.records.user_mapping import checked_mapping
+from sluice.runtime.checker.records.user_mapping import as_read, checked_mapping
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import (
@@ -23,7 +23,7 @@ from sluice.runtime.storage.file_system_opening import (
 __all__ = ["Content", "Values", "as_bytes", "expectation", "opened"]
 
 Content = bytes | str | None
-"""Of a key or a value; text stands for its UTF-8 bytes."""
+"""A key or a value; text stands for its UTF-8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Values:
         for number, value in enumerate(self.values):
             at = Location(self.name, 0, number)
             try:
-                record = _record(value, Record(*at, None, None))
+                record = as_read(_record(value, Record(*at, None, None)))
             except (TypeError, ValueError) as err:
                 raise ConfigError(
                     "an item of a list is not a record",
@@ -185,8 +185,10 @@ def as_bytes(content: object) -> bytes | None:
     Raises:
         TypeError: neither text nor bytes nor None.
     """
-    if content is None or isinstance(content, bytes):
-        return content
+    if content is None:
+        return None
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
     if isinstance(content, str):
         return content.encode()
     raise TypeError(f"a key or value of type {type(content).__name__}; write text or bytes")
