@@ -228,14 +228,19 @@ def _open_transactions(output: Topic, held_back: Mapping[str, int]) -> Fault:
     for one in filter(None, described.values()):
         partitions = [f"{topic}-{n}" for topic, n in one.partitions if topic == output.name]
         if partitions:
-            since = datetime.fromtimestamp((one.started_at_ms or 0) / 1000, UTC)
             places.append(
                 f"transactional_id={one.transactional_id} producer_id={one.producer_id} "
-                f"partitions={','.join(sorted(partitions))} since={since:%Y-%m-%dT%H:%M:%SZ}"
+                f"partitions={','.join(sorted(partitions))} since={_time(one.started_at_ms)}"
             )
     unlisted = [f"{partition}@{at}: no broker lists it" for partition, at in held_back.items()]
     places = sorted(places) or unlisted
     return Fault(kind=OPEN, count=len(places), places=tuple(places[:_PLACES]))
+
+
+def _time(timestamp_ms: int | None) -> str:
+    if timestamp_ms is None:  # while its end is under way
+        return "unknown"
+    return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _without_hidden(verdict: Verdict, blocking: Fault) -> Verdict:
