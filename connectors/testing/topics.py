@@ -43,6 +43,11 @@ class Topic(str):
     def __getnewargs__(self) -> tuple[str, KafkaConnection]:  # type: ignore[override]  # pickle's
         return str(self), self.connection
 
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of its cluster."""
+        return self.connection.bootstrap_servers
+
     def send(
         self, records: Iterable[Content | tuple[Content, Content]], *, partition: int | None = None
     ) -> None:
@@ -83,7 +88,7 @@ class Topic(str):
 
     def records(self) -> list[Record]:
         """All records that a ``read_committed`` reader sees now, one partition after the other."""
-        return list(read_records(self.connection, self))
+        return list(read_records(self.connection, str(self)))
 
 
 class TopicFactory(Protocol):
