@@ -73,8 +73,7 @@ def opened(side: object, *, name: str, bootstrap: object) -> Iterator[Place]:
         with _files(str(side)) as files:
             yield files
     elif isinstance(side, str):
-        # The checker's marshal takes no subclass of str.
-        yield _topic(str(side), getattr(side, "connection", None) or bootstrap)
+        yield _topic(side, getattr(side, "connection", None) or bootstrap)
     elif hasattr(side, "name"):
         reached = getattr(side, "connection", None) or getattr(side, "bootstrap", None)
         yield _topic(str(side.name), reached or bootstrap)

@@ -362,7 +362,7 @@ class Job:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
             SystemExit: 130 after Ctrl-C, 143 after SIGTERM, after the regions have stopped and
                 undecided work is aborted; the next start resumes.
-            KeyboardInterrupt: instead of both, in a notebook or in a shell of Python or Spark, where
+            KeyboardInterrupt: instead of both, in a notebook or a shell of Python or Spark, where
                 an interrupt ends only the cell or the command.
         """
         from sluice.runtime.spark.run.spark_engine import run_job

@@ -16,11 +16,11 @@ from sluice.testing import assert_exactly_once
 def test_a_transaction(sluice_kafka, sluice_topic):
     orders, copies = sluice_topic("orders", partitions=2), sluice_topic("copies", partitions=2)
     orders.send(f"order {number}" for number in range(100))
-    producer = Producer({"bootstrap.servers": copies.bootstrap, "transactional.id": copies})
+    producer = Producer({"bootstrap.servers": copies.bootstrap, "transactional.id": copies.name})
     producer.init_transactions(60)
     producer.begin_transaction()
     for order in orders.records():
-        producer.produce(copies, order.value)
+        producer.produce(copies.name, order.value)
     producer.commit_transaction(60)
     assert copies.bootstrap == sluice_kafka.bootstrap
     assert_exactly_once(orders, copies, order=False)

@@ -44,7 +44,7 @@ def test_topics_are_new_filled_read_and_deleted(kafka: EmbeddedKafka) -> None:
         orders = create("orders", partitions=2, config={"retention.ms": "-1"})
         others = create("orders")
         assert orders != others
-        assert partition_count(kafka.bootstrap, orders) == 2
+        assert partition_count(kafka.bootstrap, orders.name) == 2
         orders.send([b"1", "ü", None, ("key", "2"), (b"key", None)], partition=1)
         found = [(each.partition, each.key, each.value) for each in orders.records()]
         keyed = [(1, b"key", b"2"), (1, b"key", None)]
@@ -53,16 +53,16 @@ def test_topics_are_new_filled_read_and_deleted(kafka: EmbeddedKafka) -> None:
         assert len({each.partition for each in orders.records() if each.key == b"same"}) == 1
         others.send((each.key, each.value) for each in orders.records())
         assert assert_exactly_once(orders, others).found == 105
-        delete_topic(kafka.bootstrap, others)  # a test may do so
+        delete_topic(kafka.bootstrap, others.name)  # a test may do so
     client = admin(kafka.bootstrap)
-    wait_for(lambda: not {orders, others} & set(client.list_topics(timeout=60).topics))
+    wait_for(lambda: not {orders.name, others.name} & set(client.list_topics(timeout=60).topics))
 
 
 def test_a_refused_record_is_an_error(kafka: EmbeddedKafka) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka.bootstrap)
     with created_topics(connection) as create:
         orders = create("orders", config={"max.message.bytes": "1000"})
-        with pytest.raises(StreamError, match=orders):
+        with pytest.raises(StreamError, match=orders.name):
             orders.send(["small", "large" * 1000])
 
 
@@ -80,10 +80,10 @@ def test_spark_hdfs_and_a_query(sluice_spark, sluice_kafka, sluice_topic, sluice
     orders, copies = sluice_topic("orders"), sluice_topic("copies")
     orders.send(f"order {n}" for n in range(100))
     servers = {"kafka.bootstrap.servers": sluice_kafka.bootstrap}
-    read = sluice_spark.readStream.format("sluice-kafka").options(**servers, subscribe=orders)
+    read = sluice_spark.readStream.format("sluice-kafka").options(**servers, subscribe=orders.name)
     query = (
         read.option("startingOffsets", "earliest").load()
-        .writeStream.format("sluice-kafka").options(**servers, topic=copies, transactionalIdPrefix=copies)
+        .writeStream.format("sluice-kafka").options(**servers, topic=copies.name, transactionalIdPrefix=copies.name)
         .option("checkpointLocation", f"{sluice_hdfs.uri}/checkpoint").start()
     )
     query.processAllAvailable()
