@@ -14,7 +14,13 @@ from pyspark.sql import SparkSession
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.job.job import Job
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
+EXAMPLES = [
+    path
+    for path in sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
+    if not path.stem.startswith(
+        "test_"
+    )  # a test of a user: `tests/integration/test_testing_plugin`
+]
 JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
 NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
     ("--input", "--output", "--path", "--checkpoint"), "here"
@@ -71,3 +77,9 @@ def test_a_job_that_cannot_start_is_one_line_that_says_what_to_do(
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == ("UnreachableError: no broker answers [servers=here:1]. Start one.")
+
+
+def test_the_page_about_tests_begins_with_the_example() -> None:
+    page = (EXAMPLES[0].parents[1] / "docs" / "guide" / "test-your-pipeline.md").read_text("utf-8")
+    block = page.partition("```python\n")[2].partition("```")[0]
+    assert block == (EXAMPLES[0].parent / "test_my_pipeline.py").read_text("utf-8")
