@@ -4,17 +4,25 @@ from sluice.runtime.extras import extras_named
 
 with extras_named():
     from sluice.connectors.kafka.records.registry.avro_deserializer import AvroRegistryDeserializer
+    from sluice.connectors.kafka.records.registry.avro_serializer import AvroRegistrySerializer
     from sluice.connectors.kafka.records.registry.registered_schema import (
         RegisteredSchema,
         SchemaReference,
         UnknownSchemaError,
     )
     from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
+    from sluice.connectors.kafka.records.registry.schema_writing import (
+        IdLocation,
+        SubjectNameStrategy,
+    )
 
 __all__ = [
     "AvroRegistryDeserializer",
+    "AvroRegistrySerializer",
+    "IdLocation",
     "RegisteredSchema",
     "SchemaReference",
     "SchemaRegistry",
+    "SubjectNameStrategy",
     "UnknownSchemaError",
 ]
