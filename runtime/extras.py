@@ -12,12 +12,16 @@ _EXTRA_OF = {
     "authlib": "registry",
     "cachetools": "registry",
     "certifi": "registry",
+    "google": "registry",
+    "grpc_tools": "registry",
     "httpx2": "registry",
+    "jsonschema": "registry",
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
     "pyspark": "spark",
     "rich": "cli",
+    "testcontainers": "testing",
     "typer": "cli",
 }
 

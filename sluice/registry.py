@@ -5,6 +5,10 @@ from sluice.runtime.extras import extras_named
 with extras_named():
     from sluice.connectors.kafka.records.registry.avro_deserializer import AvroRegistryDeserializer
     from sluice.connectors.kafka.records.registry.avro_serializer import AvroRegistrySerializer
+    from sluice.connectors.kafka.records.registry.json_deserializer import JsonRegistryDeserializer
+    from sluice.connectors.kafka.records.registry.protobuf_deserializer import (
+        ProtobufRegistryDeserializer,
+    )
     from sluice.connectors.kafka.records.registry.registered_schema import (
         RegisteredSchema,
         SchemaReference,
@@ -20,6 +24,8 @@ __all__ = [
     "AvroRegistryDeserializer",
     "AvroRegistrySerializer",
     "IdLocation",
+    "JsonRegistryDeserializer",
+    "ProtobufRegistryDeserializer",
     "RegisteredSchema",
     "SchemaReference",
     "SchemaRegistry",

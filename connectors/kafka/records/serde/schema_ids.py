@@ -1,7 +1,7 @@
 """Schema ids in records, as Confluent's writers put them. Pure."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["FramedRecords", "SchemaId", "framed_records", "id_bytes", "unframed_records"]
+__all__ = [
+    "FramedRecords",
+    "SchemaId",
+    "framed_records",
+    "id_bytes",
+    "split_header_ids",
+    "unframed_records",
+]
 
 SchemaId = int | uuid.UUID
 """A number, or a GUID."""
@@ -99,6 +106,21 @@ def framed_records(column: pa.Array, header_ids: pa.Array | None) -> FramedRecor
         raise ValueError("a record has no schema id in a header or at its start")
     merged = {each: np.sort(np.concatenate(parts)) for each, parts in groups.items()}
     return replace(plain, starts=starts, groups=merged)
+
+
+def split_header_ids(
+    header_ids: pa.Array | None,
+) -> tuple[pa.Array | None, Sequence[bytes | None] | None]:
+    """The schema ids of headers, and what follows them: the message of a Protobuf record."""
+    if header_ids is None:
+        return None, None
+    heads: list[bytes | None] = []
+    tails: list[bytes | None] = []
+    for header in header_ids.to_pylist():
+        size = 0 if header is None else _BYTES.get(header[0] if header else -1, 0)
+        heads.append(None if header is None else header[:size])
+        tails.append(None if header is None else header[size:])
+    return pa.array(heads, pa.binary()), tails
 
 
 def id_bytes(schema_id: SchemaId) -> bytes:
