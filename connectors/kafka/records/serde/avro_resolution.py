@@ -4,7 +4,6 @@ Source: "Schema Resolution" of the Avro specification, 1.12.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -57,7 +56,7 @@ class _Resolution:
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema) -> None:
         self._writer, self._reader = writer, reader
-        self._skipped: dict[str, _Later] = {}
+        self._skipped: dict[str, columns.Later] = {}
 
     def value(self, written: Json, read: Json, plain: columns.Node | None = None) -> columns.Node:
         """The node of a type; ``plain`` reads the bytes of a primitive one."""
@@ -177,22 +176,10 @@ class _Resolution:
             return columns.Union([None if is_null(b) else self._skip(b) for b in written], None)
         name = written["name"]
         if name not in self._skipped:
-            later = self._skipped[name] = _Later()
+            later = self._skipped[name] = columns.Later()
             nodes = [self._skip(field["type"]) for field in written["fields"]]
             later.node = columns.Struct(nodes, [None] * len(nodes), None)
         return self._skipped[name]
-
-
-@dataclass(slots=True)
-class _Later:
-    """A node that may be a part of itself."""
-
-    node: columns.Node | None = None
-    size: int | None = None
-
-    def read(self, cursor: columns.Cursor) -> pa.Array:
-        assert self.node is not None
-        return self.node.read(cursor)
 
 
 def _primitive(kind: str) -> columns.Node:

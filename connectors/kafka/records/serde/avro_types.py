@@ -59,7 +59,7 @@ class AvroSchema:
     def __init__(self, schema: Json, named: Sequence[Json] = ()) -> None:
         self.names: dict[str, Json] = {}
         try:
-            values = [json.loads(s) if isinstance(s, str) else s for s in (*named, schema)]
+            values = [_value(each) for each in (*named, schema)]
             self._text = json.dumps(values)
             for value in values:
                 self.root: Json = fastavro.parse_schema(_plain(value), self.names)
@@ -168,6 +168,12 @@ def _require_distinct(record: str, names: Sequence[str]) -> None:
             {"record": record, "fields": ",".join(twice)},
             "Correct it: Avro has no such records.",
         )
+
+
+def _value(schema: Json) -> Json:
+    """Of JSON text, or the value itself."""
+    is_text = isinstance(schema, str) and schema not in PRIMITIVES
+    return json.loads(schema) if is_text else schema
 
 
 def _plain(schema: Json) -> Json:
