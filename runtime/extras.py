@@ -21,6 +21,7 @@ _EXTRA_OF = {
     "py4j": "spark",
     "pyspark": "spark",
     "rich": "cli",
+    "testcontainers": "testing",
     "typer": "cli",
 }
 
