@@ -17,7 +17,7 @@ from sluice.runtime.job.job import Job
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
 JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
 NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
-    ("--input", "--output", "--path", "--checkpoint"), "here"
+    ("--input", "--output", "--path", "--dead", "--others", "--checkpoint"), "here"
 )
 
 
