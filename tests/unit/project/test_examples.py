@@ -23,7 +23,7 @@ EXAMPLES = [
 ]
 JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
 NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
-    ("--input", "--output", "--path", "--checkpoint"), "here"
+    ("--input", "--output", "--path", "--dead", "--others", "--checkpoint"), "here"
 )
 
 
