@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.job.job import Job
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
+FOLDER = Path(__file__).parents[3] / "examples"
+EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.stem != "airflow_dag")
 JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
 NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
-    ("--input", "--output", "--path", "--checkpoint"), "here"
+    ("--input", "--output", "--path", "--dead", "--checkpoint"), "here"
 )
 
 
@@ -71,3 +72,10 @@ def test_a_job_that_cannot_start_is_one_line_that_says_what_to_do(
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == ("UnreachableError: no broker answers [servers=here:1]. Start one.")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_a_table_says_what_each_example_does(page: str) -> None:
+    row = r"^\| (?:`|\[)(\w+)(?:\.py`|\]\(examples/\1\.py\)) \| .+ \|$"
+    table = re.findall(row, (FOLDER.parent / page).read_text("utf-8"), re.MULTILINE)
+    assert sorted(table) == sorted(path.stem for path in FOLDER.glob("*.py"))
