@@ -3,9 +3,12 @@ traceback. What they write is tested where they run (`tests/chaos`, `tests/integ
 
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -79,3 +82,41 @@ def test_a_table_says_what_each_example_does(page: str) -> None:
     row = r"^\| (?:`|\[)(\w+)(?:\.py`|\]\(examples/\1\.py\)) \| .+ \|$"
     table = re.findall(row, (FOLDER.parent / page).read_text("utf-8"), re.MULTILINE)
     assert sorted(table) == sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+def test_the_dag_starts_a_bounded_job_with_the_parameters_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever characters they hold; `tests/integration/test_airflow.py` runs it in Airflow."""
+    found: dict[str, Any] = {}
+    parts = {"DAG": lambda *_, **__: nullcontext(), "Param": lambda default, **_: default}
+    bash = {"BashOperator": lambda **settings: found.update(settings)}
+    for path, content in (
+        ("airflow.sdk", parts),
+        ("airflow.providers.standard.operators.bash", bash),
+    ):
+        module = ModuleType(path)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, path, module)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\nexit 143\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    runpy.run_path(str(FOLDER / "airflow_dag.py"))
+    given = {name: f"$x `{template}` y" for name, template in found["env"].items()}
+    ran = subprocess.run(
+        ["bash", "-c", found["bash_command"]],
+        env=given,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 143
+    program, *options = ran.stdout.splitlines()
+    assert program == str(tmp_path / "examples" / "kafka_to_kafka.py")
+    assert options == [
+        *("--until-end", "--bootstrap", "$x `{{ params.bootstrap }}` y"),
+        *("--input", "$x `{{ params.input }}` y", "--output", "$x `{{ params.output }}` y"),
+        *("--checkpoint", "$x `{{ params.checkpoint }}` y"),
+    ]
