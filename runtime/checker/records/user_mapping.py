@@ -14,7 +14,7 @@ from sluice.runtime.checker.records.history import Location
 from sluice.runtime.checker.records.record import Record
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["Stopped", "load_mapping"]
+__all__ = ["Stopped", "checked_mapping", "load_mapping"]
 
 
 class Stopped(SystemExit):
@@ -22,13 +22,24 @@ class Stopped(SystemExit):
 
 
 def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
-    """The function that ``module:function`` names; it may return one record, several or None.
+    """`checked_mapping` of the function that ``module:function`` names.
 
     Raises:
-        ConfigError: there is no such function, or its call raises or returns something else than
-            records.
+        ConfigError: there is no such function.
     """
-    function = _function(name)
+    return checked_mapping(name, _function(name))
+
+
+def checked_mapping(
+    name: str, function: Callable[[Record], Any]
+) -> Callable[[Record], Iterable[Record]]:
+    """A user's function, which may return one record, several or None.
+
+    Args:
+        name: of the function in errors.
+    Raises:
+        ConfigError: at a call: it raises, or returns something else than records.
+    """
 
     def mapping(record: Record) -> Iterable[Record]:
         wanted = []
