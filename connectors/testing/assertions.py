@@ -37,7 +37,6 @@ __all__ = ["assert_exactly_once"]
 _PLACES = 3
 _MEMORY_BYTES = 256 << 20
 _REQUEST_S = 30.0
-_HIDDEN_BY_OPEN = {Kind.LOST.value, Kind.TORN.value}
 _UNFINISHED = (
     TransactionState.ONGOING,
     TransactionState.PREPARE_COMMIT,
@@ -126,7 +125,8 @@ def assert_exactly_once(
                 settle_s=None,
             )
             verdict = _compared(plan, order=order)
-        verdict = verdict if blocking is None else _without_hidden(verdict, blocking)
+        if blocking is not None:
+            verdict = _without_hidden(verdict, blocking, last_per_key=last_per_key)
         if verdict.faults:
             raise NotExactlyOnceError(f"{found.name} is not exactly once", verdict)
         return verdict
@@ -243,11 +243,9 @@ def _time(timestamp_ms: int | None) -> str:
     return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _without_hidden(verdict: Verdict, blocking: Fault) -> Verdict:
+def _without_hidden(verdict: Verdict, blocking: Fault, *, last_per_key: bool) -> Verdict:
     """The verdict without faults that the end of the open transactions may undo."""
-    kept = [fault for fault in verdict.faults if fault.kind not in _HIDDEN_BY_OPEN]
-    return dataclasses.replace(
-        verdict,
-        faults=(*kept, blocking),
-        notes=(*verdict.notes, "lost and torn were not judged: an open transaction hides records"),
-    )
+    undone = {Kind.LOST.value, Kind.TORN.value, *([Kind.CORRUPTED.value] if last_per_key else [])}
+    kept = [fault for fault in verdict.faults if fault.kind not in undone]
+    note = f"{' and '.join(sorted(undone))} not judged: an open transaction hides records"
+    return dataclasses.replace(verdict, faults=(*kept, blocking), notes=(*verdict.notes, note))
