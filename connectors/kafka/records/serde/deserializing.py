@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import ClassVar, Protocol, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,6 +60,8 @@ class DeserializedColumn:
         column: ``key`` or ``value``.
         deserializer: of its bytes.
     """
+
+    is_row_wise: ClassVar[bool] = True  # so a task may look for the record that it fails for
 
     column: str
     deserializer: Deserializer
