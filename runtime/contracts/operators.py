@@ -342,6 +342,11 @@ class SelectiveSink(Sink, Protocol):
 class DeadLetterSink(TaskSink, Protocol):
     """A sink whose writers are `DeadLetterWriter`s."""
 
+    @property
+    def dead_letters_only(self) -> bool:
+        """Whether its writers ignore all other records."""
+        ...
+
     def with_dead_letters(self, topics: Sequence[str]) -> Self:
         """The same sink; its start check also checks these topics.
 

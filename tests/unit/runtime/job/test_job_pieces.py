@@ -303,7 +303,7 @@ def kafka_source(**settings: Any) -> KafkaSource:
     return KafkaSource(bootstrap_servers="b:9092", topics=["in"], **settings)
 
 
-def kafka_sink(topic: str = "out", **settings: Any) -> KafkaSink:
+def kafka_sink(topic: str | None = "out", **settings: Any) -> KafkaSink:
     """Exactly-once unless a test says otherwise."""
     given = {"bootstrap_servers": "b:9092", "topic": topic, "transactional_id_prefix": "p"}
     return KafkaSink(**{**given, **settings})
@@ -350,6 +350,40 @@ def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
         assert [f.operator_id for f in region.functions or ()] == [
             node.operator_id for node in graph if node.kind == "map_batches"
         ]
+
+
+def letters_sink(**settings: Any) -> KafkaSink:
+    return kafka_sink(topic=None, dead_letters_only=True, **settings)
+
+
+def test_dead_letters_go_to_the_sink_that_has_nothing_else() -> None:
+    """Also if another one promises more."""
+    pipeline = Pipeline(kafka_source())
+    stream = Stream(pipeline).map_batches(identity, on_error=DEAD).sink(kafka_sink())
+    stream.sink(letters_sink(guarantee="at-least-once")).sink(StubSink("files"))
+    graph, (region,) = regions_of([pipeline], [False])
+    names = {node.operator_id: node.name for node in graph}
+    assert names[region.dead_letter_sink or ""] == "kafka-sink-dead-letters"
+
+
+@pytest.mark.parametrize(
+    ("policy", "sinks"),
+    [
+        ("skip", [StubSink("files"), letters_sink()]),
+        (DEAD, [letters_sink()]),
+        (DEAD, [StubSink("files"), letters_sink(), letters_sink(name="second")]),
+    ],
+    ids=["no dead letters", "no sink for records", "two of them"],
+)
+def test_a_sink_of_dead_letters_that_would_do_nothing_is_refused(
+    policy: Any, sinks: list[Any]
+) -> None:
+    pipeline = Pipeline(kafka_source())
+    stream = Stream(pipeline).map_batches(identity, on_error=policy)
+    for sink in sinks:
+        stream.sink(sink)
+    with pytest.raises(ConfigError, match=r"does not fit the pipeline.*kafka-sink-dead-letters"):
+        regions_of([pipeline], [False])
 
 
 @pytest.mark.parametrize("taker_first", [True, False])
