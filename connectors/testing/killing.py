@@ -210,7 +210,10 @@ class _Starts:
             is_interrupted = until is not None and self._await(until, program)
             if is_interrupted:
                 program.interrupt()
-            self._await_exit(program, "its end", "Bound its input, or pass until.")
+                remedy = "Let it end by SIGINT; a program inherits an ignored one from pytest."
+            else:
+                remedy = "Bound its input, or pass until."
+            self._await_exit(program, "its end", remedy)
             program.kill()
             run = self._noted(program, None)
         if run.exit_code and not is_interrupted:
