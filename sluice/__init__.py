@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         FixedDelayRestart,
     )
     from sluice.runtime.job.job import Job
+    from sluice.runtime.job.job_handle import JobHandle, RunStatus
     from sluice.runtime.model.on_error import DeadLetters, Skip
     from sluice.runtime.model.rate_limit import PidRateLimit
     from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
@@ -137,6 +138,7 @@ _MODULES = {
         "FixedDelayRestart",
     ),
     "sluice.runtime.job.job": ("Job",),
+    "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
     "sluice.runtime.model.on_error": ("DeadLetters", "Skip"),
     "sluice.runtime.model.rate_limit": ("PidRateLimit",),
     "sluice.runtime.spark.fast_start.fast_start_settings": ("fast_start",),
@@ -168,6 +170,7 @@ __all__ = [
     "HdfsSink",
     "Installation",
     "Job",
+    "JobHandle",
     "JsonDeserializer",
     "JsonSerializer",
     "KafkaConnection",
@@ -187,6 +190,7 @@ __all__ = [
     "RegionalCheckpointHandler",
     "RegionsSuspendedError",
     "Roll",
+    "RunStatus",
     "Skip",
     "SourceChangedError",
     "State",

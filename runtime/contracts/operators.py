@@ -20,6 +20,7 @@ __all__ = [
     "Backlog",
     "DeadLetterSink",
     "DeserializingSource",
+    "EndableSource",
     "EventTimeSink",
     "ForgettingSource",
     "FrameSink",
@@ -240,6 +241,15 @@ class AgeingSource(Source, Protocol):
             positions: ranges that end where the source has read to.
             timeout_s: for each request.
         """
+        ...
+
+
+@runtime_checkable
+class EndableSource(Source, Protocol):
+    """A source that can also end: at the last records that are present at its start."""
+
+    def until_end(self) -> Source:
+        """The same source, bounded."""
         ...
 
 

@@ -70,7 +70,7 @@ class FakeRegistry:
 
             do_GET = do_POST = _answer
 
-            def log_message(self, *_: object) -> None:  # type: ignore[override]
+            def log_message(self, *_: object) -> None:
                 pass
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -91,8 +91,8 @@ class FakeRegistry:
         match [command, *map(unquote, path.strip("/").split("/"))]:
             case ["GET", "schemas", "types"]:
                 return 200, ["AVRO", "JSON", "PROTOBUF"]
-            case ["GET", "schemas", "ids", number]:
-                return self._schema(self.schemas.get(int(number)))
+            case ["GET", "schemas", "ids", text]:
+                return self._schema(self.schemas.get(int(text)))
             case ["GET", "schemas", "guids", guid]:
                 found = [s for s in self.schemas.values() if s.get("guid") == guid]
                 return self._schema(found[0] if found else None)

@@ -18,10 +18,11 @@ from sluice.runtime.errors import UnreachableError
 from sluice.runtime.job.job import Job
 
 FOLDER = Path(__file__).parents[3] / "examples"
-EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.stem != "airflow_dag")
+OTHERS = ("airflow_dag", "test_my_pipeline")  # without a command line of their own
+EXAMPLES = sorted(path for path in FOLDER.glob("*.py") if path.stem not in OTHERS)
 JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
 NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
-    ("--input", "--output", "--path", "--dead", "--checkpoint"), "here"
+    ("--input", "--output", "--path", "--dead", "--others", "--checkpoint"), "here"
 )
 
 
@@ -77,11 +78,17 @@ def test_a_job_that_cannot_start_is_one_line_that_says_what_to_do(
     assert ended.value.code == ("UnreachableError: no broker answers [servers=here:1]. Start one.")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
-def test_a_table_says_what_each_example_does(page: str) -> None:
-    row = r"^\| (?:`|\[)(\w+)(?:\.py`|\]\(examples/\1\.py\)) \| .+ \|$"
-    table = re.findall(row, (FOLDER.parent / page).read_text("utf-8"), re.MULTILINE)
-    assert sorted(table) == sorted(path.stem for path in FOLDER.glob("*.py"))
+def test_the_page_about_tests_begins_with_the_example() -> None:
+    page = (FOLDER.parent / "docs" / "guide" / "test-your-pipeline.md").read_text("utf-8")
+    block = page.partition("```python\n")[2].partition("```")[0]
+    assert block == (FOLDER / "test_my_pipeline.py").read_text("utf-8")
+
+
+def test_the_first_page_says_what_each_example_does() -> None:
+    index = (FOLDER.parent / "docs" / "index.md").read_text("utf-8")
+    table = re.findall(r"^\| `(\w+\.(?:py|ipynb))` \| .+ \|$", index, re.MULTILINE)
+    found = [path.name for path in FOLDER.iterdir() if path.suffix in (".py", ".ipynb")]
+    assert sorted(table) == sorted(found)
 
 
 def test_the_dag_starts_a_bounded_job_with_the_parameters_of_its_run(

@@ -25,6 +25,7 @@ __all__ = [
     "Fixed",
     "Floating",
     "Ints",
+    "Later",
     "Map",
     "Node",
     "Rest",
@@ -38,6 +39,8 @@ __all__ = [
 Ints = npt.NDArray[np.int64]
 
 _MOST_EMPTY_ITEMS = 1_000_000
+_FEW_ROWS = 16
+_BITS, _LAST_SHIFT, _ONE = np.uint8(0x7F), 63, np.uint64(1)
 
 
 @dataclass(slots=True)
@@ -74,31 +77,30 @@ class Cursor:
             ValueError: a record has no more bytes, or the size is impossible.
         """
         start = self.pos
-        if np.any(np.asarray(sizes) < 0) or np.any(self.end - start < sizes):
+        left = self.end - start
+        if (left < sizes).any() or (not isinstance(sizes, int) and (sizes < 0).any()):
             raise ValueError("a record ends within a value, or has an impossible length")
         self.pos = start + sizes
         return start
 
     def varints(self) -> Ints:
         """One number of each record, of 64 bits."""
-        values = np.zeros(len(self), np.uint64)
-        rows, pos = slice(None), self.pos.copy()
-        active: Any = rows
-        for shift in range(0, 64, 7):
-            at = pos[active]
-            if np.any(at >= self.end[active]):
-                raise ValueError("a record ends within a number")
-            found = self.bytes[at]
-            values[active] |= (found & 0x7F).astype(np.uint64) << np.uint64(shift)
-            pos[active] += 1
-            more = np.flatnonzero(found > 0x7F)
-            if shift == 63 and np.any(found > 1):
-                raise ValueError("a number has more than 64 bits")
-            if not len(more):
+        first = self.bytes[self.skip(1)]
+        values = (first & _BITS).astype(np.uint64)
+        rows = (first > _BITS).nonzero()[0]
+        for shift in range(7, 70, 7):
+            if not len(rows):
                 break
-            active = more if isinstance(active, slice) else active[more]
-        self.pos = pos
-        return (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
+            pos = self.pos[rows]
+            if shift > _LAST_SHIFT or (pos >= self.end[rows]).any():
+                raise ValueError("a record ends within a number, or a number is too long")
+            found = self.bytes[pos]
+            if shift == _LAST_SHIFT and (found > 1).any():
+                raise ValueError("a number has more than 64 bits")
+            values[rows] |= (found & _BITS).astype(np.uint64) << np.uint64(shift)
+            self.pos[rows] = pos + 1
+            rows = rows[found > _BITS]
+        return (values >> _ONE).astype(np.int64) ^ -(values & _ONE).astype(np.int64)
 
 
 class Node(Protocol):
@@ -132,7 +134,7 @@ def read_records(records: FramedRecords, nodes: Mapping[Any, Node], kind: pa.Dat
         starts, ends = records.starts[group], records.ends[group]
         cursor = Cursor(records.data, np.frombuffer(records.data, np.uint8), starts, ends)
         parts.append(nodes[schema_id].read(cursor))
-        if np.any(cursor.pos != ends):
+        if (cursor.pos != ends).any():
             raise ValueError("a record has bytes after its Avro value")
         places[records.rows[group]] = np.arange(count, count + len(group))
         count += len(group)
@@ -192,7 +194,7 @@ class Boolean:
 
     def read(self, cursor: Cursor) -> pa.Array:
         found = cursor.bytes[cursor.skip(1)]
-        if np.any(found > 1):
+        if (found > 1).any():
             raise ValueError("a boolean is neither true nor false")
         return pa.array(found == 1)
 
@@ -207,7 +209,7 @@ class Varint:
     def read(self, cursor: Cursor) -> pa.Array:
         found = cursor.varints()
         narrow = found.astype(self.type.to_pandas_dtype())
-        if np.any(narrow != found):
+        if (narrow != found).any():
             raise ValueError("a number is too large for 32 bits")
         return pa.array(narrow)
 
@@ -328,7 +330,7 @@ class Union:
         places = np.full(len(cursor), -1)
         parts, count = [], 0
         for index, node in enumerate(self.nodes):
-            rows = np.flatnonzero(which == index)
+            rows = (which == index).nonzero()[0]
             if node is None or not len(rows):
                 continue
             part = cursor.part(rows)
@@ -346,6 +348,17 @@ class Union:
         return pa.concat_arrays(parts).take(pa.array(places, mask=places < 0))
 
 
+@dataclass(slots=True)
+class Later:
+    """A node that may be a part of itself: it is set after its parts are made."""
+
+    node: Node = Constant(pa.nulls(1))
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return self.node.read(cursor)
+
+
 @dataclass(frozen=True, slots=True)
 class Array:
     """A list, in blocks of so many items each."""
@@ -354,11 +367,16 @@ class Array:
     type: pa.DataType | None  # None: skipped
     size: int | None = None
 
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Of one item."""
+        return (self.item,)
+
     def read(self, cursor: Cursor) -> pa.Array:
         if self.type is None:
-            _items(cursor, (self.item,), None)
+            _items(cursor, self.nodes, None)
             return pa.nulls(len(cursor))
-        offsets, (items,) = _items(cursor, (self.item,), (self.type.value_type,))
+        offsets, (items,) = _items(cursor, self.nodes, (self.type.value_type,))
         return pa.ListArray.from_arrays(offsets, items, type=self.type)
 
 
@@ -370,13 +388,17 @@ class Map:
     type: pa.DataType | None  # None: skipped
     size: int | None = None
 
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Of one item."""
+        return (Bytes(None if self.type is None else pa.string()), self.value)
+
     def read(self, cursor: Cursor) -> pa.Array:
-        nodes = (Bytes(pa.string()), self.value)
         if self.type is None:
-            _items(cursor, nodes, None)
+            _items(cursor, self.nodes, None)
             return pa.nulls(len(cursor))
         kinds = (pa.string(), self.type.item_type)
-        offsets, (names, values) = _items(cursor, nodes, kinds)
+        offsets, (names, values) = _items(cursor, self.nodes, kinds)
         owners = np.repeat(np.arange(len(cursor)), np.diff(offsets))
         keys = names.dictionary_encode()
         pairs = owners * (len(keys.dictionary) + 1) + keys.indices.to_numpy(zero_copy_only=False)
@@ -395,7 +417,7 @@ def _fixed_bytes(cursor: Cursor, width: int) -> npt.NDArray[np.uint8]:
 
 def _indexes(cursor: Cursor, known: Sequence[object]) -> Ints:
     found = cursor.varints()
-    if np.any((found < 0) | (found >= len(known))):
+    if ((found < 0) | (found >= len(known))).any():
         raise ValueError("the number of a symbol or of a union's type is out of range")
     return found
 
@@ -440,7 +462,12 @@ def _items(
         if len(fresh):
             left[fresh] = _block_counts(cursor, fresh, size)
             open_rows = open_rows[left[open_rows] > 0]
-        if size is None:
+        if size is None and len(open_rows) < _FEW_ROWS:
+            rows, part, stops = _scanned(cursor, nodes, open_rows, left)
+            read(rows, part)
+            if (part.pos != stops).any():
+                raise ValueError("a list or a map has other items than it seems")
+        elif size is None:
             part = cursor.part(open_rows)
             read(open_rows, part)
             cursor.join(open_rows, part)
@@ -460,11 +487,87 @@ def _items(
     return _offsets(np.bincount(owner, minlength=len(cursor))), values
 
 
+def _scanned(
+    cursor: Cursor, nodes: Sequence[Node], open_rows: Ints, left: Ints
+) -> tuple[Ints, Cursor, Ints]:
+    """All items of the blocks of a few records, found one by one: owners, a cursor, and ends.
+
+    Long lists of few records are read so: a call of numpy for each item would cost more.
+    """
+    view = memoryview(cursor.data).cast("B")
+    starts: list[int] = []
+    stops: list[int] = []
+    for row in open_rows.tolist():
+        pos = int(cursor.pos[row])
+        for _ in range(int(left[row])):
+            starts.append(pos)
+            for node in nodes:
+                pos = _after(node, view, pos)
+            stops.append(pos)
+        cursor.pos[row] = pos
+    rows = np.repeat(open_rows, left[open_rows])
+    left[open_rows] = 0
+    part = Cursor(cursor.data, cursor.bytes, np.array(starts, np.int64), cursor.end[rows])
+    return rows, part, np.array(stops, np.int64)
+
+
+def _after(node: Node, data: memoryview, pos: int) -> int:
+    """The place after the value here.
+
+    Raises:
+        ValueError, IndexError: there is no such value.
+    """
+    if isinstance(node, Converted | Later):
+        return _after(node.node, data, pos)
+    if isinstance(node, Struct):
+        for field in node.nodes:
+            pos = _after(field, data, pos)
+        return pos
+    if node.size is not None:
+        return pos + node.size
+    number, pos = _number(data, pos)
+    if isinstance(node, Bytes):
+        return pos + max(number, 0)
+    if isinstance(node, Union):
+        branch = node.nodes[number] if number >= 0 else None
+        return pos if branch is None else _after(branch, data, pos)
+    if isinstance(node, Array | Map):
+        return _after_blocks(node.nodes, data, number, pos)
+    return pos
+
+
+def _after_blocks(nodes: Sequence[Node], data: memoryview, number: int, pos: int) -> int:
+    while number:
+        if number < 0:
+            size, pos = _number(data, pos)
+            pos += max(size, 0)
+        else:
+            if number > len(data):
+                raise ValueError("a list or a map has more items than its record has bytes")
+            for _ in range(number):
+                for node in nodes:
+                    pos = _after(node, data, pos)
+        number, pos = _number(data, pos)
+    return pos
+
+
+def _number(data: memoryview, pos: int) -> tuple[int, int]:
+    """A number and the place after it."""
+    found = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        found |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            return (found >> 1) ^ -(found & 1), pos
+        shift += 7
+
+
 def _block_counts(cursor: Cursor, rows: Ints, size: int | None) -> Ints:
     """Number of items in the next block of these records; none is the end."""
     part = cursor.part(rows)
     counts = part.varints()
-    sized = np.flatnonzero(counts < 0)
+    sized = (counts < 0).nonzero()[0]
     if len(sized):
         counts = np.abs(counts)
         with_bytes = part.part(sized)
@@ -473,6 +576,6 @@ def _block_counts(cursor: Cursor, rows: Ints, size: int | None) -> Ints:
     cursor.join(rows, part)
     left = part.end - part.pos
     most = left // size if size else _MOST_EMPTY_ITEMS if size == 0 else left
-    if np.any((counts < 0) | (counts > most)):
+    if ((counts < 0) | (counts > most)).any():
         raise ValueError("a list or a map has more items than its record has bytes")
     return counts

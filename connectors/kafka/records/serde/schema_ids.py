@@ -55,14 +55,18 @@ class FramedRecords:
 
 def unframed_records(column: pa.Array) -> FramedRecords:
     """Records without ids."""
+    if pa.types.is_large_binary(column.type):
+        column = column.cast(pa.binary())  # offsets of 32 bits
     rows = np.flatnonzero(np.asarray(column.is_valid()))
-    starts, ends = (places[rows] for places in _places(column))
+    offsets = np.frombuffer(column.buffers()[1], np.int32)
+    bounds = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    data = column.buffers()[2]
     return FramedRecords(
         length=len(column),
-        data=_data(column),
+        data=pa.py_buffer(b"") if data is None else data,
         rows=rows,
-        starts=starts,
-        ends=ends,
+        starts=bounds[rows],
+        ends=bounds[rows + 1],
         groups={None: np.arange(len(rows))},
     )
 
@@ -149,16 +153,3 @@ def _of_header(header: bytes) -> SchemaId:
     if len(header) != _BYTES.get(header[0] if header else -1):
         raise ValueError("the header of a schema id has no id, or bytes after it")
     return _of_bytes(header[1:])
-
-
-def _places(column: pa.Array) -> tuple[Ints, Ints]:
-    """Start and end of each value in the data of a column of bytes."""
-    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
-    offsets = np.frombuffer(column.buffers()[1], np.int64 if wide else np.int32)
-    bounds = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    return bounds[:-1], bounds[1:]
-
-
-def _data(column: pa.Array) -> pa.Buffer:
-    data = column.buffers()[2]
-    return pa.py_buffer(b"") if data is None else data

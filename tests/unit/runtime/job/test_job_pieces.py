@@ -1,7 +1,7 @@
 """The pure parts of a Job's engine: dealing splits, rewinding logs, regions and their plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -442,3 +442,23 @@ def test_a_flag_of_a_function_is_a_bool(flag: str) -> None:
 def test_a_number_of_retained_checkpoints_is_whole() -> None:
     with pytest.raises(ConfigError, match=r"retained=2\.5"):
         CheckpointSettings(retained=cast(Any, 2.5))
+
+
+def test_a_job_until_the_end_is_the_same_job_with_bounded_sources() -> None:
+    job = Job("orders", None, checkpoint_dir="/c")
+    job.source(kafka_source(uid="one")).map_batches(identity).sink(kafka_sink())
+    job.source(StubSource(bounded=True)).sink(StubSink())
+    ending = job.until_end().spec
+    assert [each.source.bounded for each in ending.pipelines] == [True, True]
+    assert [each.source.bounded for each in job.spec.pipelines] == [False, True]
+    assert [each.source.uid for each in ending.pipelines] == ["one", None]
+    assert replace(ending, pipelines=()) == replace(job.spec, pipelines=())
+    for made, first in zip(ending.pipelines, job.spec.pipelines, strict=True):
+        assert (made.steps, made.sinks) == (first.steps, first.sinks)
+
+
+def test_a_source_without_an_end_is_refused() -> None:
+    job = Job("orders", None, checkpoint_dir="/c")
+    job.source(StubSource()).sink(StubSink())
+    with pytest.raises(ConfigError, match="no end"):
+        job.until_end()
