@@ -1,8 +1,10 @@
 """Protobuf and JSON Schema with a real registry, and with confluent-kafka's own serializers."""
 
 import json
+import pickle
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,22 +14,27 @@ from confluent_kafka.schema_registry import (
     SchemaReference,
     SchemaRegistryClient,
 )
-from confluent_kafka.schema_registry.json_schema import JSONSerializer
-from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from sluice.connectors.kafka.records.registry.message_indexes import index_bytes
 from sluice.connectors.kafka.records.registry.protobuf_schema import ProtobufSchema, file_text
+from sluice.connectors.kafka.records.registry.registry_serializer import RegistrySerializer
 from sluice.connectors.kafka.records.registry.schema_registry import close_clients
 from sluice.connectors.kafka.records.serde.schema_ids import id_bytes
 from sluice.registry import (
     JsonRegistryDeserializer,
+    JsonRegistrySerializer,
     ProtobufRegistryDeserializer,
+    ProtobufRegistrySerializer,
     RegisteredSchema,
     SchemaRegistry,
     UnknownSchemaError,
 )
+from sluice.runtime.errors import ConfigError
 from tests.kit.kafka.registry_server import EmbeddedRegistry
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
@@ -194,3 +201,132 @@ def test_ids_in_headers(
     for wrong in (id_bytes(number), header + b"x", b""):
         with pytest.raises(ValueError, match="schema id"):
             reader.deserialize(rows[:1], pa.array([wrong]))
+
+
+def _batch(values: list[Any], kind: pa.DataType) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(values, kind)], names=["value"])
+
+
+_LINES = pa.list_(pa.struct([("article", pa.string())]))
+_VALUE = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("buyer", pa.struct([("name", pa.string())])),
+        ("counts", pa.map_(pa.string(), pa.int32())),
+        ("lines", _LINES),
+    ]
+)
+_SOLD = {"id": 7, "buyer": {"name": "é"}, "counts": [("a", 1)], "lines": [{"article": "x"}]}
+
+
+def test_confluents_protobuf_deserializer_reads_our_records(
+    registry: SchemaRegistry, client: SchemaRegistryClient, subject: str
+) -> None:
+    """The schema is that of a generated class; the file that it imports is registered first."""
+    made = GetMessageClass(_order().message("shop.Order"))
+    write = ProtobufRegistrySerializer(registry=registry, subject=subject, schema=made)
+    write = pickle.loads(pickle.dumps(write))
+    column = write(_batch([_SOLD, None], _VALUE)).column(0)
+    read = ProtobufDeserializer(made, {"use.latest.version": False}, client)
+    found = read(column[0].as_py(), _context(subject))
+    assert (found.id, found.buyer.name, dict(found.counts)) == (7, "é", {"a": 1})
+    assert column[1].as_py() is None
+    assert [each.name for each in client.get_latest_version(subject).schema.references] == [
+        "party.proto"
+    ]
+    serialized = write(_batch([found.SerializeToString()], pa.binary())).column(0)
+    assert serialized[0].as_py() == column[0].as_py()
+    with pytest.raises(DecodeError):
+        write(_batch([b"\xff"], pa.binary()))
+    again = ProtobufRegistrySerializer(
+        registry=registry,
+        subject=subject,
+        schema=registry.latest(subject),
+        message="shop.Cancelled",
+    )
+    data = again(_batch([{"id": 1}], pa.struct([("id", pa.int64())]))).column(0)[0].as_py()
+    assert data[5:] == index_bytes([1]) + b"\x08\x01"
+
+
+def test_confluents_json_deserializer_reads_our_records(
+    registry: SchemaRegistry, client: SchemaRegistryClient, subject: str
+) -> None:
+    schema = json.dumps(_JSON_PARTY | {"$schema": _JSON_ORDER["$schema"]})
+    write = JsonRegistrySerializer(registry=registry, subject=subject, schema=schema)
+    kind = pa.struct([("name", pa.string())])
+    column = write(_batch([{"name": "é"}, None], kind)).column(0)
+    assert JSONDeserializer(schema)(column[0].as_py(), _context(subject)) == {"name": "é"}
+    assert column[1].as_py() is None
+    with pytest.raises(ValueError, match=r"^\$\.name breaks the rule type"):
+        write(_batch([{"name": None}], kind))
+
+
+def test_ids_are_written_into_headers(registry: SchemaRegistry, subject: str) -> None:
+    """A header that was copied from the input would name another schema: it goes, in both ways."""
+    kind = pa.struct([("name", pa.string())])
+    header = {"key": "__value_schema_id", "value": b"old"}
+    other = {"key": "other", "value": b"1"}
+    batch = _batch([{"name": "x"}] * 2, kind).append_column(
+        "headers",
+        pa.array(
+            [[header, other], None],
+            pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        ),
+    )
+    write = ProtobufRegistrySerializer(
+        registry=registry, subject=subject, schema=_PARTY, ids_in="headers"
+    )
+    made = write(batch)
+    new = {"key": "__value_schema_id", "value": write.head()}
+    assert made.column("headers").to_pylist() == [[other, new], [new]]
+    assert made.column("value").to_pylist() == [b"\x0a\x01x"] * 2
+    assert write(_batch([None], kind)).column("headers").to_pylist() == [[new]]
+    in_payload = replace(write, ids_in="payload")(batch)
+    assert in_payload.column("headers").to_pylist() == [[other], None]
+    reader = ProtobufRegistryDeserializer(registry=registry, reader_schema=_PARTY)
+    assert reader.deserialize(in_payload.column("value")).to_pylist() == [{"name": "x"}] * 2
+    ids = pa.array([new["value"]] * 2, pa.binary())
+    assert reader.deserialize(made.column("value"), ids).to_pylist() == [{"name": "x"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        (
+            ProtobufRegistrySerializer,
+            'syntax = "proto3"; message M { int32 a = 1; }',
+            'syntax = "proto3"; message M { string a = 1; }',
+        ),
+        (
+            JsonRegistrySerializer,
+            '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}',
+            '{"$schema": "http://json-schema.org/draft-07/schema#", "type": "string"}',
+        ),
+    ],
+)
+def test_an_incompatible_schema_is_an_error_of_the_job(
+    registry: SchemaRegistry,
+    client: SchemaRegistryClient,
+    subject: str,
+    kind: type[RegistrySerializer],
+    old: str,
+    new: str,
+) -> None:
+    """And registers nothing."""
+    kind(registry=registry, subject=subject, schema=old).registered()
+    client.set_compatibility(subject, level="BACKWARD")
+    with pytest.raises(ConfigError, match="not compatible with the versions of its subject"):
+        kind(registry=registry, subject=subject, schema=new).registered()
+    assert client.get_versions(subject) == [1]
+
+
+@pytest.mark.parametrize("kind", [ProtobufRegistrySerializer, JsonRegistrySerializer])
+def test_a_schema_is_not_registered_if_told_so(
+    registry: SchemaRegistry, subject: str, kind: type[RegistrySerializer]
+) -> None:
+    schema = _PARTY if kind is ProtobufRegistrySerializer else json.dumps(_JSON_ORDER)
+    made = kind(registry=registry, subject=subject, schema=schema, auto_register_schemas=False)
+    with pytest.raises(ConfigError, match="does not have the schema under the subject"):
+        made.registered()
+    with pytest.raises(ConfigError, match="no such version"):
+        registry.latest(subject)

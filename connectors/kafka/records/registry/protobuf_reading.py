@@ -66,13 +66,21 @@ class MessageReader:
         Raises:
             ValueError, DecodeError: a record is no such message, or a value has no place in Arrow.
         """
+        return self._struct(self.message, self.parse(records))
+
+    def parse(self, records: Sequence[bytes]) -> list[Message]:
+        """Serialized messages.
+
+        Raises:
+            ValueError, DecodeError: a record is no such message.
+        """
         made = GetMessageClass(self.message)
         messages = [made.FromString(record) for record in records]
         for each in messages:
             if not _IS_INITIALIZED(each):
                 raise ValueError(f"a {self.message.full_name} lacks a required field")
             self._require_known(self.message, each)
-        return self._struct(self.message, messages)
+        return messages
 
     def _struct(self, kind: Descriptor, messages: Sequence[Message | None]) -> pa.StructArray:
         there = [each for each in messages if each is not None]

@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from grpc_tools import protoc
 
 from sluice.connectors.kafka.records.registry.registered_schema import (
@@ -24,7 +25,7 @@ from sluice.connectors.kafka.records.registry.registered_schema import (
 )
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["ProtobufSchema", "file_text", "is_known_import", "message_indexes"]
+__all__ = ["ProtobufSchema", "file_text", "imports", "message_indexes", "schema_of_class"]
 
 _MAIN = "sluice.registry.schema.proto"
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
@@ -118,9 +119,26 @@ def file_text(file: FileDescriptor) -> str:
     return base64.standard_b64encode(file.serialized_pb).decode()
 
 
-def is_known_import(name: str) -> bool:
-    """Whether a file is one that each registry and reader has."""
-    return name.startswith(_KNOWN)
+def schema_of_class(message: type[Message]) -> RegisteredSchema:
+    """The schema of a generated class, with the files that it imports, as `file_text`."""
+    named: dict[str, str] = {}
+
+    def add_imports(file: Any) -> None:  # noqa: ANN401 - two classes in the stubs
+        for each in file.dependencies:
+            if each.name not in named and not each.name.startswith(_KNOWN):
+                add_imports(each)
+                named[each.name] = file_text(each)
+
+    file: Any = message.DESCRIPTOR.file
+    add_imports(file)
+    return RegisteredSchema(
+        text=file_text(file), schema_type="PROTOBUF", named=tuple(named.items())
+    )
+
+
+def imports(text: str) -> list[str]:
+    """Names of the files that the file of a `file_text` imports."""
+    return list(descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text)).dependency)
 
 
 @lru_cache(maxsize=_MOST_SCHEMAS)

@@ -136,12 +136,7 @@ class RegistryClient:
             ConfigError: the subject does not have it, the schema is invalid or breaks the
                 subject's compatibility rule.
         """
-        wanted = Schema(
-            schema.text,
-            schema.schema_type,
-            [ClientReference(r.name, r.subject, r.version) for r in schema.references],
-        )
-        client = self._client
+        wanted, client = _client_schema(schema), self._client
         ask = client.register_schema_full_response if register else client.lookup_schema
         where = {"subject": subject}
         try:
@@ -149,6 +144,21 @@ class RegistryClient:
             return self._with_references(wanted, found.schema_id, found.guid, where)
         except (SchemaRegistryError, UnknownSchemaError) as err:
             raise self._refused(subject, err) from err
+
+    def reference(
+        self, name: str, schema: RegisteredSchema, *, register: bool, normalize: bool = False
+    ) -> SchemaReference:
+        """A reference to a schema under a subject of the reference's name; see `registered`."""
+        self.registered(name, schema, register=register, normalize=normalize)
+        wanted = _client_schema(schema)
+        try:
+            found = self._request(
+                lambda: self._client.lookup_schema(name, wanted, normalize_schemas=normalize),
+                {"subject": name},
+            )
+        except SchemaRegistryError as err:
+            raise self._refused(name, err) from err
+        return SchemaReference(name=name, subject=name, version=int(found.version or 0))
 
     def _refused(self, subject: str, err: Exception) -> ConfigError:
         status = getattr(err, "http_status_code", None)
@@ -320,6 +330,11 @@ class RegistryClient:
                 {"url": self._address, **where, "answer": _text(err)},
                 "Correct url; Apicurio's ends in /apis/ccompat/v7.",
             ) from err
+
+
+def _client_schema(schema: RegisteredSchema) -> Schema:
+    references = [ClientReference(r.name, r.subject, r.version) for r in schema.references]
+    return Schema(schema.text, schema.schema_type, references)
 
 
 def _references(schema: Schema) -> tuple[SchemaReference, ...]:
