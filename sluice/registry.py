@@ -4,6 +4,7 @@ from sluice.runtime.extras import extras_named
 
 with extras_named():
     from sluice.connectors.kafka.records.registry.avro_deserializer import AvroRegistryDeserializer
+    from sluice.connectors.kafka.records.registry.avro_serializer import AvroRegistrySerializer
     from sluice.connectors.kafka.records.registry.json_deserializer import JsonRegistryDeserializer
     from sluice.connectors.kafka.records.registry.json_serializer import JsonRegistrySerializer
     from sluice.connectors.kafka.records.registry.protobuf_deserializer import (
@@ -18,6 +19,10 @@ with extras_named():
         UnknownSchemaError,
     )
     from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
+    from sluice.connectors.kafka.records.registry.schema_writing import (
+        IdLocation,
+        SubjectNameStrategy,
+    )
     from sluice.connectors.kafka.records.registry.spark_functions import (
         from_registry,
         to_registry,
@@ -25,6 +30,8 @@ with extras_named():
 
 __all__ = [
     "AvroRegistryDeserializer",
+    "AvroRegistrySerializer",
+    "IdLocation",
     "JsonRegistryDeserializer",
     "JsonRegistrySerializer",
     "ProtobufRegistryDeserializer",
@@ -32,6 +39,7 @@ __all__ = [
     "RegisteredSchema",
     "SchemaReference",
     "SchemaRegistry",
+    "SubjectNameStrategy",
     "UnknownSchemaError",
     "from_registry",
     "to_registry",

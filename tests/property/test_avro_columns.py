@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sluice.connectors.kafka.records.serde import avro_columns
 from sluice.connectors.kafka.records.serde.avro_columns import read_records
+from sluice.connectors.kafka.records.serde.avro_encoding import encoded
 from sluice.connectors.kafka.records.serde.avro_resolution import reading
 from sluice.connectors.kafka.records.serde.avro_types import AvroSchema, arrow_type
 from sluice.connectors.kafka.records.serde.schema_ids import unframed_records
@@ -67,8 +68,8 @@ def _same(kind: Any, values: st.SearchStrategy[Any]) -> Pair:
 
 @st.composite
 def _pairs(draw: st.DrawFn, names: Iterator[int], depth: int = 2) -> Pair:
-    leaf = st.one_of(
-        st.sampled_from(sorted(_PRIMITIVES)).map(lambda kind: _same(kind, _PRIMITIVES[kind])),
+    leaf: st.SearchStrategy[Pair] = st.one_of(
+        st.sampled_from(sorted(_PRIMITIVES)).map(lambda each: _same(each, _PRIMITIVES[each])),
         st.sampled_from(_LOGICAL).map(lambda each: _same(*each)),
         st.sampled_from(_PROMOTED).map(lambda each: Pair(*each, _PRIMITIVES[each[0]])),
         st.builds(_fixed, st.just(names), st.integers(0, 3)),
@@ -133,7 +134,9 @@ def _unions(draw: st.DrawFn, inner: st.SearchStrategy[Pair]) -> Pair:
 @st.composite
 def _records(draw: st.DrawFn, names: Iterator[int], inner: st.SearchStrategy[Pair]) -> Pair:
     name = f"n{next(names)}"
-    written, read, values = [], [], {}
+    written: list[Any] = []
+    read: list[Any] = []
+    values: dict[str, st.SearchStrategy[Any]] = {}
     for pair in draw(st.lists(inner, max_size=3)):
         field = f"f{next(names)}"
         what = draw(st.sampled_from(["kept", "renamed", "skipped"]))
@@ -169,8 +172,8 @@ _DEFAULTS: list[Any] = [
 
 
 def _by_fastavro(records: list[bytes], written: Any, read: Any) -> list[Any]:
-    parsed = [fastavro.parse_schema(_numbers(schema)) for schema in (written, read)]
-    return [fastavro.schemaless_reader(io.BytesIO(record), *parsed) for record in records]
+    writer, reader = (fastavro.parse_schema(_numbers(schema)) for schema in (written, read))
+    return [fastavro.schemaless_reader(io.BytesIO(record), writer, reader) for record in records]
 
 
 def _numbers(schema: Any) -> Any:
@@ -188,6 +191,11 @@ def _outcome(read: Callable[[], pa.Array]) -> Any:
         return read()
     except Exception:  # noqa: BLE001 - fastavro has many
         return "error"
+
+
+def _read(column: pa.Array, written: AvroSchema, read: AvroSchema) -> pa.Array:
+    nodes = {None: reading(written, read)}
+    return read_records(unframed_records(column), nodes, arrow_type(read))
 
 
 @pytest.fixture(params=[0, 16], ids=["item by item", "record by record"])
@@ -217,15 +225,19 @@ def test_columns_are_what_fastavro_reads(data: st.DataObject) -> None:
         )
     )
     column = pa.array(records, pa.binary())
-    found = _outcome(
-        lambda: read_records(unframed_records(column), {None: reading(written, read)}, kind)
-    )
+    found = _outcome(lambda: _read(column, written, read))
     event("refused" if expected == "error" else "read")
     if isinstance(expected, str) or isinstance(found, str):
         assert isinstance(expected, str) == isinstance(found, str), (expected, found)
     else:
         assert found.type == kind
         assert found.equals(expected), (found.to_pylist(), expected.to_pylist())
+        again = encoded(read, found)
+        assert again.null_count == found.null_count
+        assert _read(again, read, read).equals(found)
+        texts = again.drop_null().to_pylist()
+        by_fastavro = pa.array(_by_fastavro(texts, pair.read, pair.read), kind)
+        assert by_fastavro.equals(found.drop_null())
 
 
 @pytest.mark.usefixtures("_lists")
@@ -242,13 +254,11 @@ def test_a_damaged_record_does_not_change_its_neighbours(data: st.DataObject) ->
     cut = data.draw(st.integers(0, len(records[hurt])))
     records[hurt] = records[hurt][:cut] + data.draw(st.binary(max_size=12))
     written, read = AvroSchema(pair.written), AvroSchema(pair.read)
-    node, kind = reading(written, read), arrow_type(read)
 
     def of(*some: bytes) -> pa.Array:
-        return read_records(unframed_records(pa.array(some, pa.binary())), {None: node}, kind)
+        return _outcome(lambda: _read(pa.array(some, pa.binary()), written, read))
 
-    alone = [_outcome(lambda each=each: of(each)) for each in records]
-    together = _outcome(lambda: of(*records))
+    alone, together = [of(each) for each in records], of(*records)
     if any(isinstance(each, str) for each in alone):
         assert isinstance(together, str)
     else:

@@ -22,7 +22,7 @@ from sluice.connectors.kafka.records.serde.avro_types import (
     type_of,
 )
 
-__all__ = ["reading"]
+__all__ = ["default_of", "reading"]
 
 Json = Any
 
@@ -130,33 +130,11 @@ class _Resolution:
         )
 
     def _default(self, field: Json) -> columns.Node:
-        kind = type_of(self._reader, field["type"])
-        if "default" not in field:
-            why = f"the writer's schema lacks the field {field['name']}, which has no default"
-            return columns.Unreadable(why, kind)
-        return columns.Constant(pa.array([self._json(field["default"], field["type"])], kind))
-
-    def _json(self, value: Json, schema: Json) -> object:
-        """The value of a default."""
-        schema = self._reader.definition(schema)
-        kind, logical = kind_of(schema), logical_type(schema)
-        if kind == "union":
-            others = [each for each in schema if not is_null(each)]
-            return None if value is None or not others else self._json(value, others[0])
-        if kind in ("bytes", "fixed"):
-            found = value.encode("latin-1")
-            return found if logical is None else _decimal(found, logical)
-        if kind in _RECORDS:
-            return {f["name"]: self._of_field(value, f) for f in schema["fields"]}
-        if kind == "array":
-            return [self._json(each, schema["items"]) for each in value]
-        if kind == "map":
-            return [(name, self._json(each, schema["values"])) for name, each in value.items()]
-        return float(value) if kind in ("float", "double") else value
-
-    def _of_field(self, value: Mapping[str, Json], field: Json) -> object:
-        name = field["name"]
-        return self._json(value[name] if name in value else field["default"], field["type"])
+        found = default_of(self._reader, field)
+        if found is not None:
+            return columns.Constant(found)
+        why = f"the writer's schema lacks the field {field['name']}, which has no default"
+        return columns.Unreadable(why, type_of(self._reader, field["type"]))
 
     def _skip(self, written: Json) -> columns.Node:
         """The node that reads over a value; its type may contain itself, or have no Arrow type."""
@@ -180,6 +158,34 @@ class _Resolution:
             nodes = [self._skip(field["type"]) for field in written["fields"]]
             later.node = columns.Struct(nodes, [None] * len(nodes), None)
         return self._skipped[name]
+
+
+def default_of(schema: AvroSchema, field: Json) -> pa.Array | None:
+    """The default of a field of a record, as its only value; None: the field has none."""
+    if "default" not in field:
+        return None
+    value = _value(schema, field["default"], field["type"])
+    return pa.array([value], type_of(schema, field["type"]))
+
+
+def _value(schema: AvroSchema, value: Json, part: Json) -> object:
+    """The value that the JSON of a default stands for."""
+    part = schema.definition(part)
+    kind, logical = kind_of(part), logical_type(part)
+    if kind == "union":
+        others = [each for each in part if not is_null(each)]
+        return None if value is None or not others else _value(schema, value, others[0])
+    if kind in ("bytes", "fixed"):
+        found = value.encode("latin-1")
+        return found if logical is None else _decimal(found, logical)
+    if kind in _RECORDS:
+        given = {f["name"]: value.get(f["name"], f.get("default")) for f in part["fields"]}
+        return {f["name"]: _value(schema, given[f["name"]], f["type"]) for f in part["fields"]}
+    if kind == "array":
+        return [_value(schema, each, part["items"]) for each in value]
+    if kind == "map":
+        return [(name, _value(schema, each, part["values"])) for name, each in value.items()]
+    return float(value) if kind in ("float", "double") else value
 
 
 def _primitive(kind: str) -> columns.Node:

@@ -16,6 +16,8 @@ __all__ = [
     "is_null",
     "kind_of",
     "logical_type",
+    "name_of",
+    "text_of",
     "type_of",
 ]
 
@@ -170,10 +172,24 @@ def _require_distinct(record: str, names: Sequence[str]) -> None:
         )
 
 
+def name_of(schema: Json) -> str | None:
+    """Full name of a schema, as text or its value; None: it has none."""
+    value = _value(schema)
+    if not isinstance(value, Mapping) or "name" not in value:
+        return None
+    name, namespace = value["name"], value.get("namespace")
+    return f"{namespace}.{name}" if namespace and "." not in name else str(name)
+
+
+def text_of(schema: Json) -> str:
+    """JSON text of a schema that is given as text or as its value."""
+    is_text = isinstance(schema, str) and schema not in PRIMITIVES
+    return str(schema) if is_text else json.dumps(schema)
+
+
 def _value(schema: Json) -> Json:
     """Of JSON text, or the value itself."""
-    is_text = isinstance(schema, str) and schema not in PRIMITIVES
-    return json.loads(schema) if is_text else schema
+    return json.loads(text_of(schema)) if isinstance(schema, str) else schema
 
 
 def _plain(schema: Json) -> Json:

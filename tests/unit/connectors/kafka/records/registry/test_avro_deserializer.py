@@ -83,7 +83,7 @@ def test_ids_in_headers_and_before_values_may_be_mixed(registry: FakeRegistry) -
     """A header counts more; numbers and GUIDs."""
     value = {"id": 1, "note": None, "state": "s"}
     guid = b"\1" + GUID.bytes
-    headers = [
+    headers: list[list[tuple[str, bytes]] | None] = [
         [("__value_schema_id", guid)],
         None,
         [("__value_schema_id", b"\0\0\0\0\1"), ("other", b"x")],
@@ -96,7 +96,7 @@ def test_ids_in_headers_and_before_values_may_be_mixed(registry: FakeRegistry) -
         guid + payload(NEW, value),
     ]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    made = [h and [{"key": name, "value": v} for name, v in h] for h in headers]
+    made: Any = [h and [{"key": name, "value": v} for name, v in h] for h in headers]
     batch = pa.record_batch({"value": pa.array(values), "headers": pa.array(made, kind)})
     function = DeserializedColumn(column="value", deserializer=deserializer(registry))
     found = function(batch).column("value").to_pylist()
@@ -113,7 +113,7 @@ def test_ids_in_headers_and_before_values_may_be_mixed(registry: FakeRegistry) -
         (struct.pack(">bI", 0, 9) + b"\2", "no schema with id 9"),
         (struct.pack(">bI", 0, 3) + b"\2", "id 3 is of JSON"),
         (struct.pack(">bI", 0, 4) + b"\2", "does not take"),
-        (struct.pack(">bI", 0, 1), "ends within a number"),
+        (struct.pack(">bI", 0, 1), "ends within a value"),
         (struct.pack(">bI", 0, 1) + b"\2\2", "bytes after its Avro value"),
     ],
     ids=str,

@@ -180,7 +180,7 @@ def test_a_writer_may_have_types_that_contain_themselves_where_the_reader_skips_
     tree = {"name": "parts", "type": {"type": "array", "items": "shop.row"}}
     written = record(id="int")
     written["fields"] += [chain, tree]
-    leaf = {"id": 2, "next": None, "parts": []}
+    leaf: dict[str, Any] = {"id": 2, "next": None, "parts": []}
     row = {"id": 1, "next": leaf, "parts": [leaf, {"id": 3, "next": leaf, "parts": [leaf]}]}
     writer, reader = AvroSchema(written), AvroSchema(record(id="long"))
     column = pa.array(written_by(written, row, leaf))
