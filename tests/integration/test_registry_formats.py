@@ -20,8 +20,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from sluice.connectors.kafka.records.registry.message_indexes import index_bytes
-from sluice.connectors.kafka.records.registry.protobuf_schema import ProtobufSchema, file_text
+from sluice.connectors.kafka.records.registry.protobuf.message_indexes import index_bytes
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import (
+    ProtobufSchema,
+    file_text,
+)
 from sluice.connectors.kafka.records.registry.schema_registry import close_clients
 from sluice.connectors.kafka.records.serde.schema_ids import id_bytes
 from sluice.registry import (

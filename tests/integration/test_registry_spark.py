@@ -13,8 +13,8 @@ from fastavro import parse_schema, schemaless_writer
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from sluice.connectors.kafka.records.registry.message_indexes import index_bytes
-from sluice.connectors.kafka.records.registry.protobuf_schema import ProtobufSchema
+from sluice.connectors.kafka.records.registry.protobuf.message_indexes import index_bytes
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import ProtobufSchema
 from sluice.connectors.kafka.records.registry.schema_registry import close_clients
 from sluice.connectors.kafka.records.serde.schema_ids import id_bytes
 from sluice.registry import IdLocation, RegisteredSchema, SchemaRegistry, from_registry, to_registry

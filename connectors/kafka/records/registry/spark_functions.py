@@ -14,10 +14,12 @@ from sluice.connectors.kafka.records.registry.avro_deserializer import AvroRegis
 from sluice.connectors.kafka.records.registry.avro_serializer import AvroRegistrySerializer
 from sluice.connectors.kafka.records.registry.json_deserializer import JsonRegistryDeserializer
 from sluice.connectors.kafka.records.registry.json_serializer import JsonRegistrySerializer
-from sluice.connectors.kafka.records.registry.protobuf_deserializer import (
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_deserializer import (
     ProtobufRegistryDeserializer,
 )
-from sluice.connectors.kafka.records.registry.protobuf_serializer import ProtobufRegistrySerializer
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_serializer import (
+    ProtobufRegistrySerializer,
+)
 from sluice.connectors.kafka.records.registry.registry_serializer import RegistrySerializer
 from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
 from sluice.connectors.kafka.records.registry.schema_writing import IdLocation

@@ -8,15 +8,15 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
-from sluice.connectors.kafka.records.registry.message_indexes import index_bytes
-from sluice.connectors.kafka.records.registry.protobuf_reading import MessageReader
-from sluice.connectors.kafka.records.registry.protobuf_schema import (
+from sluice.connectors.kafka.records.registry.protobuf.message_indexes import index_bytes
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_reading import MessageReader
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import (
     ProtobufSchema,
     imports,
     message_indexes,
     schema_of_class,
 )
-from sluice.connectors.kafka.records.registry.protobuf_writing import MessageWriter
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_writing import MessageWriter
 from sluice.connectors.kafka.records.registry.registered_schema import (
     RegisteredSchema,
     SchemaReference,
