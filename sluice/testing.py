@@ -10,6 +10,7 @@ with extras_named():
     from sluice.connectors.kafka.tools.demo.observer import Observer
     from sluice.connectors.kafka.tools.verify.topic_history import read_records
     from sluice.connectors.testing.assertions import assert_exactly_once
+    from sluice.connectors.testing.ending import run_until_end
     from sluice.connectors.testing.kafka_server import KafkaServer
     from sluice.connectors.testing.killing import (
         STEPS,
@@ -39,4 +40,5 @@ __all__ = [
     "assert_exactly_once",
     "kill_and_restart",
     "read_records",
+    "run_until_end",
 ]

@@ -34,6 +34,7 @@ from tests.kit.kafka.played_wire import wire_over
 from tests.kit.kafka.registry_server import registry_server
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
+from tests.kit.user_pytest import user_environment, user_project
 
 __all__ = [
     "hadoop_client",
@@ -48,6 +49,8 @@ __all__ = [
     "secure_kafka",
     "spark",
     "topic",
+    "user_environment",
+    "user_project",
     "wire_over",
 ]
 

@@ -21,7 +21,7 @@ from sluice.connectors.kafka.tools.verify.verification import (
     why_nothing_expected,
 )
 from sluice.connectors.testing.last_values import last_values
-from sluice.connectors.testing.sides import Content, expectation, opened
+from sluice.connectors.testing.sides import Content, as_bytes, expectation, opened
 from sluice.connectors.testing.verdict import (
     OPEN,
     Fault,
@@ -53,7 +53,7 @@ def assert_exactly_once(
     *,
     expected: Expected = None,
     bootstrap: str | KafkaConnection | None = None,
-    name_by: str | Callable[[Record], bytes | None] | None = None,
+    name_by: str | Callable[[Record], Content] | None = None,
     order: bool = True,
     ignore_headers: bool = False,
     ignore_partition: bool = True,
@@ -67,21 +67,21 @@ def assert_exactly_once(
     reader sees it.
 
     Args:
-        input, output: a topic by its name, or an object with ``name`` and ``connection`` (or
-            ``bootstrap``); files by a path with a ``/``, a `Path` or an ``hdfs:`` URI; or a list
-            of values, pairs of key and value, `Record` values, or rows of files as dicts.
-        expected: from an input `Record` to what the output must have of it: a value, a pair of key
-            and value, a `Record`, a row of files as a dict, a list of these, or None. Or the list
-            of all expected records; then the input is not read. Left out: each input record itself.
-            With ``last_per_key`` a dict from key to value.
+        input, output: a topic, files, or a list of values. A topic is its name, or an object with
+            ``name`` and ``connection`` (or ``bootstrap``). Files are a `Path`, a path with a ``/``
+            or an ``hdfs:`` URI. An item of a list is a value, a pair of key and value, a `Record`,
+            or a dict for a row of files.
+        expected: a function of an input `Record`. It returns such an item, a list of items, or None
+            for no output. Left out: each input record itself. A list holds the expected records;
+            then the input is not read. A dict is for ``last_per_key``.
         bootstrap: servers, or a `KafkaConnection`, of topics that are given by name.
-        name_by: the unique name of a record: ``key``, ``header:NAME``, ``json:FIELD``, or a
-            function; it tells corrupted records from lost ones.
+        name_by: the unique name of a record, to separate corrupted records from lost ones:
+            ``key``, ``header:NAME``, ``json:FIELD``, or a function.
         order: records of an input partition must keep their order in each output partition or file.
         ignore_headers: do not compare headers.
         ignore_partition: accept a record in any partition.
-        last_per_key: compare only the last record of each key, for aggregations that update their
-            results; the value None expects no value. Extra records of a key are no fault.
+        last_per_key: ``expected`` maps a key to the value of its last record; None: no value. For
+            aggregations that update their results: extra records of a key are no fault.
         checkpoint: the checkpoint directory of a job of Sluice, to find torn transactions.
         timeout: seconds to wait until open transactions of the output have ended.
     Returns:
@@ -137,9 +137,11 @@ def _connection_of(side: object) -> object:
 
 
 def _name_function(
-    name_by: str | Callable[[Record], bytes | None] | None,
+    name_by: str | Callable[[Record], Content] | None,
 ) -> Callable[[Record], bytes | None] | None:
-    return name_by if callable(name_by) else name_function(name_by)
+    if not callable(name_by):
+        return name_function(name_by)
+    return lambda record: as_bytes(name_by(record))
 
 
 class _FirstPlaces:

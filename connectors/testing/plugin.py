@@ -26,8 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("sluice").addoption(
         "--kafka-image",
         metavar="IMAGE",
-        help="Run sluice_kafka in a container of this image (confluentinc/cp-kafka, 7.0.0 or "
-        "later); by default it is a process of this machine.",
+        help="Run sluice_kafka in a container of this image, for example apache/kafka:4.3.1; "
+        "by default it is a process of this machine.",
     )
 
 

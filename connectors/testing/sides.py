@@ -11,7 +11,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.verify.places import Files, Located, Place, Topic, are_files
 from sluice.runtime.checker import Location, Record
 from sluice.runtime.checker.files import is_read, read_files, row_value
-from sluice.runtime.checker.records.user_mapping import checked_mapping
+from sluice.runtime.checker.records.user_mapping import as_read, checked_mapping
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import (
@@ -23,7 +23,7 @@ from sluice.runtime.storage.file_system_opening import (
 __all__ = ["Content", "Values", "as_bytes", "expectation", "opened"]
 
 Content = bytes | str | None
-"""Of a key or a value; text stands for its UTF-8 bytes."""
+"""A key or a value; text stands for its UTF-8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,15 @@ class Values:
         del need_headers, left_out  # values have both
         for number, value in enumerate(self.values):
             at = Location(self.name, 0, number)
-            yield _record(value, Record(*at, None, None))._replace(topic=self.name), at
+            try:
+                record = as_read(_record(value, Record(*at, None, None)))
+            except (TypeError, ValueError) as err:
+                raise ConfigError(
+                    "an item of a list is not a record",
+                    {"item": at, "reason": err},
+                    "Write a value, a pair of key and value, a Record, or a dict for a row.",
+                ) from err
+            yield record._replace(topic=self.name), at
 
     def records_at(self, locations: Sequence[Location]) -> Mapping[Location, Record]:
         """See `Place`."""
@@ -166,7 +174,7 @@ def _record(content: Any, record: Record) -> Record:  # noqa: ANN401 - of a test
 
 def _is_pair(content: object) -> bool:
     """Key and value; a pair of records is two records."""
-    if not isinstance(content, tuple) or isinstance(content, Record) or len(content) != 2:
+    if type(content) is not tuple or len(content) != 2:  # a Row of Spark is none
         return False
     return not any(isinstance(one, Record) for one in content)
 
@@ -177,8 +185,10 @@ def as_bytes(content: object) -> bytes | None:
     Raises:
         TypeError: neither text nor bytes nor None.
     """
-    if content is None or isinstance(content, bytes):
-        return content
+    if content is None:
+        return None
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
     if isinstance(content, str):
         return content.encode()
     raise TypeError(f"a key or value of type {type(content).__name__}; write text or bytes")

@@ -3,6 +3,7 @@
 import contextlib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sluice.connectors.kafka.client.client_options import Role
@@ -26,22 +27,25 @@ __all__ = ["Topic", "TopicFactory", "created_topics"]
 _ANSWER_S = 60.0
 
 
-class Topic(str):
-    """The name of a topic, with the connection to its cluster; used wherever a name is expected.
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of a test; as text it is its name.
 
     Attributes:
-        connection: to the cluster.
+        name: unique.
+        connection: to its cluster.
     """
 
+    name: str
     connection: KafkaConnection
 
-    def __new__(cls, name: str, connection: KafkaConnection) -> "Topic":
-        topic = super().__new__(cls, name)
-        topic.connection = connection
-        return topic
+    def __str__(self) -> str:
+        return self.name
 
-    def __getnewargs__(self) -> tuple[str, KafkaConnection]:  # type: ignore[override]  # pickle's
-        return str(self), self.connection
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of its cluster."""
+        return self.connection.bootstrap_servers
 
     def send(
         self, records: Iterable[Content | tuple[Content, Content]], *, partition: int | None = None
@@ -67,23 +71,25 @@ class Topic(str):
             key, value = each if isinstance(each, tuple) else (None, each)
             while True:
                 try:
-                    producer.produce(self, value=value, key=key, on_delivery=delivered, **where)
+                    producer.produce(
+                        self.name, value=value, key=key, on_delivery=delivered, **where
+                    )
                     break
                 except BufferError:
                     producer.poll(0.1)
         left = producer.flush(_ANSWER_S)
         if refused:
-            raise translate(refused[0], {"topic": self, "records": len(refused)})
+            raise translate(refused[0], {"topic": self.name, "records": len(refused)})
         if left:
             raise WaitedTooLongError(
                 "the broker did not acknowledge records in time",
-                {"topic": self, "records": left, "waited_s": _ANSWER_S},
+                {"topic": self.name, "records": left, "waited_s": _ANSWER_S},
                 "Check that the broker runs.",
             )
 
     def records(self) -> list[Record]:
         """All records that a ``read_committed`` reader sees now, one partition after the other."""
-        return list(read_records(self.connection, self))
+        return list(read_records(self.connection, self.name))
 
 
 class TopicFactory(Protocol):
@@ -104,7 +110,7 @@ def created_topics(connection: KafkaConnection) -> Iterator[TopicFactory]:
     def create(name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> Topic:
         topic = Topic(f"{name}-{uuid.uuid4().hex[:8]}", connection)
         made = NewTopic(
-            topic, num_partitions=partitions, replication_factor=1, config=dict(config or {})
+            topic.name, num_partitions=partitions, replication_factor=1, config=dict(config or {})
         )
         create_topics(connection, [made])
         created.append(topic)
@@ -119,8 +125,9 @@ def created_topics(connection: KafkaConnection) -> Iterator[TopicFactory]:
 def _delete(connection: KafkaConnection, topics: Sequence[Topic]) -> None:
     if not topics:
         return
+    names = [topic.name for topic in topics]
     admin = make_admin(connection.librdkafka(Role.ADMIN))
-    for name, answer in admin.delete_topics(list(topics), request_timeout=_ANSWER_S).items():
+    for name, answer in admin.delete_topics(names, request_timeout=_ANSWER_S).items():
         try:
             answer.result(_ANSWER_S)
         except KafkaException as err:

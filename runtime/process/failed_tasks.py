@@ -1,9 +1,11 @@
 """Text for work that ended by another error than Sluice's: usually one of a user's function."""
 
+import os
+import re
 import traceback
 from itertools import dropwhile
 
-from sluice.runtime.errors import StreamError
+from sluice.runtime.errors import ConfigError, StreamError
 
 __all__ = ["in_short", "note_ranges", "raised_in", "task_failed"]
 
@@ -15,6 +17,13 @@ _RANGES = "sluice: source_ranges="
 _RECORD = "sluice: record="
 _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
+_UNFIT = (
+    (r"ModuleNotFoundError: No module named '([^']+)'", "an executor's Python lacks a module"),
+    (r'Cannot run program "([^"]+)"', "an executor cannot start this Python"),
+    (r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)", "an executor has another Python"),
+    (r"an executor has another Sluice \[([^\]]+)\]", "an executor has another Sluice"),
+)
+"""Texts of Python, Spark and `load_sent`: each says that an executor's Python does not fit."""
 
 
 def note_ranges(error: Exception, ranges: str, *, record: str = "") -> None:
@@ -40,6 +49,9 @@ def task_failed(
     """
     text = "".join(traceback.format_exception(error))
     ranges, record = _noted(text, _RANGES) or ranges, _noted(text, _RECORD)
+    if unfit := _unfit_executor(text, region):
+        unfit.__cause__ = error
+        return unfit
     python = text.partition(_JAVA_FRAME)[0]  # Java's stack follows
     python = python.partition(_QUERY)[0].rstrip()  # Spark's offsets follow
     failed = StreamError(
@@ -63,6 +75,23 @@ def _noted(text: str, name: str) -> str:
     """The newest note of this name in a traceback; empty: there is none."""
     found = [line for line in text.splitlines() if line.startswith(name)]
     return found[-1].removeprefix(name) if found else ""
+
+
+def _unfit_executor(text: str, region: str) -> ConfigError | None:
+    """The error if a task could not begin in the executors' Python; a restart would fail, too."""
+    for pattern, what in _UNFIT:
+        if found := re.search(pattern, text):
+            return ConfigError(
+                what,
+                {
+                    "found": found[1],
+                    "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON"),
+                    "region": region,
+                },
+                "Give all executors the driver's Python and packages, installed or as an archive "
+                "(docs/guide/deploy.md).",
+            )
+    return None
 
 
 def raised_in(text: str) -> str:

@@ -2,11 +2,8 @@
 that end with that pytest, however it ends."""
 
 import contextlib
-import os
 import signal
 import subprocess
-import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,65 +14,27 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.testing.topics import created_topics
 from sluice.runtime.errors import StreamError
+from sluice.testing import assert_exactly_once
 from tests.kit.kafka.kafka_records import admin, delete_topic, partition_count
+from tests.kit.user_pytest import ROOT, command, passed
 from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> Mapping[str, str]:
-    """Of a process that finds an installed Sluice, with the entry points of `pyproject.toml`."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    (entry,) = project["entry-points"]["pytest11"].items()
-    installed = tmp_path / "installed" / "sluice_spark_testing-0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: sluice-spark-testing\nVersion: 0\n"
-    )
-    (installed / "entry_points.txt").write_text(f"[pytest11]\n{' = '.join(entry)}\n")
-    own = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
-    return {**own, "PYTHONPATH": f"{ROOT}{os.pathsep}{installed.parent}"}
-
-
-def command(*arguments: object) -> list[str]:
-    options = ("-q", "-p", "no:cacheprovider", "-W", "error", "--strict-markers")
-    return [sys.executable, "-m", "pytest", *options, *map(str, arguments)]
-
-
-def passed(environment: Mapping[str, str], directory: Path, *arguments: object) -> str:
-    """The output of a pytest of which all tests pass."""
-    done = subprocess.run(
-        command(*arguments), env=environment, cwd=directory, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A user's directory of tests."""
-    directory = tmp_path / "project"
-    directory.mkdir()
-    (directory / "pytest.ini").write_text("[pytest]\n")
-    return directory
-
 
 def test_a_run_without_the_fixtures_starts_and_imports_nothing(
-    project: Path, environment: Mapping[str, str]
+    user_project: Path, user_environment: Mapping[str, str]
 ) -> None:
-    (project / "test_own.py").write_text(
+    (user_project / "test_own.py").write_text(
         "import sys, psutil\n"
         "def test_own(request):\n"
         "    assert request.config.pluginmanager.has_plugin('sluice')\n"
         "    assert not {'pyspark', 'pyarrow', 'confluent_kafka'} & set(sys.modules)\n"
         "    assert not psutil.Process().children()\n"
     )
-    assert "1 passed" in passed(environment, project)
-    assert "--kafka-image" in passed(environment, project, "--help")
-    fixtures = passed(environment, project, "--fixtures")
+    assert "1 passed" in passed(user_environment, user_project)
+    assert "--kafka-image" in passed(user_environment, user_project, "--help")
+    fixtures = passed(user_environment, user_project, "--fixtures")
     assert all(f"sluice_{name}" in fixtures for name in ("kafka", "topic", "hdfs", "spark"))
 
 
@@ -85,23 +44,25 @@ def test_topics_are_new_filled_read_and_deleted(kafka: EmbeddedKafka) -> None:
         orders = create("orders", partitions=2, config={"retention.ms": "-1"})
         others = create("orders")
         assert orders != others
-        assert partition_count(kafka.bootstrap, orders) == 2
+        assert partition_count(kafka.bootstrap, orders.name) == 2
         orders.send([b"1", "ü", None, ("key", "2"), (b"key", None)], partition=1)
         found = [(each.partition, each.key, each.value) for each in orders.records()]
         keyed = [(1, b"key", b"2"), (1, b"key", None)]
         assert found == [(1, None, b"1"), (1, None, "ü".encode()), (1, None, None), *keyed]
         orders.send(("same", f"{number}") for number in range(100))
         assert len({each.partition for each in orders.records() if each.key == b"same"}) == 1
-        delete_topic(kafka.bootstrap, others)  # a test may do so
+        others.send((each.key, each.value) for each in orders.records())
+        assert assert_exactly_once(orders, others).found == 105
+        delete_topic(kafka.bootstrap, others.name)  # a test may do so
     client = admin(kafka.bootstrap)
-    wait_for(lambda: not {orders, others} & set(client.list_topics(timeout=60).topics))
+    wait_for(lambda: not {orders.name, others.name} & set(client.list_topics(timeout=60).topics))
 
 
 def test_a_refused_record_is_an_error(kafka: EmbeddedKafka) -> None:
     connection = KafkaConnection(bootstrap_servers=kafka.bootstrap)
     with created_topics(connection) as create:
         orders = create("orders", config={"max.message.bytes": "1000"})
-        with pytest.raises(StreamError, match=orders):
+        with pytest.raises(StreamError, match=orders.name):
             orders.send(["small", "large" * 1000])
 
 
@@ -119,10 +80,10 @@ def test_spark_hdfs_and_a_query(sluice_spark, sluice_kafka, sluice_topic, sluice
     orders, copies = sluice_topic("orders"), sluice_topic("copies")
     orders.send(f"order {n}" for n in range(100))
     servers = {"kafka.bootstrap.servers": sluice_kafka.bootstrap}
-    read = sluice_spark.readStream.format("sluice-kafka").options(**servers, subscribe=orders)
+    read = sluice_spark.readStream.format("sluice-kafka").options(**servers, subscribe=orders.name)
     query = (
         read.option("startingOffsets", "earliest").load()
-        .writeStream.format("sluice-kafka").options(**servers, topic=copies, transactionalIdPrefix=copies)
+        .writeStream.format("sluice-kafka").options(**servers, topic=copies.name, transactionalIdPrefix=copies.name)
         .option("checkpointLocation", f"{sluice_hdfs.uri}/checkpoint").start()
     )
     query.processAllAvailable()
@@ -135,9 +96,20 @@ def test_a_session_that_runs_is_used(sluice_spark):
 
 
 @pytest.mark.extended
-def test_all_fixtures_work_together_and_end(project: Path, environment: Mapping[str, str]) -> None:
-    (project / "test_all.py").write_text(_ALL)
-    assert "2 passed" in passed(environment, project)
+def test_all_fixtures_work_together_and_end(
+    user_project: Path, user_environment: Mapping[str, str]
+) -> None:
+    (user_project / "test_all.py").write_text(_ALL)
+    assert "2 passed" in passed(user_environment, user_project)
+
+
+@pytest.mark.extended
+def test_the_example_kills_in_a_task_and_in_the_driver(
+    user_project: Path, user_environment: Mapping[str, str]
+) -> None:
+    for name in ("test_my_pipeline.py", "kafka_to_kafka.py"):
+        (user_project / name).write_text((ROOT / "examples" / name).read_text("utf-8"))
+    assert "2 passed" in passed(user_environment, user_project, "-k", "record or decision")
 
 
 _FOREVER = """
@@ -160,16 +132,16 @@ def test_forever(sluice_kafka, sluice_hdfs, sluice_spark):
 @pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_servers_spark_and_programs_end_with_a_pytest_that_is_killed(
-    project: Path, environment: Mapping[str, str], number: signal.Signals
+    user_project: Path, user_environment: Mapping[str, str], number: signal.Signals
 ) -> None:
-    (project / "test_forever.py").write_text(_FOREVER)
-    mark = f"SLUICE_TEST_RUN={project}"
-    marked = {**environment, "SLUICE_TEST_RUN": str(project)}
-    with (project / "log").open("wb") as log:
-        run = subprocess.Popen(command(), env=marked, cwd=project, stdout=log, stderr=log)
+    (user_project / "test_forever.py").write_text(_FOREVER)
+    mark = f"SLUICE_TEST_RUN={user_project}"
+    marked = {**user_environment, "SLUICE_TEST_RUN": str(user_project)}
+    with (user_project / "log").open("wb") as log:
+        run = subprocess.Popen(command(), env=marked, cwd=user_project, stdout=log, stderr=log)
 
     def is_complete() -> bool:
-        assert run.poll() is None, (project / "log").read_text()
+        assert run.poll() is None, (user_project / "log").read_text()
         commands = commands_with(mark)
         return all(any(word in each for each in commands) for word in _STARTED)
 

@@ -14,7 +14,7 @@ from sluice.runtime.checker.records.history import Location
 from sluice.runtime.checker.records.record import Record
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["Stopped", "checked_mapping", "load_mapping"]
+__all__ = ["Stopped", "as_read", "checked_mapping", "load_mapping"]
 
 
 class Stopped(SystemExit):
@@ -45,7 +45,7 @@ def checked_mapping(
         wanted = []
         for one in _results(name, function, record):
             try:
-                wanted.append(_as_read(one))
+                wanted.append(as_read(one))
             except Stopped:
                 raise
             except (Exception, SystemExit) as err:  # headers may be a user's generator
@@ -104,8 +104,12 @@ def _function(name: str) -> Callable[[Record], Any]:
     return cast("Callable[[Record], Any]", function)
 
 
-def _as_read(one: object) -> Record:
-    """The record with the types that readers of topics and files use."""
+def as_read(one: object) -> Record:
+    """The record with the types that readers of topics and files use.
+
+    Raises:
+        TypeError: it is no record, or a field has another type.
+    """
     if not isinstance(one, Record):
         raise TypeError(f"a result of type {type(one).__name__}")
     return Record(

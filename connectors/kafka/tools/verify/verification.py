@@ -142,21 +142,11 @@ def verify(
         starts = source.first_offsets() if isinstance(source, Topic) else {}
         held_back = source.held_back() if isinstance(source, Topic) else {}
         columns: set[str] = set()
-        need_headers = plan.identity.headers
-        given = source.records(need_headers=need_headers, left_out=columns)
-        given = stack.enter_context(_reported(given, "reading the input", progress))
-        records_read = elsewhere = 0
-        for records_read, (record, location) in enumerate(given, 1):  # noqa: B007 - told below
-            elsewhere += _expect(plan, record, location, want)
-        if isinstance(source, Topic) and source.holds_others(records_read):
-            hidden = source.hidden_records(need_headers=need_headers)
-            hidden = stack.enter_context(_reported(hidden, "reading aborted input", progress))
-            for record, location in hidden:
-                _expect(plan, record, location, want, is_hidden=True)
-        found = output.records(need_headers=need_headers, left_out=columns)
-        found = stack.enter_context(_reported(found, "reading the output", progress))
-        for record, location in found:
-            have.append(record, read_from=location)
+        records_read, elsewhere = _read_input(plan, want, columns, progress)
+        found = output.records(need_headers=plan.identity.headers, left_out=columns)
+        with _reported(found, "reading the output", progress) as given:
+            for record, location in given:
+                have.append(record, read_from=location)
         if not len(want) + len(have):
             raise _nothing_to_compare(plan, records_read, elsewhere)
         progress("comparing", len(want) + len(have))
@@ -170,6 +160,26 @@ def verify(
             held_back=held_back,
             columns=frozenset(columns),
         )
+
+
+def _read_input(
+    plan: Plan, want: SpilledHistory, columns: set[str], progress: Progress
+) -> tuple[int, int]:
+    """Append what each input record becomes; the number of records, and of results for another
+    topic."""
+    source, need_headers = plan.source, plan.identity.headers
+    records_read = elsewhere = 0
+    visible = source.records(need_headers=need_headers, left_out=columns)
+    with _reported(visible, "reading the input", progress) as given:
+        for record, location in given:
+            elsewhere += _expect(plan, record, location, want)
+            records_read += 1
+    if isinstance(source, Topic) and source.holds_others(records_read):
+        hidden = source.hidden_records(need_headers=need_headers)
+        with _reported(hidden, "reading aborted input", progress) as given:
+            for record, location in given:
+                _expect(plan, record, location, want, is_hidden=True)
+    return records_read, elsewhere
 
 
 def _offsets(by_partition: Mapping[str, int]) -> str:
@@ -187,7 +197,13 @@ def _expect(
     """Append the expected output; returns the number of records for another topic."""
     elsewhere = 0
     output = plan.output.name
-    for wanted in plan.mapping(record):
+    try:
+        results = plan.mapping(record)
+    except ConfigError:
+        if not is_hidden:
+            raise
+        results = ()  # a mapping may refuse what no reader should see
+    for wanted in results:
         if wanted.topic in (record.topic, output):
             made = wanted._replace(topic=output)
             want.append(made, read_from=location, is_hidden=is_hidden)
@@ -320,8 +336,8 @@ def _nothing_to_compare(plan: Plan, records_read: int, elsewhere: int) -> Config
     return ConfigError(
         f"there is nothing to compare: {reason}, and the output is empty",
         {"input": plan.source.name, "records_read": records_read, "output": plan.output.name},
-        "Name the topics or files that the job has read and written; a mapping without any result "
-        "may lack a return.",
+        "Name the topics or files that the job has read and written; a function of --map or "
+        "`expected` that never returns a record may lack a return.",
     )
 
 

@@ -170,6 +170,7 @@ def test_a_hint_says_that_the_function_may_be_wrong() -> None:
         ("orders", {}, "Pass bootstrap="),
         (3, {}, "Pass a topic's name"),
         (["a"], {"name_by": "value"}, "Write key, header:NAME"),
+        ([3], {}, "input-0@0 reason=a key or value of type int"),
         (["a"], {"last_per_key": True}, "last_per_key=True"),
         (["a"], {"expected": {"a": "b"}}, "last_per_key=True"),
     ],
