@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         FixedDelayRestart,
     )
     from sluice.runtime.job.job import Job
+    from sluice.runtime.job.job_handle import JobHandle, RunStatus
     from sluice.runtime.model.on_error import DeadLetters, Skip
     from sluice.runtime.model.rate_limit import PidRateLimit
     from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
@@ -135,6 +136,7 @@ _MODULES = {
         "FixedDelayRestart",
     ),
     "sluice.runtime.job.job": ("Job",),
+    "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
     "sluice.runtime.model.on_error": ("DeadLetters", "Skip"),
     "sluice.runtime.model.rate_limit": ("PidRateLimit",),
     "sluice.runtime.spark.fast_start.fast_start_settings": ("fast_start",),
@@ -166,6 +168,7 @@ __all__ = [
     "HdfsSink",
     "Installation",
     "Job",
+    "JobHandle",
     "JsonDeserializer",
     "JsonSerializer",
     "KafkaConnection",
@@ -185,6 +188,7 @@ __all__ = [
     "RegionalCheckpointHandler",
     "RegionsSuspendedError",
     "Roll",
+    "RunStatus",
     "Skip",
     "SourceChangedError",
     "State",

@@ -33,6 +33,7 @@ from sluice.runtime.graph.pipeline import (
     Recovery,
     Step,
 )
+from sluice.runtime.job.job_handle import JobHandle
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
@@ -40,6 +41,8 @@ from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
 from sluice.runtime.service.driver_host import require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
+from sluice.runtime.spark.session.interrupts import is_interactive
+from sluice.runtime.storage.file_system_opening import absolute_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -337,7 +340,7 @@ class Job:
     def run(self) -> JobResult:
         """Run until every source has reached its end, or the job fails, or Ctrl-C.
 
-        On a terminal, progress is shown on standard error.
+        A terminal or a notebook shows progress.
 
         Returns:
             A summary of the run, after all committed records are visible to readers.
@@ -346,9 +349,37 @@ class Job:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
             SystemExit: 130 after Ctrl-C, 143 after SIGTERM, after the regions have stopped and
                 undecided work is aborted; the next start resumes.
+            KeyboardInterrupt: instead of both, in a notebook or a shell of Python or Spark: an
+                interrupt ends only the cell or the command.
         """
         from sluice.runtime.spark.run.spark_engine import run_job
 
+        if is_interactive():
+            return self.start().run_to_end()
+        return run_job(self._described())
+
+    def start(self) -> JobHandle:
+        """Start the job in a thread of its own, and return its handle.
+
+        It returns after the checks: the job then fences earlier runs, recovers, and runs until its
+        end or `JobHandle.stop`. If this process still runs the same job with the same checkpoint
+        directory, that run is stopped in order first. At the end of the program the job is stopped
+        in order, too.
+
+        Raises:
+            StreamError: a check failed; nothing was changed. Later errors come from
+                `JobHandle.wait`.
+        """
+        from sluice.runtime.spark.run.spark_engine import JobRun
+
+        spec = self._described()
+        handle = JobHandle(
+            spec.name, absolute_uri(spec.checkpoint_dir), JobRun(spec, is_foreground=False)
+        )
+        handle.start()
+        return handle
+
+    def _described(self) -> JobSpec:
         if not self._pipelines:
             raise ConfigError(
                 "a job has nothing to do",
@@ -356,7 +387,7 @@ class Job:
                 "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
             )
         _require_session(self._spec.spark)
-        return run_job(self.spec)
+        return self.spec
 
 
 def _required(text: str, setting: str) -> str:
