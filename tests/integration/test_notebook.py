@@ -202,7 +202,7 @@ def test_an_interrupt_of_a_wait_leaves_the_job_running(kernel: Kernel, topics: T
     join(thread)
     assert error_of(outputs) == (
         "KeyboardInterrupt",
-        "only the wait: job notebook continues; handle.stop() stops it",
+        "the wait ended, and job notebook continues; handle.stop() stops it",
     )
     topics.await_all()
     (shown,) = kernel.run("handle")
@@ -247,6 +247,8 @@ def test_the_example_copies_the_paid_orders(
     topics.given = [json.dumps(order).encode() for order in orders]
     produce(topics.bootstrap, topics.source, topics.given)
     notebook = _node(json.loads(EXAMPLE.read_text("utf-8")))
+    for cell in notebook.cells:
+        cell.source = "".join(cell.source)
     client(notebook).execute()
     topics.given = topics.given[1::2]
     topics.expect_exactly_once()
