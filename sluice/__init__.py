@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sluice.connectors.installation import Installation, install
     from sluice.connectors.kafka.client.connection import KafkaConnection
     from sluice.connectors.kafka.client.credentials import OAuthToken
+    from sluice.connectors.kafka.client.properties_file import client_properties
     from sluice.connectors.kafka.kafka_progress import KafkaProgress, kafka_progress
     from sluice.connectors.kafka.kafka_sink import KafkaSink
     from sluice.connectors.kafka.kafka_source import KafkaSource
@@ -87,6 +88,7 @@ _MODULES = {
     "sluice.connectors.installation": ("Installation", "install"),
     "sluice.connectors.kafka.client.connection": ("KafkaConnection",),
     "sluice.connectors.kafka.client.credentials": ("OAuthToken",),
+    "sluice.connectors.kafka.client.properties_file": ("client_properties",),
     "sluice.connectors.kafka.kafka_progress": ("KafkaProgress", "kafka_progress"),
     "sluice.connectors.kafka.kafka_sink": ("KafkaSink",),
     "sluice.connectors.kafka.kafka_source": ("KafkaSource",),
@@ -201,6 +203,7 @@ __all__ = [
     "UnsupportedFormatError",
     "Webhook",
     "WrongJobError",
+    "client_properties",
     "fast_start",
     "install",
     "kafka_progress",

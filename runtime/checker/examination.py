@@ -124,9 +124,16 @@ class Examination:
         is_ambiguous: npt.NDArray[np.bool_],
     ) -> tuple[_Pairs, Columns, Columns]:
         e, f = want.at(pairing.e), have.at(pairing.f)
+        is_hidden = e.lanes < 0
+        if is_hidden.any():
+            self._add(Kind.ABORTED, f.at(is_hidden), self._had, sources=e.at(is_hidden))
+            # Any record of such a content may be the one that is too many: their order is open.
+            is_ambiguous = is_ambiguous | np.isin(e.fingerprints, e.fingerprints[is_hidden])
+            e, f, is_ambiguous = e.at(~is_hidden), f.at(~is_hidden), is_ambiguous[~is_hidden]
         self._mark(e, are_present=True)
         self._add(Kind.DUPLICATED, have.at(pairing.duplicated), self._had)
         lost, unexpected = want.at(pairing.lost), have.at(pairing.unexpected)
+        lost = lost.at(lost.lanes >= 0)
         self._lose(lost.at(lost.names == 0))
         self._add(Kind.UNEXPECTED, unexpected.at(unexpected.names == 0), self._had)
         self._unordered += int(np.count_nonzero(is_ambiguous))

@@ -6,13 +6,14 @@ only describes; `Job.run` checks, starts and watches it.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import DeserializingSource, Sink, Source
+from sluice.runtime.contracts import DeserializingSource, EndableSource, Sink, Source
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     TOLERABLE_FAILURES,
@@ -320,6 +321,18 @@ class Job:
         self._pipelines.append(pipeline)
         return Stream(pipeline)
 
+    def until_end(self) -> Job:
+        """The same job, which ends after the records that are present at its start.
+
+        Raises:
+            ConfigError: one of its sources has no end.
+        """
+        job = copy.copy(self)
+        job._pipelines = [  # noqa: SLF001 - a job like this one
+            replace(each, source=_until_end(each.source)) for each in self._pipelines
+        ]
+        return job
+
     def graph(self) -> GraphView:
         """Operators, edges and regions of the pipelines so far; starts nothing.
 
@@ -349,8 +362,8 @@ class Job:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
             SystemExit: 130 after Ctrl-C, 143 after SIGTERM, after the regions have stopped and
                 undecided work is aborted; the next start resumes.
-            KeyboardInterrupt: instead of both, in a notebook or a shell of Python or Spark: an
-                interrupt ends only the cell or the command.
+            KeyboardInterrupt: instead of both, in a notebook or a shell of Python or Spark, where
+                an interrupt ends only the cell or the command.
         """
         from sluice.runtime.spark.run.spark_engine import run_job
 
@@ -415,6 +428,16 @@ def _require_session(spark: object) -> None:
             {"argument": "spark"},
             "Create a new session, and a new Job with it.",
         )
+
+
+def _until_end(source: Source) -> Source:
+    if source.bounded:
+        return source
+    if not isinstance(source, EndableSource):
+        raise ConfigError(
+            "this source has no end", {"source": source.name}, "Stop the job with its handle."
+        )
+    return source.until_end()
 
 
 def _own_steps(source: Source) -> list[Step]:

@@ -179,7 +179,8 @@ def require_running(spark: SparkSession) -> None:
         raise ConfigError(
             "the Spark session has been stopped",
             {"application": spark.sparkContext.appName},
-            "Create a new session and start the job again: the program stopped this one.",
+            "Create a new session and start the job again: the program or a signal to Spark's JVM "
+            "stopped this one.",
         )
 
 

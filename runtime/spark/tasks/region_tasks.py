@@ -6,6 +6,9 @@ the records through ``mapInArrow`` (`write_task`). A `TaskOutput` decides what S
 task: one row with the pickled `TaskResult`, or the records for Spark's file writers.
 """
 
+import contextlib
+import functools
+import importlib.metadata
 import pickle
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -37,6 +40,7 @@ __all__ = [
     "TaskOutput",
     "TaskResult",
     "Writing",
+    "load_sent",
     "pickled_for_tasks",
     "results_of",
     "without_errors",
@@ -336,7 +340,7 @@ def pickled_for_tasks(work: object, *, region: str) -> bytes:
         ConfigError: a function holds an object that cannot be pickled; a retry would fail, too.
     """
     try:
-        pickled: bytes = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]  # PySpark's
+        sent = cloudpickle.dumps(work)  # type: ignore[no-untyped-call]  # PySpark's
     except Exception as err:  # an object's own pickling code may raise any error
         raise ConfigError(
             "a function cannot be sent to Spark's workers",
@@ -344,4 +348,38 @@ def pickled_for_tasks(work: object, *, region: str) -> bytes:
             "Create sessions, clients, locks and open files inside the function, when it is first "
             "called: they exist in this process alone.",
         ) from err
-    return pickled
+    return pickle.dumps(_Sent(sent))
+
+
+class _Sent:
+    """Loads as the work itself, if the executor has the driver's version of Sluice."""
+
+    def __init__(self, work: bytes) -> None:
+        self._work = work
+
+    def __reduce__(self) -> tuple[object, tuple[str, bytes]]:
+        return load_sent, (_version(), self._work)
+
+
+def load_sent(version: str, work: bytes) -> object:
+    """In the executor: the work that a driver with this version has sent.
+
+    Raises:
+        ConfigError: the versions differ, so the work could mean something else here.
+    """
+    here = _version()
+    if here != version and here and version:  # a source tree without metadata has none
+        raise ConfigError(
+            "an executor has another Sluice",
+            {"driver": version, "executor": here},
+            "Install the driver's version of sluice-spark for all executors.",
+        )
+    loaded: object = pickle.loads(work)
+    return loaded
+
+
+@functools.cache
+def _version() -> str:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version("sluice-spark")
+    return ""

@@ -14,6 +14,7 @@ from tests.mutants.catalog import (
     ownership,
     spark,
     startup,
+    testing,
 )
 from tests.mutants.model import Mutant
 
@@ -31,4 +32,5 @@ ALL_MUTANTS: tuple[Mutant, ...] = (
     *continuous.MUTANTS,
     *drop_in.MUTANTS,
     *spark.MUTANTS,
+    *testing.MUTANTS,
 )

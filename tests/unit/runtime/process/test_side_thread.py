@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.process.failed_tasks import in_short, task_failed
 from sluice.runtime.process.side_thread import SideThread
 from tests.kit.waiting import PATIENCE_S, wait_for
@@ -101,3 +102,39 @@ def test_failed_work_crosses_processes_without_the_error_itself() -> None:
     again = pickle.loads(pickle.dumps(failed))
     assert str(again) == str(failed)
     assert again.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "found"),
+    [
+        (
+            "in run\nModuleNotFoundError: No module named 'sluice'\n",
+            "an executor's Python lacks a module",
+            "sluice",
+        ),
+        (
+            'java.io.IOException: Cannot run program "/opt/py": error=2, No such file or directory',
+            "an executor cannot start this Python",
+            "/opt/py",
+        ),
+        (
+            "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "
+            "version: 3.11 than that in driver: 3.12, PySpark cannot run.\n at",
+            "an executor has another Python",
+            "Python in worker has different version: 3.11 than that in driver: 3.12, "
+            "PySpark cannot run.",
+        ),
+        (
+            "ConfigError: an executor has another Sluice [driver=1 executor=2]. Install",
+            "an executor has another Sluice",
+            "driver=1 executor=2",
+        ),
+    ],
+)
+def test_an_executor_without_the_drivers_python_is_a_lasting_error_that_says_so(
+    text: str, what: str, found: str
+) -> None:
+    """Spark passes on the text alone, and a restart of the region would fail in the same way."""
+    failed = task_failed("the task failed", ValueError(text), region="main", attempt_id=3)
+    assert isinstance(failed, ConfigError)
+    assert (failed.args[0], failed.args[1]["found"]) == (what, found)

@@ -1,5 +1,6 @@
 """The driver's side of a continuous task that Spark does not run, or that falls silent."""
 
+import pickle
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,9 @@ from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service.hosted_region import HostedRegion
 from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.spark.tasks import region_tasks
 from sluice.runtime.spark.tasks.continuous_attempt import ContinuousAttempt, ContinuousChain
-from sluice.runtime.spark.tasks.region_tasks import RegionTasks
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks, pickled_for_tasks
 from tests.kit.fakes import ManualClock
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -182,3 +184,12 @@ def test_a_task_that_waits_for_a_core_does_not_wait_while_its_driver_is_paused(
 ) -> None:
     waiting.clock.advance(10 * _SILENCE_S)
     assert waiting.state() is AttemptState.RUNNING
+
+
+def test_an_executor_with_another_version_refuses_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it unpickles anything, which could mean something else there."""
+    sent = pickled_for_tasks({"a": 1}, region="main")
+    assert pickle.loads(sent) == {"a": 1}
+    monkeypatch.setattr(region_tasks, "_version", lambda: "9.9")
+    with pytest.raises(ConfigError, match=r"executor=9\.9"):
+        pickle.loads(sent)

@@ -1,0 +1,581 @@
+"""Avro values of many records at once, as Arrow arrays. Pure.
+
+All records of one schema are read together, field by field: each node of the schema reads its value
+of every record with a few calls of numpy. A record of its own costs as much as a thousand records.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sluice.connectors.kafka.records.serde.schema_ids import FramedRecords
+
+__all__ = [
+    "Array",
+    "Boolean",
+    "Bytes",
+    "Constant",
+    "Converted",
+    "Cursor",
+    "Enum",
+    "Fixed",
+    "Floating",
+    "Ints",
+    "Later",
+    "Map",
+    "Node",
+    "Rest",
+    "Struct",
+    "Union",
+    "Unreadable",
+    "Varint",
+    "read_records",
+]
+
+Ints = npt.NDArray[np.int64]
+
+_MOST_EMPTY_ITEMS = 1_000_000
+_FEW_ROWS = 16
+_BITS, _LAST_SHIFT, _ONE = np.uint8(0x7F), 63, np.uint64(1)
+
+
+@dataclass(slots=True)
+class Cursor:
+    """The places of some records in their bytes.
+
+    Attributes:
+        data: of all records.
+        bytes: the same for numpy.
+        pos: the next byte of each record; a node moves it on.
+        end: of each record, exclusive.
+    """
+
+    data: pa.Buffer
+    bytes: npt.NDArray[np.uint8]
+    pos: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.pos)
+
+    def part(self, rows: Ints) -> "Cursor":
+        """A cursor of some records; `join` it afterwards."""
+        return Cursor(self.data, self.bytes, self.pos[rows], self.end[rows])
+
+    def join(self, rows: Ints, part: Self) -> None:
+        """Move these records on as far as their part."""
+        self.pos[rows] = part.pos
+
+    def skip(self, sizes: Ints | int) -> Ints:
+        """Move on by so many bytes; the places before.
+
+        Raises:
+            ValueError: a record has no more bytes, or the size is impossible.
+        """
+        start = self.pos
+        left = self.end - start
+        if (left < sizes).any() or (not isinstance(sizes, int) and (sizes < 0).any()):
+            raise ValueError("a record ends within a value, or has an impossible length")
+        self.pos = start + sizes
+        return start
+
+    def varints(self) -> Ints:
+        """One number of each record, of 64 bits."""
+        first = self.bytes[self.skip(1)]
+        values = (first & _BITS).astype(np.uint64)
+        rows = (first > _BITS).nonzero()[0]
+        for shift in range(7, 70, 7):
+            if not len(rows):
+                break
+            pos = self.pos[rows]
+            if shift > _LAST_SHIFT or (pos >= self.end[rows]).any():
+                raise ValueError("a record ends within a number, or a number is too long")
+            found = self.bytes[pos]
+            if shift == _LAST_SHIFT and (found > 1).any():
+                raise ValueError("a number has more than 64 bits")
+            values[rows] |= (found & _BITS).astype(np.uint64) << np.uint64(shift)
+            self.pos[rows] = pos + 1
+            rows = rows[found > _BITS]
+        return (values >> _ONE).astype(np.int64) ^ -(values & _ONE).astype(np.int64)
+
+
+class Node(Protocol):
+    """Reads values of one type."""
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of each value, if all have the same number."""
+        ...
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        """The next value of each record; moves the cursor on.
+
+        Raises:
+            ValueError: a record does not hold such a value.
+        """
+        ...
+
+
+def read_records(records: FramedRecords, nodes: Mapping[Any, Node], kind: pa.DataType) -> pa.Array:
+    """The values of a column of records; null where the column is.
+
+    Args:
+        nodes: read the records of each schema id, as values of ``kind``.
+    Raises:
+        ValueError: a record does not hold exactly one value.
+    """
+    places = np.full(records.length, -1)
+    parts, count = [pa.array([], kind)], 0
+    for schema_id, group in records.groups.items():
+        starts, ends = records.starts[group], records.ends[group]
+        cursor = Cursor(records.data, np.frombuffer(records.data, np.uint8), starts, ends)
+        parts.append(nodes[schema_id].read(cursor))
+        if (cursor.pos != ends).any():
+            raise ValueError("a record has bytes after its Avro value")
+        places[records.rows[group]] = np.arange(count, count + len(group))
+        count += len(group)
+    if count == records.length and len(parts) == 2:
+        found = parts[1]
+    else:
+        found = pa.concat_arrays(parts).take(pa.array(places, mask=places < 0))
+    found.validate(full=True)  # texts, decimals and times of a day
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same value for each record, without reading: null, or a default."""
+
+    value: pa.Array
+    size: int | None = 0
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return self.value.take(pa.array(np.zeros(len(cursor), np.int64)))
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """What the reader's schema cannot take: an error where a record has it."""
+
+    why: str
+    type: pa.DataType
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        if len(cursor):
+            raise ValueError(self.why)
+        return pa.nulls(0, self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """Values of another node, as another type."""
+
+    node: Node
+    convert: Callable[[pa.Array], pa.Array]
+
+    @property
+    def size(self) -> int | None:
+        return self.node.size
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return self.convert(self.node.read(cursor))
+
+
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """One byte."""
+
+    size: int | None = 1
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found = cursor.bytes[cursor.skip(1)]
+        if (found > 1).any():
+            raise ValueError("a boolean is neither true nor false")
+        return pa.array(found == 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Varint:
+    """An ``int`` or a ``long``."""
+
+    type: pa.DataType
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found = cursor.varints()
+        narrow = found.astype(self.type.to_pandas_dtype())
+        if (narrow != found).any():
+            raise ValueError("a number is too large for 32 bits")
+        return pa.array(narrow)
+
+
+@dataclass(frozen=True, slots=True)
+class Floating:
+    """A ``float`` or a ``double``."""
+
+    type: pa.DataType
+
+    @property
+    def size(self) -> int | None:
+        return int(self.type.bit_width // 8)
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        width = self.type.bit_width // 8
+        return pa.array(_fixed_bytes(cursor, width).view(f"<f{width}")[:, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """So many bytes."""
+
+    size: int | None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        width = self.size or 0
+        found = pa.py_buffer(_fixed_bytes(cursor, width).tobytes())
+        return pa.Array.from_buffers(pa.binary(width), len(cursor), [None, found])
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """``bytes`` or a ``string``; whether a string is UTF-8 shows the validation of the array."""
+
+    type: pa.DataType | None  # None: skipped
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        start = cursor.skip(cursor.varints())
+        return pa.nulls(len(cursor)) if self.type is None else _slices(cursor, start, self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """All bytes of a record: Confluent's writers put ``bytes`` there without a length."""
+
+    type: pa.DataType
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return _slices(cursor, cursor.skip(cursor.end - cursor.pos), self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """A symbol of the reader for each one of the writer; None: the reader has none."""
+
+    symbols: Sequence[str | None]
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found = pa.array(self.symbols, pa.string()).take(pa.array(_indexes(cursor, self.symbols)))
+        if found.null_count:
+            raise ValueError("the reader's enum lacks a symbol, and has no default")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """A record.
+
+    Attributes:
+        nodes: in the writer's order.
+        places: of each node's values in the reader's record; None: they are skipped.
+        type: of the reader's record; None: the whole record is skipped.
+        defaults: of the reader's fields that the writer lacks, by place.
+    """
+
+    nodes: Sequence[Node]
+    places: Sequence[int | None]
+    type: pa.DataType | None
+    defaults: Sequence[tuple[int, Node]] = ()
+
+    @property
+    def size(self) -> int | None:
+        sizes = [node.size for node in self.nodes]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        found: dict[int | None, pa.Array] = {
+            place: node.read(cursor) for node, place in zip(self.nodes, self.places, strict=True)
+        }
+        if self.type is None:
+            return pa.nulls(len(cursor))
+        found |= {place: node.read(cursor) for place, node in self.defaults}
+        if not self.type.num_fields:
+            return pa.array([{}] * len(cursor), self.type)
+        columns = [found[place] for place in range(self.type.num_fields)]
+        return pa.StructArray.from_arrays(columns, fields=list(self.type))
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """One of several types, by its number; all become one Arrow type, or null.
+
+    Attributes:
+        nodes: of each branch; None: null.
+        type: of the values; None: they are skipped.
+    """
+
+    nodes: Sequence[Node | None]
+    type: pa.DataType | None
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        which = _indexes(cursor, self.nodes)
+        places = np.full(len(cursor), -1)
+        parts, count = [], 0
+        for index, node in enumerate(self.nodes):
+            rows = (which == index).nonzero()[0]
+            if node is None or not len(rows):
+                continue
+            part = cursor.part(rows)
+            found = node.read(part)
+            cursor.join(rows, part)
+            if len(rows) == len(cursor):
+                return found
+            if self.type is None:
+                continue
+            places[rows] = np.arange(count, count + len(rows))
+            count += len(rows)
+            parts.append(found)
+        if not parts:
+            return pa.nulls(len(cursor), self.type)
+        return pa.concat_arrays(parts).take(pa.array(places, mask=places < 0))
+
+
+@dataclass(slots=True)
+class Later:
+    """A node that may be a part of itself: it is set after its parts are made."""
+
+    node: Node = Constant(pa.nulls(1))
+    size: int | None = None
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        return self.node.read(cursor)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A list, in blocks of so many items each."""
+
+    item: Node
+    type: pa.DataType | None  # None: skipped
+    size: int | None = None
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Of one item."""
+        return (self.item,)
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        if self.type is None:
+            _items(cursor, self.nodes, None)
+            return pa.nulls(len(cursor))
+        offsets, (items,) = _items(cursor, self.nodes, (self.type.value_type,))
+        return pa.ListArray.from_arrays(offsets, items, type=self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Names and values; if a name comes twice, the last one counts."""
+
+    value: Node
+    type: pa.DataType | None  # None: skipped
+    size: int | None = None
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Of one item."""
+        return (Bytes(None if self.type is None else pa.string()), self.value)
+
+    def read(self, cursor: Cursor) -> pa.Array:
+        if self.type is None:
+            _items(cursor, self.nodes, None)
+            return pa.nulls(len(cursor))
+        kinds = (pa.string(), self.type.item_type)
+        offsets, (names, values) = _items(cursor, self.nodes, kinds)
+        owners = np.repeat(np.arange(len(cursor)), np.diff(offsets))
+        keys = names.dictionary_encode()
+        pairs = owners * (len(keys.dictionary) + 1) + keys.indices.to_numpy(zero_copy_only=False)
+        _, last = np.unique(pairs[::-1], return_index=True)
+        if len(last) < len(pairs):
+            kept = np.sort(len(pairs) - 1 - last)
+            names, values = names.take(pa.array(kept)), values.take(pa.array(kept))
+            offsets = _offsets(np.bincount(owners[kept], minlength=len(cursor)))
+        return pa.MapArray.from_arrays(offsets, names, values, type=self.type)
+
+
+def _fixed_bytes(cursor: Cursor, width: int) -> npt.NDArray[np.uint8]:
+    start = cursor.skip(width)
+    return np.ascontiguousarray(cursor.bytes[start[:, None] + np.arange(width)])
+
+
+def _indexes(cursor: Cursor, known: Sequence[object]) -> Ints:
+    found = cursor.varints()
+    if ((found < 0) | (found >= len(known))).any():
+        raise ValueError("the number of a symbol or of a union's type is out of range")
+    return found
+
+
+def _slices(cursor: Cursor, start: Ints, kind: pa.DataType) -> pa.Array:
+    """The bytes from ``start`` to the cursor, as values of their own."""
+    # Values and the gaps between them, of which every second one is taken.
+    bounds = np.zeros(2 * len(start) + 1, np.int32)
+    bounds[0:-1:2], bounds[1::2] = start, cursor.pos
+    bounds[-1] = bounds[-2] if len(start) else 0
+    both = pa.Array.from_buffers(kind, 2 * len(start), [None, pa.py_buffer(bounds), cursor.data])
+    return both.take(pa.array(np.arange(0, 2 * len(start), 2)))
+
+
+def _offsets(counts: npt.NDArray[Any]) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+
+
+def _items(
+    cursor: Cursor, nodes: Sequence[Node], kinds: Sequence[pa.DataType] | None
+) -> tuple[pa.Array, list[pa.Array]]:
+    """The items of lists or maps: where those of each record begin, and the values of each node.
+
+    Args:
+        kinds: types of the nodes' values; None: skip the items.
+    """
+    owners: list[Ints] = [np.zeros(0, np.int64)]
+    parts = [[pa.array([], kind)] for kind in kinds or ()]
+
+    def read(rows: Ints, part: Cursor) -> None:
+        found = [node.read(part) for node in nodes]
+        if kinds is not None:
+            owners.append(rows)
+            for values, more in zip(parts, found, strict=True):
+                values.append(more)
+
+    sizes = [node.size for node in nodes]
+    size = None if None in sizes else sum(each or 0 for each in sizes)
+    open_rows, left = np.arange(len(cursor)), np.zeros(len(cursor), np.int64)
+    while len(open_rows):
+        fresh = open_rows[left[open_rows] == 0]
+        if len(fresh):
+            left[fresh] = _block_counts(cursor, fresh, size)
+            open_rows = open_rows[left[open_rows] > 0]
+        if size is None and len(open_rows) < _FEW_ROWS:
+            rows, part, stops = _scanned(cursor, nodes, open_rows, left)
+            read(rows, part)
+            if (part.pos != stops).any():
+                raise ValueError("a list or a map has other items than it seems")
+        elif size is None:
+            part = cursor.part(open_rows)
+            read(open_rows, part)
+            cursor.join(open_rows, part)
+            left[open_rows] -= 1
+        elif len(open_rows):
+            counts = left[open_rows]
+            rows = np.repeat(open_rows, counts)
+            before = np.repeat(np.cumsum(counts) - counts, counts)
+            part = cursor.part(rows)
+            part.pos += (np.arange(len(rows)) - before) * size
+            read(rows, part)
+            cursor.pos[open_rows] += counts * size
+            left[open_rows] = 0
+    owner = np.concatenate(owners)
+    order = pa.array(np.argsort(owner, kind="stable"))
+    values = [pa.concat_arrays(each).take(order) for each in parts]
+    return _offsets(np.bincount(owner, minlength=len(cursor))), values
+
+
+def _scanned(
+    cursor: Cursor, nodes: Sequence[Node], open_rows: Ints, left: Ints
+) -> tuple[Ints, Cursor, Ints]:
+    """All items of the blocks of a few records, found one by one: owners, a cursor, and ends.
+
+    Long lists of few records are read so: a call of numpy for each item would cost more.
+    """
+    view = memoryview(cursor.data).cast("B")
+    starts: list[int] = []
+    stops: list[int] = []
+    for row in open_rows.tolist():
+        pos = int(cursor.pos[row])
+        for _ in range(int(left[row])):
+            starts.append(pos)
+            for node in nodes:
+                pos = _after(node, view, pos)
+            stops.append(pos)
+        cursor.pos[row] = pos
+    rows = np.repeat(open_rows, left[open_rows])
+    left[open_rows] = 0
+    part = Cursor(cursor.data, cursor.bytes, np.array(starts, np.int64), cursor.end[rows])
+    return rows, part, np.array(stops, np.int64)
+
+
+def _after(node: Node, data: memoryview, pos: int) -> int:
+    """The place after the value here.
+
+    Raises:
+        ValueError, IndexError: there is no such value.
+    """
+    if isinstance(node, Converted | Later):
+        return _after(node.node, data, pos)
+    if isinstance(node, Struct):
+        for field in node.nodes:
+            pos = _after(field, data, pos)
+        return pos
+    if node.size is not None:
+        return pos + node.size
+    number, pos = _number(data, pos)
+    if isinstance(node, Bytes):
+        return pos + max(number, 0)
+    if isinstance(node, Union):
+        branch = node.nodes[number] if number >= 0 else None
+        return pos if branch is None else _after(branch, data, pos)
+    if isinstance(node, Array | Map):
+        return _after_blocks(node.nodes, data, number, pos)
+    return pos
+
+
+def _after_blocks(nodes: Sequence[Node], data: memoryview, number: int, pos: int) -> int:
+    while number:
+        if number < 0:
+            size, pos = _number(data, pos)
+            pos += max(size, 0)
+        else:
+            if number > len(data):
+                raise ValueError("a list or a map has more items than its record has bytes")
+            for _ in range(number):
+                for node in nodes:
+                    pos = _after(node, data, pos)
+        number, pos = _number(data, pos)
+    return pos
+
+
+def _number(data: memoryview, pos: int) -> tuple[int, int]:
+    """A number and the place after it."""
+    found = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        found |= (byte & 0x7F) << shift
+        if byte <= 0x7F:
+            return (found >> 1) ^ -(found & 1), pos
+        shift += 7
+
+
+def _block_counts(cursor: Cursor, rows: Ints, size: int | None) -> Ints:
+    """Number of items in the next block of these records; none is the end."""
+    part = cursor.part(rows)
+    counts = part.varints()
+    sized = (counts < 0).nonzero()[0]
+    if len(sized):
+        counts = np.abs(counts)
+        with_bytes = part.part(sized)
+        with_bytes.varints()
+        part.join(sized, with_bytes)
+    cursor.join(rows, part)
+    left = part.end - part.pos
+    most = left // size if size else _MOST_EMPTY_ITEMS if size == 0 else left
+    if ((counts < 0) | (counts > most)).any():
+        raise ValueError("a list or a map has more items than its record has bytes")
+    return counts
