@@ -52,6 +52,7 @@ def region(**changes: Any) -> RegionStatusView:
         "pressure": None,
         "rate_limit": None,
         "dropped": 0,
+        "late_rows": 0,
         "lag_records": 5,
     }
     return RegionStatusView(**values | changes)
