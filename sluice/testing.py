@@ -20,11 +20,12 @@ with extras_named():
         kill_and_restart,
     )
     from sluice.connectors.testing.topics import Topic, TopicFactory
-    from sluice.connectors.testing.verdict import NotExactlyOnceError, Verdict
+    from sluice.connectors.testing.verdict import Fault, NotExactlyOnceError, Verdict
     from sluice.runtime.checker import Payload, Record, SpilledPrefix
 
 __all__ = [
     "STEPS",
+    "Fault",
     "KafkaServer",
     "KillReport",
     "NotExactlyOnceError",
