@@ -8,28 +8,25 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
 from sluice.runtime.errors import ConfigError, FencedError, WaitedTooLongError
 from sluice.runtime.job.notebook_view import live_line, table
 from sluice.runtime.spark.session.interrupts import (
-    EndRequests,
     StopRequest,
     StopRequestedError,
     ended_by_signals,
     waiting,
 )
 
-__all__ = ["JobHandle", "Run", "RunStatus"]
+__all__ = ["JobHandle", "RunStatus"]
 
 if TYPE_CHECKING:
-    from sluice.runtime.spark.run.console import RunTotals
-    from sluice.runtime.spark.run.spark_engine import JobResult
+    from sluice.runtime.spark.run.spark_engine import JobResult, JobRun
 
 log = logging.getLogger(__name__)
 
@@ -98,36 +95,6 @@ def _state_of(region: RegionStatusView) -> str:
     return "running" if region.is_open else "restarting"
 
 
-class Run(Protocol):
-    """`sluice.runtime.spark.run.spark_engine.JobRun`, as far as a handle needs it."""
-
-    @property
-    def totals(self) -> RunTotals:
-        """What it has committed."""
-        ...
-
-    @property
-    def elapsed_s(self) -> float:
-        """From its begin to its end, or to now."""
-        ...
-
-    def status(self) -> JobStatus | None:
-        """None before the start is over."""
-        ...
-
-    def result(self) -> JobResult | None:
-        """None before the start is over."""
-        ...
-
-    def check(self) -> None:
-        """Changes nothing."""
-        ...
-
-    def run(self, ends: EndRequests, *, on_step: Callable[[], None]) -> None:
-        """Until its end."""
-        ...
-
-
 class JobHandle:
     """A job that `Job.start` has started. Driver; any thread.
 
@@ -135,7 +102,7 @@ class JobHandle:
     ``with`` statement, the end of the block stops it. A handle cannot be pickled.
     """
 
-    def __init__(self, name: str, checkpoint_dir: str, run: Run) -> None:
+    def __init__(self, name: str, checkpoint_dir: str, run: JobRun) -> None:
         self._name = name
         self._checkpoint_dir = checkpoint_dir
         self._run = run
@@ -151,8 +118,6 @@ class JobHandle:
         Raises:
             StreamError: the checks failed; nothing was changed.
         """
-        with _lock:
-            _active.append(self)
         threading.Thread(target=self._run_job, name=f"sluice-job-{self._name}", daemon=True).start()
         with waiting():
             try:
@@ -164,6 +129,8 @@ class JobHandle:
             raise self._refusal
 
     def _run_job(self) -> None:
+        with _lock:
+            _active.append(self)
         try:
             self._run.check()
             self._stop.check()
@@ -290,7 +257,7 @@ class JobHandle:
             if not self.is_active:
                 raise
             raise KeyboardInterrupt(
-                f"only the wait: job {self._name} continues; handle.stop() stops it"
+                f"the wait ended, and job {self._name} continues; handle.stop() stops it"
             ) from None
         if has_ended and self._error is not None:
             raise self._error
@@ -320,14 +287,14 @@ class JobHandle:
         """`Job.run` in a notebook: an interrupt stops the job in order before it ends the cell."""
         try:
             self._await_end(None)
-        except KeyboardInterrupt:
+        except BaseException as err:
             self.stop()
-            raise KeyboardInterrupt(
-                f"job {self._name} has stopped in order; the next start resumes"
-            ) from None
-        except BaseException:
-            self.stop()
-            raise
+            if self._error is None and isinstance(err, KeyboardInterrupt):
+                raise KeyboardInterrupt(
+                    f"job {self._name} has stopped in order; the next start resumes"
+                ) from None
+            if not isinstance(err, KeyboardInterrupt):
+                raise
         if self._error is not None:
             raise self._error
         result = self.result

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.client.connection import KafkaConnection
@@ -77,6 +77,7 @@ class Copies:
         name: str = "copies",
         bounded: bool = False,
         function: Callable[[pa.RecordBatch], pa.RecordBatch] = unchanged,
+        transform: Callable[[DataFrame], DataFrame] | None = None,
         restart_strategy: RestartStrategy | None = None,
     ) -> Job:
         job = Job(
@@ -96,7 +97,11 @@ class Copies:
             topic=self.sink,
             transactional_id_prefix=f"copies-{self.sink}",
         )
-        job.source(source).map_batches(function).sink(sink)
+        stream = job.source(source)
+        if transform is None:
+            stream.map_batches(function).sink(sink)
+        else:
+            stream.transform(transform).sink(sink)
         return job
 
     def written(self) -> list[list[int]]:
@@ -279,6 +284,27 @@ def test_a_job_that_cannot_run_is_refused_by_its_start(copies: Copies) -> None:
     with pytest.raises(ConfigError):
         job.start()
     assert not copies.directory.exists()
+
+
+def test_the_job_runs_with_the_session_and_properties_of_its_starter(copies: Copies) -> None:
+    """As `Job.run`, which runs in the thread of its caller."""
+    seen: list[tuple[str | None, SparkSession | None]] = []
+
+    def looking(frame: DataFrame) -> DataFrame:
+        pool = frame.sparkSession.sparkContext.getLocalProperty("spark.scheduler.pool")
+        seen.append((pool, SparkSession.getActiveSession()))
+        return frame
+
+    job = copies.job("micro-batch", bounded=True, transform=looking)
+    context = copies.spark.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", "mine")
+    try:
+        assert job.start().wait(PATIENCE_S)
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]  # removes
+    assert {pool for pool, _ in seen} == {"mine"}
+    assert all(session is not None for _, session in seen)
+    assert copies.count() == 500
 
 
 def test_two_jobs_of_one_session(

@@ -1,6 +1,7 @@
 """The examples as a newcomer meets them: arguments that explain themselves, errors without a
 traceback. What they write is tested where they run (`tests/chaos`, `tests/integration`)."""
 
+import json
 import re
 import runpy
 import subprocess
@@ -76,6 +77,19 @@ def test_a_job_that_cannot_start_is_one_line_that_says_what_to_do(
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == ("UnreachableError: no broker answers [servers=here:1]. Start one.")
+
+
+def test_the_notebook_takes_its_settings_from_the_environment_and_holds_no_output() -> None:
+    notebook = json.loads((FOLDER / "notebook.ipynb").read_text("utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert re.findall(r'environ\.get\("(\w+)"', "".join(cells[0]["source"])) == [
+        "BOOTSTRAP",
+        "INPUT",
+        "OUTPUT",
+        "CHECKPOINT",
+    ]
+    for cell in cells:
+        assert (cell["outputs"], cell["execution_count"]) == ([], None)
 
 
 def test_the_page_about_tests_begins_with_the_example() -> None:

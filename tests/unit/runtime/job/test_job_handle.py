@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,7 +30,7 @@ from sluice.runtime.job import job_handle
 from sluice.runtime.job.job_handle import JobHandle
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.spark.run.console import RunTotals
-from sluice.runtime.spark.run.spark_engine import JobResult
+from sluice.runtime.spark.run.spark_engine import JobResult, JobRun
 from sluice.runtime.spark.session.interrupts import EndRequests, is_interactive
 from tests.kit.waiting import PATIENCE_S, join, wait_for
 
@@ -52,6 +52,7 @@ def region(**changes: Any) -> RegionStatusView:
         "pressure": None,
         "rate_limit": None,
         "dropped": 0,
+        "late_rows": 0,
         "lag_records": 5,
     }
     return RegionStatusView(**values | changes)
@@ -93,12 +94,15 @@ class LedRun:
 
         self.do(last)
 
-    def settle_when(self, condition: Callable[[], object]) -> None:
+    def do_when(self, condition: Callable[[], object], then: Callable[[], None]) -> None:
         def wait() -> None:
             wait_for(condition)
-            self.settle()
+            then()
 
         threading.Thread(target=wait).start()
+
+    def settle_when(self, condition: Callable[[], object]) -> None:
+        self.do_when(condition, self.settle)
 
     def status(self) -> JobStatus | None:
         if self.state is None:
@@ -130,9 +134,13 @@ class LedRun:
                 return
 
 
-def started(run: LedRun, *, directory: str = "file:///here") -> JobHandle:
+def handle_of(run: LedRun, name: str = "orders", directory: str = "file:///here") -> JobHandle:
+    return JobHandle(name, directory, cast(JobRun, run))
+
+
+def started(run: LedRun) -> JobHandle:
     run.pass_checks()
-    handle = JobHandle("orders", directory, run)
+    handle = handle_of(run)
     handle.start()
     return handle
 
@@ -208,7 +216,7 @@ class TestStates:
         self, run: LedRun, caplog: pytest.LogCaptureFixture
     ) -> None:
         run.refusal = ConfigError("no", {}, "Change it.")
-        handle = JobHandle("orders", "file:///here", run)
+        handle = handle_of(run)
         with pytest.raises(ConfigError):
             handle.start()
         assert (handle.is_active, handle.status().state) == (False, "failed")
@@ -310,7 +318,7 @@ class TestStop:
         first, run.state = started(run), "running"
         second_run = LedRun()
         second_run.pass_checks()
-        second = JobHandle("orders", "file:///here", second_run)
+        second = handle_of(second_run)
         starts = threading.Thread(target=second.start)
         starts.start()
         wait_for(lambda: first.status().state == "stopping")
@@ -327,7 +335,7 @@ class TestStop:
     def test_another_job_stops_nothing(self, run: LedRun, name: str, directory: str) -> None:
         first, other_run = started(run), LedRun()
         other_run.pass_checks()
-        other = JobHandle(name, directory, other_run)
+        other = handle_of(other_run, name, directory)
         other.start()
         assert first.status().state == "starting"
         for each, handle in ((run, first), (other_run, other)):
@@ -350,7 +358,8 @@ class TestInterrupts:
         handle = started(run)
         interrupt_when(is_waiting)
         with pytest.raises(
-            KeyboardInterrupt, match=r"job orders continues; handle\.stop\(\) stops"
+            KeyboardInterrupt,
+            match=r"the wait ended, and job orders continues; handle\.stop\(\) stops",
         ):
             handle.wait()
         assert handle.is_active
@@ -390,8 +399,15 @@ class TestInterrupts:
             handle.run_to_end()
         assert handle.status().state == "stopped"
 
+    def test_a_job_that_fails_while_it_is_interrupted_raises_its_error(self, run: LedRun) -> None:
+        handle = started(run)
+        interrupt_when(is_waiting)
+        run.do_when(lambda: handle.status().state == "stopping", lambda: run.end("failed", FAILED))
+        with pytest.raises(UnreachableError):
+            handle.run_to_end()
+
     def test_an_interrupt_of_a_start_leaves_no_job(self, run: LedRun) -> None:
-        handle = JobHandle("orders", "file:///here", run)
+        handle = handle_of(run)
         interrupt_when(lambda: run.has_begun.is_set() and is_waiting())
         run.settle_when(lambda: handle.status().state == "stopping")
         with pytest.raises(KeyboardInterrupt):
