@@ -123,7 +123,7 @@ def _all(**fields: Any) -> dict[str, Any]:
 
 
 def test_an_empty_record_has_the_values_of_absent_fields() -> None:
-    """Fields that cannot be absent are 0 or empty, as in all languages; the others are null."""
+    """Fields that cannot be absent are 0 or empty, as in all languages; the rest is null."""
     assert _read(_message(EVERY_TYPE), b"") == [_all()]
 
 
