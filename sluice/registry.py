@@ -7,10 +7,10 @@ with extras_named():
     from sluice.connectors.kafka.records.registry.avro_serializer import AvroRegistrySerializer
     from sluice.connectors.kafka.records.registry.json_deserializer import JsonRegistryDeserializer
     from sluice.connectors.kafka.records.registry.json_serializer import JsonRegistrySerializer
-    from sluice.connectors.kafka.records.registry.protobuf_deserializer import (
+    from sluice.connectors.kafka.records.registry.protobuf.protobuf_deserializer import (
         ProtobufRegistryDeserializer,
     )
-    from sluice.connectors.kafka.records.registry.protobuf_serializer import (
+    from sluice.connectors.kafka.records.registry.protobuf.protobuf_serializer import (
         ProtobufRegistrySerializer,
     )
     from sluice.connectors.kafka.records.registry.registered_schema import (

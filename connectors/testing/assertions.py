@@ -37,7 +37,6 @@ __all__ = ["assert_exactly_once"]
 _PLACES = 3
 _MEMORY_BYTES = 256 << 20
 _REQUEST_S = 30.0
-_HIDDEN_BY_OPEN = {Kind.LOST.value, Kind.TORN.value}
 _UNFINISHED = (
     TransactionState.ONGOING,
     TransactionState.PREPARE_COMMIT,
@@ -126,7 +125,8 @@ def assert_exactly_once(
                 settle_s=None,
             )
             verdict = _compared(plan, order=order)
-        verdict = verdict if blocking is None else _without_hidden(verdict, blocking)
+        if blocking is not None:
+            verdict = _without_hidden(verdict, blocking, last_per_key=last_per_key)
         if verdict.faults:
             raise NotExactlyOnceError(f"{found.name} is not exactly once", verdict)
         return verdict
@@ -228,21 +228,24 @@ def _open_transactions(output: Topic, held_back: Mapping[str, int]) -> Fault:
     for one in filter(None, described.values()):
         partitions = [f"{topic}-{n}" for topic, n in one.partitions if topic == output.name]
         if partitions:
-            since = datetime.fromtimestamp((one.started_at_ms or 0) / 1000, UTC)
             places.append(
                 f"transactional_id={one.transactional_id} producer_id={one.producer_id} "
-                f"partitions={','.join(sorted(partitions))} since={since:%Y-%m-%dT%H:%M:%SZ}"
+                f"partitions={','.join(sorted(partitions))} since={_time(one.started_at_ms)}"
             )
     unlisted = [f"{partition}@{at}: no broker lists it" for partition, at in held_back.items()]
     places = sorted(places) or unlisted
     return Fault(kind=OPEN, count=len(places), places=tuple(places[:_PLACES]))
 
 
-def _without_hidden(verdict: Verdict, blocking: Fault) -> Verdict:
+def _time(timestamp_ms: int | None) -> str:
+    if timestamp_ms is None:  # while its end is under way
+        return "unknown"
+    return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _without_hidden(verdict: Verdict, blocking: Fault, *, last_per_key: bool) -> Verdict:
     """The verdict without faults that the end of the open transactions may undo."""
-    kept = [fault for fault in verdict.faults if fault.kind not in _HIDDEN_BY_OPEN]
-    return dataclasses.replace(
-        verdict,
-        faults=(*kept, blocking),
-        notes=(*verdict.notes, "lost and torn were not judged: an open transaction hides records"),
-    )
+    undone = {Kind.LOST.value, Kind.TORN.value, *([Kind.CORRUPTED.value] if last_per_key else [])}
+    kept = [fault for fault in verdict.faults if fault.kind not in undone]
+    note = f"{' and '.join(sorted(undone))} not judged: an open transaction hides records"
+    return dataclasses.replace(verdict, faults=(*kept, blocking), notes=(*verdict.notes, note))

@@ -62,6 +62,12 @@ class ProgramRun:
     elapsed_s: float
     log: str
 
+    @property
+    def is_killed(self) -> bool:
+        """Whether the kill of `at` ended it: for a step, a failpoint must have been reached."""
+        is_signalled = self.at is not None and self.exit_code == -signal.SIGKILL
+        return is_signalled and (self.failpoint is not None or not isinstance(self.at, str))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillReport:
@@ -191,8 +197,7 @@ class _Starts:
             is_early = not isinstance(at, str) and program.exit_code is not None
             program.kill()
             run = self._noted(program, at)
-        is_reached = run.failpoint is not None or not isinstance(at, str)
-        if is_early or not is_reached or run.exit_code != -signal.SIGKILL:
+        if is_early or not run.is_killed:
             raise UnexpectedEndError(
                 "the program ended before its kill",
                 {"at": at, "after": after, **_end_of(run)},
@@ -205,7 +210,10 @@ class _Starts:
             is_interrupted = until is not None and self._await(until, program)
             if is_interrupted:
                 program.interrupt()
-            self._await_exit(program, "its end", "Bound its input, or pass until.")
+                remedy = "Let it end by SIGINT; a program inherits an ignored one from pytest."
+            else:
+                remedy = "Bound its input, or pass until."
+            self._await_exit(program, "its end", remedy)
             program.kill()
             run = self._noted(program, None)
         if run.exit_code and not is_interrupted:

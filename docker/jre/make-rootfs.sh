@@ -7,6 +7,7 @@ set -euo pipefail
 
 modules=java.se,jdk.crypto.ec,jdk.management,jdk.management.agent,jdk.naming.dns,jdk.net
 modules+=,jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.zipfs
+modules+=,jdk.incubator.vector # Spark
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT

@@ -54,9 +54,11 @@ class Examination:
                 records
             that have a name, for step 2.
         """
+        want, in_several_wanted = _by_place(want, self._wanted)
+        have, in_several_had = _by_place(have, self._had)
         pairing = pair(want.fingerprints, have.fingerprints)
         # Also those without a partner: any record of a content may be the lost or duplicated one.
-        is_ambiguous = in_several_lanes(want)[pairing.e] | in_several_lanes(have)[pairing.f]
+        is_ambiguous = in_several_wanted[pairing.e] | in_several_had[pairing.f]
         return self._settle(want, have, pairing, is_ambiguous)
 
     def pair_equal(
@@ -164,6 +166,22 @@ class Examination:
                 lane, offset = int(sources.lanes[number]), int(sources.offsets[number])
                 detail = f"of {self._wanted.location(lane, offset)}"
             yield int(records.positions[number]), location, detail
+
+
+def _by_place(records: Columns, lanes: Lanes) -> tuple[Columns, npt.NDArray[np.bool_]]:
+    """The records, and which of them have a content that several partitions hold.
+
+    Then they are in the order of partition and offset, hidden ones last: the verdict names the same
+    ones each time, although a reader mixes partitions differently.
+    """
+    in_several = in_several_lanes(records)
+    if not in_several.any():
+        return records, in_several
+    ranks = np.argsort(sorted(range(len(lanes.names)), key=lanes.names.__getitem__))
+    is_hidden = records.lanes < 0
+    numbers = np.where(is_hidden, ~records.lanes, records.lanes)
+    order = np.lexsort((records.offsets, ranks[numbers], is_hidden))
+    return records.at(order), in_several[order]
 
 
 def _pairs(e: Columns, f: Columns) -> _Pairs:

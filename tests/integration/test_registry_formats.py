@@ -20,12 +20,15 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from sluice.connectors.kafka.records.registry.message_indexes import index_bytes
-from sluice.connectors.kafka.records.registry.protobuf_schema import ProtobufSchema, file_text
-from sluice.connectors.kafka.records.registry.registry_serializer import RegistrySerializer
+from sluice.connectors.kafka.records.registry.protobuf.message_indexes import index_bytes
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import (
+    ProtobufSchema,
+    file_text,
+)
 from sluice.connectors.kafka.records.registry.schema_registry import close_clients
 from sluice.connectors.kafka.records.serde.schema_ids import id_bytes
 from sluice.registry import (
+    IdLocation,
     JsonRegistryDeserializer,
     JsonRegistrySerializer,
     ProtobufRegistryDeserializer,
@@ -274,14 +277,17 @@ def test_ids_are_written_into_headers(registry: SchemaRegistry, subject: str) ->
         ),
     )
     write = ProtobufRegistrySerializer(
-        registry=registry, subject=subject, schema=_PARTY, ids_in="headers"
+        registry=registry, subject=subject, schema=_PARTY, id_location=IdLocation.HEADER
     )
     made = write(batch)
-    new = {"key": "__value_schema_id", "value": write.head()}
+    new = {
+        "key": "__value_schema_id",
+        "value": id_bytes(registry.latest(subject).schema_id or 0) + index_bytes([0]),
+    }
     assert made.column("headers").to_pylist() == [[other, new], [new]]
     assert made.column("value").to_pylist() == [b"\x0a\x01x"] * 2
-    assert write(_batch([None], kind)).column("headers").to_pylist() == [[new]]
-    in_payload = replace(write, ids_in="payload")(batch)
+    assert write(_batch([None], kind)).column("headers").to_pylist() == [None]
+    in_payload = replace(write, id_location=IdLocation.PREFIX)(batch)
     assert in_payload.column("headers").to_pylist() == [[other], None]
     reader = ProtobufRegistryDeserializer(registry=registry, reader_schema=_PARTY)
     assert reader.deserialize(in_payload.column("value")).to_pylist() == [{"name": "x"}] * 2
@@ -308,25 +314,24 @@ def test_an_incompatible_schema_is_an_error_of_the_job(
     registry: SchemaRegistry,
     client: SchemaRegistryClient,
     subject: str,
-    kind: type[RegistrySerializer],
+    kind: Any,
     old: str,
     new: str,
 ) -> None:
     """And registers nothing."""
-    kind(registry=registry, subject=subject, schema=old).registered()
+    kind(registry=registry, subject=subject, schema=old)
     client.set_compatibility(subject, level="BACKWARD")
     with pytest.raises(ConfigError, match="not compatible with the versions of its subject"):
-        kind(registry=registry, subject=subject, schema=new).registered()
+        kind(registry=registry, subject=subject, schema=new)
     assert client.get_versions(subject) == [1]
 
 
 @pytest.mark.parametrize("kind", [ProtobufRegistrySerializer, JsonRegistrySerializer])
 def test_a_schema_is_not_registered_if_told_so(
-    registry: SchemaRegistry, subject: str, kind: type[RegistrySerializer]
+    registry: SchemaRegistry, subject: str, kind: Any
 ) -> None:
     schema = _PARTY if kind is ProtobufRegistrySerializer else json.dumps(_JSON_ORDER)
-    made = kind(registry=registry, subject=subject, schema=schema, auto_register_schemas=False)
     with pytest.raises(ConfigError, match="does not have the schema under the subject"):
-        made.registered()
+        kind(registry=registry, subject=subject, schema=schema, auto_register_schemas=False)
     with pytest.raises(ConfigError, match="no such version"):
         registry.latest(subject)

@@ -13,11 +13,11 @@ from fastavro import parse_schema, schemaless_writer
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from sluice.connectors.kafka.records.registry.message_indexes import index_bytes
-from sluice.connectors.kafka.records.registry.protobuf_schema import ProtobufSchema
+from sluice.connectors.kafka.records.registry.protobuf.message_indexes import index_bytes
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import ProtobufSchema
 from sluice.connectors.kafka.records.registry.schema_registry import close_clients
 from sluice.connectors.kafka.records.serde.schema_ids import id_bytes
-from sluice.registry import RegisteredSchema, SchemaRegistry, from_registry, to_registry
+from sluice.registry import IdLocation, RegisteredSchema, SchemaRegistry, from_registry, to_registry
 from sluice.runtime.errors import ConfigError
 from tests.kit.kafka.fake_registry import FakeRegistry
 from tests.kit.kafka.registry_server import EmbeddedRegistry
@@ -160,12 +160,15 @@ def test_avro_with_ids_in_headers_and_bad_records(
         frame.select(strict).collect()
 
 
-@pytest.mark.parametrize("schema_type", ["JSON", "PROTOBUF"])
+@pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
 def test_to_registry_writes_records_that_from_registry_reads(
     spark: SparkSession, registry: SchemaRegistry, subject: str, schema_type: str
 ) -> None:
     """The schema is registered once, as the function is called."""
+    price = {"name": "price", "type": ["null", "double"]}
+    fields = [{"name": "id", "type": "long"}, price]
     text = {
+        "AVRO": json.dumps({"type": "record", "name": "M", "fields": fields}),
         "JSON": _JSON,
         "PROTOBUF": 'syntax = "proto3"; message M { int64 id = 1; optional double price = 2; }',
     }[schema_type]
@@ -197,7 +200,7 @@ def test_a_value_that_does_not_fit_fails_the_task(
     with pytest.raises(ConfigError, match="no schemas of this type"):
         to_registry("v", registry, subject, schema="{}", schema_type="THRIFT")
     with pytest.raises(ConfigError, match="cannot hold ids"):
-        to_registry("v", registry, subject, ids_in="headers")
+        to_registry("v", registry, subject, id_location=IdLocation.HEADER)
 
 
 def test_json(

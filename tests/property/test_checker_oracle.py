@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,9 +84,13 @@ def longest_rise(values: Sequence[int]) -> int:
 
 
 def judged(
-    directory: Path, inputs: Sequence[Given], outputs: Sequence[Found], *, rows: int
+    directory: Path, inputs: Sequence[Given], outputs: Iterable[tuple[int, Found]], *, rows: int
 ) -> tuple[HistoryVerdict, list[Finding]]:
-    """The checker's verdict with so many rows in memory, and its findings."""
+    """The checker's verdict with so many rows in memory, and its findings.
+
+    Args:
+        outputs: with offsets, in reading order.
+    """
     place, identity = directory / str(next(_serial)), Identity(partition=False)
     findings: list[Finding] = []
     with (
@@ -100,7 +104,7 @@ def judged(
                     at = Location("in", one.partition, offset)
                     record = Record("out", 0, 0, None, one.content.encode())
                     want.append(record, read_from=at, is_hidden=is_hidden)
-        for offset, got in enumerate(outputs):
+        for offset, got in outputs:
             have.append(Record("out", got.partition, offset, None, got.content.encode()))
         return check_spilled(want, have, sink=findings.append), findings
 
@@ -115,7 +119,7 @@ def judged(
 def test_the_verdict_is_the_oracles(
     tmp_path: Path, inputs: list[Given], outputs: list[Found]
 ) -> None:
-    verdict, findings = judged(tmp_path, inputs, outputs, rows=2_000)
+    verdict, findings = judged(tmp_path, inputs, enumerate(outputs), rows=2_000)
     wanted = oracle(inputs, outputs)
     assert {name: getattr(verdict, name) for name in wanted} == wanted
     assert verdict.expected == sum(not one.is_hidden for one in inputs)
@@ -127,11 +131,24 @@ def test_the_verdict_is_the_oracles(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50))
 @given(inputs=INPUTS, outputs=OUTPUTS)
+@example(inputs=[Given(0, "a", False)], outputs=[Found(1, "a"), Found(0, "a")])
+def test_the_mixture_of_partitions_changes_no_finding(
+    tmp_path: Path, inputs: list[Given], outputs: list[Found]
+) -> None:
+    """A reader gets the records of several partitions in another order each time."""
+    _, findings = judged(tmp_path, inputs, enumerate(outputs), rows=2_000)
+    lanes = [[one for one in enumerate(outputs) if one[1].partition == number] for number in (0, 1)]
+    _, others = judged(tmp_path, inputs, [*lanes[0], *lanes[1]], rows=2_000)
+    assert sorted(findings, key=str) == sorted(others, key=str)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50))
+@given(inputs=INPUTS, outputs=OUTPUTS)
 def test_memory_for_two_records_changes_no_count(
     tmp_path: Path, inputs: list[Given], outputs: list[Found]
 ) -> None:
     """Order apart: equal contents that are compared piece by piece have none."""
-    verdict, _ = judged(tmp_path, inputs, outputs, rows=2)
+    verdict, _ = judged(tmp_path, inputs, enumerate(outputs), rows=2)
     wanted = oracle(inputs, outputs)
     for name in ("lost", "duplicated", "unexpected", "aborted"):
         assert getattr(verdict, name) == wanted.get(name, 0)

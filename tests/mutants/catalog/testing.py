@@ -3,6 +3,7 @@
 from tests.mutants.model import Edit, Mutant
 
 _UNIT = "tests/unit/connectors/testing/test_assertions.py"
+_KILLS = "tests/unit/connectors/testing/test_killing.py::test_a_kill_needs_its_signal_and_at_a_step_its_failpoint"
 _ORACLE = "tests/property/test_checker_oracle.py::test_the_verdict_is_the_oracles"
 _EXAMINATION = "sluice.runtime.checker.examination:Examination"
 _EACH = f"{_UNIT}::test_each_fault_is_named_alone_with_its_place"
@@ -155,6 +156,32 @@ MUTANTS = (
                 function="sluice.connectors.testing.last_values:last_values",
                 old="if record.value != value:",
                 new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="any-sigkill-is-a-kill",
+        rules=(),
+        wrong="A program that something else killed counts as killed at its step.",
+        catchers=(_KILLS,),
+        edits=(
+            Edit(
+                function="sluice.connectors.testing.killing:ProgramRun.is_killed",
+                old="return is_signalled and (self.failpoint is not None or not isinstance(self.at, str))",
+                new="return is_signalled",
+            ),
+        ),
+    ),
+    Mutant(
+        name="any-end-is-a-kill",
+        rules=(),
+        wrong="A program that ended by itself counts as killed.",
+        catchers=(_KILLS,),
+        edits=(
+            Edit(
+                function="sluice.connectors.testing.killing:ProgramRun.is_killed",
+                old="is_signalled = self.at is not None and self.exit_code == -signal.SIGKILL",
+                new="is_signalled = self.at is not None",
             ),
         ),
     ),

@@ -1,1 +1,1 @@
-"""Schemas of a registry: its client, the ids in records, and Avro in both directions."""
+"""Schemas of a registry: its client, the ids in records, and each format in both directions."""

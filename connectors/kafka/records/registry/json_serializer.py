@@ -1,8 +1,9 @@
-"""Serializer of JSON records with a schema of a registry."""
+"""Values as JSON records whose schema is in a registry."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -16,22 +17,38 @@ __all__ = ["JsonRegistrySerializer"]
 
 @dataclass(frozen=True, kw_only=True)
 class JsonRegistrySerializer(RegistrySerializer):
-    """Writes JSON records of one JSON Schema; see `RegistrySerializer`. The JSON of a value is that
-    of `JsonSerializer`.
+    """Writes JSON records; see `RegistrySerializer` for the other attributes. The JSON of a value
+    is that of `JsonSerializer`.
 
     Attributes:
+        schema: text of the JSON Schema, its value, or a `RegisteredSchema` with references. None:
+            the latest of the subject, with ``use_latest_version``.
         validate: check each record against the schema; a record that breaks it is bad.
     """
 
     schema_type: ClassVar[str] = "JSON"
 
+    schema: str | Mapping[str, Any] | RegisteredSchema | None = None
     validate: bool = True
 
-    def payloads(self, values: pa.Array, schema: RegisteredSchema) -> Sequence[bytes | None]:
-        made = [None if text is None else text.encode() for text in json_texts(values)]
-        if self.validate:
-            rules = JsonSchema.of(schema)
-            for record in made:
-                if record is not None:
-                    rules.require_valid(record)
+    def _given(self) -> RegisteredSchema | None:
+        given = self.schema
+        if given is None or isinstance(given, RegisteredSchema):
+            return given
+        text = given if isinstance(given, str) else json.dumps(given)
+        made = RegisteredSchema(text=text, schema_type=self.schema_type)
+        JsonSchema.of(made)
         return made
+
+    def _name(self, given: RegisteredSchema) -> str | None:
+        title: str | None = json.loads(given.text).get("title")
+        return title
+
+    def _payloads(self, values: pa.Array) -> pa.Array:
+        texts = json_texts(values)
+        if self.validate:
+            schema = JsonSchema.of(self._written)
+            for text in texts:
+                if text is not None:
+                    schema.require_valid(text.encode())
+        return pa.array(texts, pa.string()).cast(pa.binary())

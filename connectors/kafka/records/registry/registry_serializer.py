@@ -1,165 +1,136 @@
-"""The common part of serializers: they register their schema once, and put its id in records."""
+"""The common part of serializers with a schema of a registry."""
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pyarrow as pa
 
 from sluice.connectors.kafka.records.registry.registered_schema import RegisteredSchema
 from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
-from sluice.connectors.kafka.records.serde.schema_ids import id_bytes
+from sluice.connectors.kafka.records.registry.schema_writing import (
+    IdLocation,
+    SubjectNameStrategy,
+    schema_to_write,
+    with_schema_id,
+)
 from sluice.runtime.errors import ConfigError
 
 __all__ = ["RegistrySerializer"]
 
-_HEADERS = "headers"
-_HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_PLACES = ("payload", "headers")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RegistrySerializer(abc.ABC):
-    """A function for ``map_batches`` that makes a column records of one schema. Picklable.
+    """A function for ``map_batches`` that makes a column records with the id of their schema.
 
-    Null stays null: a tombstone. The options and their defaults are those of confluent-kafka's
-    serializers. A value that does not fit the schema fails by the ``on_error`` of ``map_batches``;
-    a registry that does not answer fails the task.
+    The schema is registered or looked up when the serializer is made, once, on the driver. Null
+    stays null: a tombstone. A row that the schema does not take fails by the ``on_error`` of
+    ``map_batches``; a column of another type fails the job.
 
     Attributes:
-        registry: for the schema.
-        subject: of the schema, such as ``orders-value``.
-        schema: its text, or ``registry.latest(subject)``, which is used as it is.
+        registry: that has the schema.
+        topic: that the records are written to; the subject's name has it.
+        subject: of the schema, in place of ``topic``.
         column: ``value`` or ``key``.
-        auto_register_schemas: register the schema if the subject does not have it. Otherwise it
-            must be there.
-        normalize_schemas: let the registry bring schemas into one form before it compares them.
-        ids_in: ``payload``: each value begins with the id; ``headers``: the id is in the header
-            ``__value_schema_id`` (``__key_schema_id``).
+        fields: columns of the batch that make the fields of the record, and leave the batch; none:
+            the column itself has the record.
+        subject_name_strategy: names the subject.
+        auto_register_schemas: register the schema; False: the subject must have it.
+        use_latest_version: write with the latest schema of the subject.
+        normalize_schemas: the registry compares schemas in one normal form.
+        id_location: before each value, or in a header.
+    Raises:
+        ConfigError: options contradict each other; the schema is invalid, not registered, or breaks
+            the compatibility rule of its subject.
+        UnreachableError, AuthenticationError: the registry does not answer, or refuses.
     """
 
     schema_type: ClassVar[str]
 
     registry: SchemaRegistry
-    subject: str
-    schema: str | RegisteredSchema
+    topic: str | None = None
+    subject: str | None = None
     column: str = "value"
+    fields: Sequence[str] = ()
+    subject_name_strategy: SubjectNameStrategy = SubjectNameStrategy.TOPIC
     auto_register_schemas: bool = True
+    use_latest_version: bool = False
     normalize_schemas: bool = False
-    ids_in: str = "payload"
+    id_location: IdLocation = IdLocation.PREFIX
+    _written: RegisteredSchema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.ids_in not in _PLACES or self.column not in ("key", "value"):
+        written = schema_to_write(
+            self.registry,
+            given := self._given(),
+            self._subject(given),
+            auto_register_schemas=self.auto_register_schemas,
+            use_latest_version=self.use_latest_version,
+            normalize_schemas=self.normalize_schemas,
+        )
+        if written.schema_type != self.schema_type:
             raise ConfigError(
-                "a setting of a serializer has a value that does not exist",
-                {"ids_in": self.ids_in, "column": self.column},
-                "Use ids_in payload or headers, and the column key or value.",
+                "a schema of the registry is of another type than its serializer",
+                {"id": written.name, "type": written.schema_type, "serializer": self.schema_type},
+                "Use the serializer of its type.",
             )
+        object.__setattr__(self, "_written", written)
 
     @abc.abstractmethod
-    def payloads(self, values: pa.Array, schema: RegisteredSchema) -> Sequence[bytes | None]:
-        """The values without ids; None for null.
+    def _given(self) -> RegisteredSchema | None:
+        """The user's schema; None: there is none."""
 
-        Raises:
-            Exception: a value does not fit the schema.
-            ConfigError: the column has a type that the schema does not have.
-        """
+    @abc.abstractmethod
+    def _name(self, given: RegisteredSchema) -> str | None:
+        """Full name of a schema's records; None: they have none."""
 
-    def place(self, schema: RegisteredSchema) -> bytes:
-        """The bytes after the id: the place of a Protobuf message in its schema."""
+    @abc.abstractmethod
+    def _payloads(self, values: pa.Array) -> pa.Array:
+        """The records without ids."""
+
+    def _message(self) -> bytes:
+        """The bytes after the id."""
         return b""
 
-    def registered(self) -> RegisteredSchema:
-        """The schema with its id; the registry is asked once in this process.
-
-        Raises:
-            ConfigError: the registry refuses the schema, or does not have it.
-            UnreachableError, AuthenticationError: it does not answer, or refuses the credentials.
-        """
-        found = _registered(self)
-        found.require_no_rules("WRITE")
-        return found
-
-    def given(self) -> RegisteredSchema:
-        """The schema as it is registered; may register those that it refers to."""
-        given = self.schema
-        if isinstance(given, str):
-            given = RegisteredSchema(text=given, schema_type=self.schema_type)
-        if given.schema_type != self.schema_type:
+    def _subject(self, given: RegisteredSchema | None) -> str:
+        if (self.topic is None) == (self.subject is None):
             raise ConfigError(
-                "a serializer has a schema of another type",
-                {"subject": self.subject, "type": given.schema_type, "wanted": self.schema_type},
-                "Use the serializer of that type, or another subject.",
+                "a serializer needs a topic or a subject",
+                {"topic": self.topic, "subject": self.subject},
+                "Give one of them.",
             )
-        return given
+        if self.subject is not None:
+            return self.subject
+        is_named = self.subject_name_strategy is not SubjectNameStrategy.TOPIC
+        return self.subject_name_strategy.subject(
+            topic=self.topic or "",
+            column=self.column,
+            record=self._name(given) if given is not None and is_named else None,
+        )
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with records instead of the values."""
-        at = batch.schema.get_field_index(self.column)
-        if at < 0:
+        needed = self.fields or (self.column,)
+        missing = [name for name in needed if name not in batch.schema.names]
+        if missing:
             raise ConfigError(
                 "a serializer has no column to work on",
-                {"column": self.column, "columns": ",".join(batch.schema.names)},
+                {"missing": ",".join(missing), "columns": ",".join(batch.schema.names)},
                 "Let the function before it give this column.",
             )
-        is_in_headers = self.ids_in == "headers"
-        records = self.records(batch.column(at), is_bare=is_in_headers)
-        made = batch.set_column(at, self.column, records)
-        header = self.head(prefers_guid=True) if is_in_headers else None
-        return _with_header(made, f"__{self.column}_schema_id", header)
-
-    def records(self, values: pa.Array, *, is_bare: bool = False) -> pa.Array:
-        """The records of a column.
-
-        Args:
-            is_bare: they do not begin with the schema's id.
-        """
-        head = b"" if is_bare else self.head()
-        payloads = self.payloads(values, self.registered())
-        return pa.array([None if each is None else head + each for each in payloads], pa.binary())
-
-    def head(self, *, prefers_guid: bool = False) -> bytes:
-        """The schema's id as it is in records: a number, or as in confluent-kafka's headers a GUID,
-        if the registry has them."""
-        schema = self.registered()
-        found = schema.guid if prefers_guid else schema.schema_id
-        schema_id = found or schema.schema_id or schema.guid
-        if schema_id is None:
-            raise AssertionError("a registered schema has an id")
-        return id_bytes(schema_id) + self.place(schema)
-
-
-@lru_cache(maxsize=1_000)
-def _registered(serializer: RegistrySerializer) -> RegisteredSchema:
-    given = serializer.given()
-    if given.schema_id is not None or given.guid is not None:
-        return given
-    return serializer.registry.client().registered(
-        serializer.subject,
-        given,
-        register=serializer.auto_register_schemas,
-        normalize=serializer.normalize_schemas,
-    )
-
-
-def _with_header(batch: pa.RecordBatch, name: str, header: bytes | None) -> pa.RecordBatch:
-    """The batch with this header on each record, in place of older ones.
-
-    A header that was copied from the input would name the schema of another value.
-    """
-    at = batch.schema.get_field_index(_HEADERS)
-    if at < 0 and header is None:
-        return batch
-    added = [] if header is None else [{"key": name, "value": header}]
-    if at < 0:
-        return batch.append_column(_HEADERS, pa.array([added] * batch.num_rows, _HEADER_TYPE))
-    headers = [
-        None
-        if each is None and not added
-        else [one for one in each or () if one["key"] != name] + added
-        for each in batch.column(at).to_pylist()
-    ]
-    found = batch.schema.field(at)
-    return batch.set_column(at, found, pa.array(headers, found.type))
+        if self.fields:
+            columns = [batch.column(name) for name in self.fields]
+            values = pa.StructArray.from_arrays(columns, list(self.fields))
+            batch = batch.drop_columns([name for name in self.fields if name != self.column])
+        else:
+            values = batch.column(self.column)
+        payloads = self._payloads(values)
+        return with_schema_id(
+            batch,
+            self.column,
+            payloads,
+            self._written,
+            self.id_location,
+            message=self._message(),
+        )

@@ -89,35 +89,49 @@ def _refuse(what: str, subject: str) -> NoReturn:
 
 
 def with_schema_id(
-    batch: pa.RecordBatch, column: str, payloads: pa.Array, schema: RegisteredSchema, at: IdLocation
+    batch: pa.RecordBatch,
+    column: str,
+    payloads: pa.Array,
+    schema: RegisteredSchema,
+    at: IdLocation,
+    *,
+    message: bytes = b"",
 ) -> pa.RecordBatch:
     """The batch with payloads as the bytes of a column, and with the id of their schema.
 
     A header has the GUID if the registry told it, as Confluent's serializers write it, else the
-    number. A payload that is null has no id.
+    number. A payload that is null has no id. A header with the id of another schema goes: the
+    record that this one was made of had it, and readers take a header first.
+
+    Args:
+        message: the bytes after the id: the place of a Protobuf message in its schema.
     """
     place = batch.schema.get_field_index(column)
+    name = f"__{column}_schema_id"
+    added: list[dict[str, object]] = []
     if at is IdLocation.PREFIX:
-        prefix = pa.scalar(id_bytes(_number(schema)), pa.binary())
-        values = pc.binary_join_element_wise(prefix, payloads, b"")
-        return _with_column(batch, place, column, values)
-    header = {
-        "key": f"__{column}_schema_id",
-        "value": id_bytes(schema.guid or _number(schema)),
-    }
+        prefix = pa.scalar(id_bytes(_number(schema)) + message, pa.binary())
+        payloads = pc.binary_join_element_wise(prefix, payloads, b"")
+    else:
+        value = id_bytes(schema.guid or _number(schema)) + message
+        added = [{"key": name, "value": value}]
     batch = _with_column(batch, place, column, payloads)
     place = batch.schema.get_field_index("headers")
+    if place < 0 and not added:
+        return batch
     before = [None] * batch.num_rows if place < 0 else batch.column(place).to_pylist()
     headers = [
-        [*_others(found, header["key"]), header] if is_there else found
+        _headers(found, name, added if is_there else [])
         for found, is_there in zip(before, payloads.is_valid().to_pylist(), strict=True)
     ]
     return _with_column(batch, place, "headers", pa.array(headers, _HEADERS))
 
 
-def _others(headers: list[dict[str, object]] | None, name: object) -> list[dict[str, object]]:
-    """Without the id of the record that this one was made of."""
-    return [header for header in headers or () if header["key"] != name]
+def _headers(
+    found: list[dict[str, object]] | None, name: str, added: list[dict[str, object]]
+) -> list[dict[str, object]] | None:
+    kept = [header for header in found or () if header["key"] != name]
+    return None if found is None and not added else kept + added
 
 
 def _with_column(batch: pa.RecordBatch, place: int, name: str, values: pa.Array) -> pa.RecordBatch:

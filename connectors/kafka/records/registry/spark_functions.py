@@ -11,15 +11,18 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import BinaryType, DataType
 
 from sluice.connectors.kafka.records.registry.avro_deserializer import AvroRegistryDeserializer
+from sluice.connectors.kafka.records.registry.avro_serializer import AvroRegistrySerializer
 from sluice.connectors.kafka.records.registry.json_deserializer import JsonRegistryDeserializer
 from sluice.connectors.kafka.records.registry.json_serializer import JsonRegistrySerializer
-from sluice.connectors.kafka.records.registry.protobuf_deserializer import (
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_deserializer import (
     ProtobufRegistryDeserializer,
 )
-from sluice.connectors.kafka.records.registry.protobuf_serializer import ProtobufRegistrySerializer
-from sluice.connectors.kafka.records.registry.registered_schema import RegisteredSchema
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_serializer import (
+    ProtobufRegistrySerializer,
+)
 from sluice.connectors.kafka.records.registry.registry_serializer import RegistrySerializer
 from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
+from sluice.connectors.kafka.records.registry.schema_writing import IdLocation
 from sluice.connectors.kafka.records.serde.deserializing import HeaderDeserializer, last_headers
 from sluice.runtime.errors import ConfigError, PoisonRecordsError, StreamError
 from sluice.runtime.model.arrow_leaves import with_leaf_types
@@ -105,34 +108,32 @@ def to_registry(
     Raises:
         ConfigError: the registry refuses the schema, or does not have the subject.
     """
-    given = (
-        registry.latest(subject)
-        if schema is None
-        else RegisteredSchema(text=schema, schema_type=schema_type.upper())
-    )
-    maker = _SERIALIZERS.get(given.schema_type)
+    latest = registry.latest(subject) if schema is None else None
+    kind = schema_type.upper() if latest is None else latest.schema_type
+    maker = _SERIALIZERS.get(kind)
     if maker is None:
         raise ConfigError(
             "no schemas of this type can be written",
-            {"schema_type": given.schema_type, "known": ", ".join(_SERIALIZERS)},
+            {"schema_type": kind, "known": ", ".join(_SERIALIZERS)},
             "Use one of the known types.",
         )
-    writer = maker(registry=registry, subject=subject, schema=given, **settings)
-    if writer.ids_in != "payload":
+    writer = maker(registry=registry, subject=subject, schema=latest or schema, **settings)
+    if writer.id_location is not IdLocation.PREFIX:
         raise ConfigError(
             "a column cannot hold ids that are in headers",
-            {"ids_in": writer.ids_in},
-            "Leave ids_in out, or use the serializer in map_batches.",
+            {"id_location": writer.id_location},
+            "Leave id_location out, or use the serializer in map_batches.",
         )
-    writer.registered()  # a wrong schema is an error here, and not one of each task
 
     def encode(values: pa.Array) -> pa.Array:
-        return writer.records(values)
+        batch = pa.RecordBatch.from_arrays([values], [writer.column])
+        return writer(batch).column(0)
 
     return _applied(encode, BinaryType(), column)
 
 
 _SERIALIZERS: Mapping[str, Callable[..., RegistrySerializer]] = {
+    "AVRO": AvroRegistrySerializer,
     "JSON": JsonRegistrySerializer,
     "PROTOBUF": ProtobufRegistrySerializer,
 }

@@ -41,6 +41,9 @@ Ints = npt.NDArray[np.int64]
 _MOST_EMPTY_ITEMS = 1_000_000
 _FEW_ROWS = 16
 _BITS, _LAST_SHIFT, _ONE = np.uint8(0x7F), 63, np.uint64(1)
+_SHORT = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(128)], np.int64)
+_TORN = "a record ends within a value, or has an impossible length"
+_EVEN = pa.array(np.arange(0, 1 << 15, 2))
 
 
 @dataclass(slots=True)
@@ -70,30 +73,38 @@ class Cursor:
         """Move these records on as far as their part."""
         self.pos[rows] = part.pos
 
-    def skip(self, sizes: Ints | int) -> Ints:
+    def skip(self, size: int) -> Ints:
         """Move on by so many bytes; the places before.
 
-        Raises:
-            ValueError: a record has no more bytes, or the size is impossible.
+        A record that ends too early is found at the end: no place is ever moved back.
         """
         start = self.pos
-        left = self.end - start
-        if (left < sizes).any() or (not isinstance(sizes, int) and (sizes < 0).any()):
-            raise ValueError("a record ends within a value, or has an impossible length")
+        self.pos = start + size
+        return start
+
+    def skip_lengths(self, sizes: Ints) -> Ints:
+        """Move on by the length of each record's value; the places before.
+
+        Raises:
+            ValueError: a record has no such value, so that others must not be looked for.
+        """
+        start = self.pos
+        if ((sizes < 0) | (sizes > self.end - start)).any():
+            raise ValueError(_TORN)
         self.pos = start + sizes
         return start
 
     def varints(self) -> Ints:
         """One number of each record, of 64 bits."""
         first = self.bytes[self.skip(1)]
-        values = (first & _BITS).astype(np.uint64)
         rows = (first > _BITS).nonzero()[0]
+        if not len(rows):
+            return _SHORT[first]
+        values = (first & _BITS).astype(np.uint64)
         for shift in range(7, 70, 7):
             if not len(rows):
                 break
             pos = self.pos[rows]
-            if shift > _LAST_SHIFT or (pos >= self.end[rows]).any():
-                raise ValueError("a record ends within a number, or a number is too long")
             found = self.bytes[pos]
             if shift == _LAST_SHIFT and (found > 1).any():
                 raise ValueError("a number has more than 64 bits")
@@ -130,11 +141,17 @@ def read_records(records: FramedRecords, nodes: Mapping[Any, Node], kind: pa.Dat
     """
     places = np.full(records.length, -1)
     parts, count = [pa.array([], kind)], 0
+    data = np.frombuffer(records.data, np.uint8)
     for schema_id, group in records.groups.items():
         starts, ends = records.starts[group], records.ends[group]
-        cursor = Cursor(records.data, np.frombuffer(records.data, np.uint8), starts, ends)
-        parts.append(nodes[schema_id].read(cursor))
-        if (cursor.pos != ends).any():
+        cursor = Cursor(records.data, data, starts, ends)
+        try:
+            parts.append(nodes[schema_id].read(cursor))
+        except IndexError as err:  # of the last records
+            raise ValueError(_TORN) from err
+        if (cursor.pos > ends).any():
+            raise ValueError(_TORN)
+        if (cursor.pos < ends).any():
             raise ValueError("a record has bytes after its Avro value")
         places[records.rows[group]] = np.arange(count, count + len(group))
         count += len(group)
@@ -249,7 +266,7 @@ class Bytes:
     size: int | None = None
 
     def read(self, cursor: Cursor) -> pa.Array:
-        start = cursor.skip(cursor.varints())
+        start = cursor.skip_lengths(cursor.varints())
         return pa.nulls(len(cursor)) if self.type is None else _slices(cursor, start, self.type)
 
 
@@ -261,7 +278,7 @@ class Rest:
     size: int | None = None
 
     def read(self, cursor: Cursor) -> pa.Array:
-        return _slices(cursor, cursor.skip(cursor.end - cursor.pos), self.type)
+        return _slices(cursor, cursor.skip_lengths(cursor.end - cursor.pos), self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +446,8 @@ def _slices(cursor: Cursor, start: Ints, kind: pa.DataType) -> pa.Array:
     bounds[0:-1:2], bounds[1::2] = start, cursor.pos
     bounds[-1] = bounds[-2] if len(start) else 0
     both = pa.Array.from_buffers(kind, 2 * len(start), [None, pa.py_buffer(bounds), cursor.data])
-    return both.take(pa.array(np.arange(0, 2 * len(start), 2)))
+    even = _EVEN if len(start) <= len(_EVEN) else pa.array(np.arange(0, 2 * len(start), 2))
+    return both.take(even[: len(start)])
 
 
 def _offsets(counts: npt.NDArray[Any]) -> pa.Array:

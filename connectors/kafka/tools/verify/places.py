@@ -18,7 +18,7 @@ from sluice.runtime.checker import Location, Record
 from sluice.runtime.checker.files import read_files
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["Files", "Place", "Topic", "are_files", "place_of"]
+__all__ = ["Files", "Located", "Place", "Topic", "are_files", "hidden_in", "place_of"]
 
 Located = tuple[Record, Location]
 
@@ -67,7 +67,7 @@ class Topic:
                 for read_committed in (False, True)
             )
             with contextlib.closing(every), contextlib.closing(visible):
-                for record in _hidden(every, visible):
+                for record in hidden_in(every, visible):
                     yield record, Location(record.topic, record.partition, record.offset)
 
     def records_at(self, locations: Sequence[Location]) -> Mapping[Location, Record]:
@@ -95,7 +95,7 @@ class Topic:
         }
 
 
-def _hidden(every: Iterator[Record], visible: Iterator[Record]) -> Iterator[Record]:
+def hidden_in(every: Iterator[Record], visible: Iterator[Record]) -> Iterator[Record]:
     """The records of a partition that only one of its two readers returns."""
     first = list(islice(every, 1))  # fixes its end before the other reader's
     shown = next(visible, None)

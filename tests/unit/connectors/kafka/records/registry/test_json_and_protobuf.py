@@ -9,8 +9,11 @@ import pytest
 
 from sluice.connectors.kafka.records.registry.json_deserializer import JsonRegistryDeserializer
 from sluice.connectors.kafka.records.registry.json_schema import JsonSchema
-from sluice.connectors.kafka.records.registry.message_indexes import index_bytes, read_indexes
-from sluice.connectors.kafka.records.registry.protobuf_deserializer import (
+from sluice.connectors.kafka.records.registry.protobuf.message_indexes import (
+    index_bytes,
+    read_indexes,
+)
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_deserializer import (
     ProtobufRegistryDeserializer,
 )
 from sluice.connectors.kafka.records.registry.registered_schema import (

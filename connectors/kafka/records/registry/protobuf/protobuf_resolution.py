@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from sluice.connectors.kafka.records.registry.protobuf_types import map_entry
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_types import map_entry
 
 __all__ = ["fields_never_absent"]
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor
 
-from sluice.connectors.kafka.records.registry.message_indexes import read_indexes
-from sluice.connectors.kafka.records.registry.protobuf_reading import MessageReader
-from sluice.connectors.kafka.records.registry.protobuf_resolution import fields_never_absent
-from sluice.connectors.kafka.records.registry.protobuf_schema import ProtobufSchema
-from sluice.connectors.kafka.records.registry.protobuf_types import arrow_type
+from sluice.connectors.kafka.records.registry.protobuf.message_indexes import read_indexes
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_reading import MessageReader
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_resolution import (
+    fields_never_absent,
+)
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import ProtobufSchema
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_types import arrow_type
 from sluice.connectors.kafka.records.registry.registered_schema import RegisteredSchema
 from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
 from sluice.connectors.kafka.records.serde.deserializing import HeaderDeserializer

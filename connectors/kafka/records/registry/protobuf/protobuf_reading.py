@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from sluice.connectors.kafka.records.registry.protobuf_types import (
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_types import (
     DURATION,
     JSON_TYPES,
     TIMESTAMP,

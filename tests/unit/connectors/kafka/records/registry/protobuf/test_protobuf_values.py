@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
-from sluice.connectors.kafka.records.registry.protobuf_reading import MessageReader
-from sluice.connectors.kafka.records.registry.protobuf_resolution import fields_never_absent
-from sluice.connectors.kafka.records.registry.protobuf_schema import ProtobufSchema
-from sluice.connectors.kafka.records.registry.protobuf_types import arrow_type
-from sluice.connectors.kafka.records.registry.protobuf_writing import MessageWriter
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_reading import MessageReader
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_resolution import (
+    fields_never_absent,
+)
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import ProtobufSchema
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_types import arrow_type
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_writing import MessageWriter
 from sluice.connectors.kafka.records.registry.registered_schema import RegisteredSchema
 from sluice.runtime.errors import ConfigError
 

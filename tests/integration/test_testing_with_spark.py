@@ -1,4 +1,4 @@
-"""`run_until_end`: a job in the test process, up to the records of the moment."""
+"""`run_until_end`, a job in the test process up to the records of the moment; `local_spark`."""
 
 import threading
 from pathlib import Path
@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from sluice import Job, KafkaConnection, KafkaSink, KafkaSource, RegionGivenUpError
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.testing.local_spark import local_spark
 from sluice.connectors.testing.topics import Topic, created_topics
 from sluice.runtime.errors import WaitedTooLongError
 from sluice.runtime.graph.pipeline import BatchFunction
@@ -70,3 +71,18 @@ def test_a_job_that_fails_or_takes_too_long_is_stopped_with_an_error(
             run_until_end(copy_job(spark, orders, copies, tmp_path / "failing", failing))
         assert copies.records() == []
         assert not [each for each in threading.enumerate() if each.name.startswith("sluice-job")]
+
+
+def test_a_session_that_runs_gets_the_formats_and_is_not_stopped(
+    spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """A project may have a session fixture of its own: a process has one Spark."""
+    with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
+        orders = create("orders")
+        orders.send(["1", "2"])
+        with local_spark(tmp_path) as session:
+            assert session.sparkContext is spark.sparkContext
+            servers = {"kafka.bootstrap.servers": orders.bootstrap}
+            read = session.read.format("sluice-kafka").options(**servers, subscribe=orders.name)
+            assert sorted(bytes(row.value) for row in read.load().collect()) == [b"1", b"2"]
+    assert spark.range(3).count() == 3
