@@ -1,7 +1,8 @@
 """The kit for your own tests: kill a pipeline, restart it, and check every record of its output.
 
 The pytest plugin of this package adds the fixtures ``sluice_kafka``, ``sluice_topic``,
-``sluice_hdfs`` and ``sluice_spark``; `KafkaServer`, `Topic` and `TopicFactory` are their types.
+``sluice_hdfs`` and ``sluice_spark``. Their types are `KafkaServer`, `TopicFactory`,
+`sluice.local.EmbeddedHdfs` and Spark's ``SparkSession``.
 """
 
 from sluice.runtime.extras import extras_named
