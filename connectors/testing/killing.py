@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 import sys
 import tempfile
@@ -108,7 +109,7 @@ def kill_and_restart(
         timeout: seconds for each start.
         environment: added to that of this process.
     Raises:
-        ConfigError: no such step, or the function cannot be imported by another process.
+        ConfigError: no such step or program, or the function cannot be imported by another process.
         UnexpectedEndError: a run ended before its kill, or the last run failed.
         WaitedTooLongError: a run did not end in time; all its processes are killed.
     """
@@ -116,7 +117,7 @@ def kill_and_restart(
     _check(kills, after)
     with tempfile.TemporaryDirectory(prefix="sluice-kill-") as scratch:
         starts = _Starts(
-            command=_command(program, arguments, Path(scratch)),
+            command=_command(program, arguments, Path(scratch), (environment or {}).get("PATH")),
             environment={**_import_path(program), **(environment or {})},
             scratch=Path(scratch),
             timeout_s=timeout,
@@ -147,10 +148,17 @@ def _command(
     program: str | os.PathLike[str] | Callable[..., object],
     arguments: Sequence[object],
     scratch: Path,
+    path: str | None,
 ) -> tuple[str, ...]:
     if not callable(program):
         words = [str(argument) for argument in arguments]
         is_python = os.fspath(program).endswith(".py")
+        if not (Path(program).is_file() if is_python else shutil.which(program, path=path)):
+            raise ConfigError(
+                "there is no such program to kill",
+                {"program": program, "directory": Path.cwd()},
+                "Pass a path from this directory, such as Path(__file__).with_name(…).",
+            )
         return (
             command_of(sys.executable, Path(program), words)
             if is_python

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sluice.connectors.testing.killing import ProgramRun
+from sluice.connectors.testing.killing import ProgramRun, kill_and_restart
+from sluice.runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,10 @@ def test_a_kill_needs_its_signal_and_at_a_step_its_failpoint(
 ) -> None:
     run = ProgramRun(at=at, failpoint=failpoint, exit_code=exit_code, elapsed_s=1.0, log="")
     assert run.is_killed == is_killed
+
+
+@pytest.mark.parametrize("program", ["no_such_program.py", "no-such-program", "./no-such-program"])
+def test_a_program_that_does_not_exist_is_refused(program: str) -> None:
+    """Not taken for a program that ended too early."""
+    with pytest.raises(ConfigError, match=f"no such program.*program={program}"):
+        kill_and_restart(program, at="commit")
