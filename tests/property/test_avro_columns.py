@@ -13,7 +13,7 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from sluice.connectors.kafka.records.serde import avro_columns
+from sluice.connectors.kafka.records.serde import avro_lists
 from sluice.connectors.kafka.records.serde.avro_columns import read_records
 from sluice.connectors.kafka.records.serde.avro_encoding import encoded
 from sluice.connectors.kafka.records.serde.avro_resolution import reading
@@ -201,7 +201,7 @@ def _read(column: pa.Array, written: AvroSchema, read: AvroSchema) -> pa.Array:
 @pytest.fixture(params=[0, 16], ids=["item by item", "record by record"])
 def _lists(request: pytest.FixtureRequest) -> Iterator[None]:
     """Both ways to read the lists of a few records."""
-    with mock.patch.object(avro_columns, "_FEW_ROWS", request.param):
+    with mock.patch.object(avro_lists, "_FEW_ROWS", request.param):
         yield
 
 

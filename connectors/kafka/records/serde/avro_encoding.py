@@ -115,12 +115,12 @@ class _Encoder:
         if pa.types.is_decimal(wanted):
             return _of_decimals(values, part.get("size"))
         if kind == "boolean":
-            return _fixed(values.cast(pa.uint8()).to_numpy(zero_copy_only=False), 1)
+            return _fixed(_numpy(values.cast(pa.uint8())), 1)
         if kind in ("float", "double"):
-            return _fixed(values.to_numpy(zero_copy_only=False), wanted.bit_width // 8)
+            return _fixed(_numpy(values), wanted.bit_width // 8)
         if kind in ("int", "long"):
             bits = pa.int32() if kind == "int" else pa.int64()
-            return _varints(values.view(bits).to_numpy(zero_copy_only=False))
+            return _varints(_numpy(values.view(bits)))
         return values.cast(pa.binary())
 
     def _union(self, branches: Json, values: pa.Array, path: str) -> pa.Array:
@@ -218,7 +218,7 @@ def _symbols(symbols: list[str], values: pa.Array, path: str) -> Numbers:
     found = pc.index_in(values.cast(pa.string()), value_set=pa.array(symbols, pa.string()))
     if found.null_count:
         raise ValueError(f"the enum {path or '(the record)'} lacks a symbol")
-    return found.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    return _numpy(found)
 
 
 def _spread(found: pa.Array, values: pa.Array) -> pa.Array:
@@ -238,7 +238,11 @@ def _constant(value: bytes, rows: int) -> pa.Array:
 
 
 def _lengths(values: pa.Array) -> Numbers:
-    return pc.binary_length(values).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    return _numpy(pc.binary_length(values))
+
+
+def _numpy(values: pa.Array) -> Numbers:
+    return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
 def _column(data: bytes, lengths: Numbers) -> pa.Array:
@@ -268,7 +272,7 @@ def _varints(numbers: Numbers) -> pa.Array:
 
 def _blocks(lists: pa.Array, items: pa.Array) -> pa.Array:
     """The bytes of lists, of the bytes of all their items in order: one block, and its end."""
-    counts = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
+    counts = _numpy(pc.list_value_length(lists))
     lengths = np.concatenate(([0], np.cumsum(_lengths(items))))
     bounds = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     sizes = np.diff(lengths[bounds])

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.connectors.kafka.records.serde import avro_columns as columns
+from sluice.connectors.kafka.records.serde.avro_lists import Array, Map
 from sluice.connectors.kafka.records.serde.avro_types import (
     PRIMITIVES,
     AvroSchema,
@@ -90,9 +91,9 @@ class _Resolution:
             known, default = set(read["symbols"]), read.get("default")
             return columns.Enum([s if s in known else default for s in written["symbols"]])
         if of == to == "array":
-            return columns.Array(self.value(written["items"], read["items"]), kind)
+            return Array(self.value(written["items"], read["items"]), kind)
         if of == to == "map":
-            return columns.Map(self.value(written["values"], read["values"]), kind)
+            return Map(self.value(written["values"], read["values"]), kind)
         convert = _conversion(logical_type(written), logical_type(read), kind)
         if of == to == "fixed" and written["size"] == read["size"] and _same_name(written, read):
             node: columns.Node = columns.Fixed(written["size"])
@@ -147,9 +148,9 @@ class _Resolution:
         if kind == "enum":
             return columns.Enum(written["symbols"])
         if kind == "array":
-            return columns.Array(self._skip(written["items"]), None)
+            return Array(self._skip(written["items"]), None)
         if kind == "map":
-            return columns.Map(self._skip(written["values"]), None)
+            return Map(self._skip(written["values"]), None)
         if kind == "union":
             return columns.Union([None if is_null(b) else self._skip(b) for b in written], None)
         name = written["name"]
