@@ -20,6 +20,7 @@ _EXTRA_OF = {
     "psutil": "local",
     "py4j": "spark",
     "pyspark": "spark",
+    "referencing": "registry",
     "rich": "cli",
     "testcontainers": "testing",
     "typer": "cli",

@@ -39,7 +39,7 @@ def fake() -> Iterator[FakeRegistry]:
 
 
 def _head(fake: FakeRegistry) -> bytes:
-    """What comes before each order."""
+    """The bytes before each order."""
     return id_bytes(fake.add("orders-value", _ORDER, schemaType="PROTOBUF")) + index_bytes([0])
 
 

@@ -2,6 +2,7 @@
 that end with that pytest, however it ends."""
 
 import contextlib
+import re
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -107,6 +108,16 @@ def test_the_example_kills_in_a_task_and_in_the_driver(
     for name in ("test_my_pipeline.py", "kafka_to_kafka.py"):
         (user_project / name).write_text((ROOT / "examples" / name).read_text("utf-8"))
     assert "2 passed" in passed(user_environment, user_project, "-k", "record or decision")
+
+
+@pytest.mark.extended
+def test_the_readme_has_a_program_and_a_test_that_kills_it(
+    user_project: Path, user_environment: Mapping[str, str]
+) -> None:
+    program, test, _ = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (user_project / "orders.py").write_text(program)
+    (user_project / "test_orders.py").write_text(test)
+    assert "3 passed" in passed(user_environment, user_project)
 
 
 _FOREVER = """

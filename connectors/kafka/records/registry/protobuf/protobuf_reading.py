@@ -37,6 +37,7 @@ _IS_INITIALIZED = Empty.IsInitialized
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799  # years 1 to 9999
 _LONGEST_S = 315_576_000_000
 _MICROS, _NANOS = 10**6, 10**9
+_AT_ONCE = 1_000  # messages: more of them leave the processor's caches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,11 @@ class MessageReader:
         Raises:
             ValueError, DecodeError: a record is no such message, or a value has no place in Arrow.
         """
-        return self._struct(self.message, self.parse(records))
+        starts = range(0, len(records), _AT_ONCE)
+        parts = [
+            self._struct(self.message, self.parse(records[at : at + _AT_ONCE])) for at in starts
+        ]
+        return pa.concat_arrays(parts) if parts else pa.array([], self.type)
 
     def parse(self, records: Sequence[bytes]) -> list[Message]:
         """Serialized messages.

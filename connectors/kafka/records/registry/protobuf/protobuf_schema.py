@@ -29,7 +29,7 @@ __all__ = ["ProtobufSchema", "file_text", "imports", "message_indexes", "schema_
 
 _MAIN = "sluice.registry.schema.proto"
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
-_CONFLUENT = re.compile(r'import\s+(?:public\s+)?"(confluent/[\w/]+)\.proto"')
+_CONFLUENT = re.compile(r'import\s+(?:public\s+)?"(confluent/[\w/]+\.proto)"')
 _KNOWN = ("google/protobuf/", "google/type/", "confluent/")
 _COMPILE_S = 60.0
 _MOST_SCHEMAS = 1_000
@@ -153,8 +153,12 @@ def _files(texts: Mapping[str, str]) -> descriptor_pb2.FileDescriptorSet:
     """The descriptors of files and of all that they import, in the order of their use."""
     made = descriptor_pb2.FileDescriptorSet()
     for name, text in texts.items():
-        if not _add_encoded(made, name, text):
-            for known in _CONFLUENT.findall(text):
+        file = _decoded(name, text)
+        if file is not None:
+            made.file.append(file)
+        imported = _CONFLUENT.findall(text) if file is None else file.dependency
+        for known in sorted({*imported} - {each.name for each in made.file}):
+            if known.startswith("confluent/"):
                 made.file.add().ParseFromString(_of_confluent(known))
     with tempfile.TemporaryDirectory(prefix="sluice-proto-") as directory:
         root = Path(directory)
@@ -179,27 +183,27 @@ def _files(texts: Mapping[str, str]) -> descriptor_pb2.FileDescriptorSet:
         return descriptor_pb2.FileDescriptorSet.FromString(found.read_bytes())
 
 
-def _add_encoded(made: descriptor_pb2.FileDescriptorSet, name: str, text: str) -> bool:
-    """Whether a text is the base64 of a descriptor, as confluent-kafka registers it."""
+def _decoded(name: str, text: str) -> descriptor_pb2.FileDescriptorProto | None:
+    """The descriptor whose base64 a text is, as confluent-kafka registers it; None: it is source
+    text."""
     if not _BASE64.fullmatch(text):
-        return False
+        return None
     file = descriptor_pb2.FileDescriptorProto()
     try:
         file.ParseFromString(base64.b64decode(text))
     except (DecodeError, binascii.Error) as err:
         raise _uncompiled(f"{name}: {err}") from err
     file.name = name
-    made.file.append(file)
-    return True
+    return file
 
 
 def _of_confluent(name: str) -> bytes:
     """A file that Confluent's registry has built in, from confluent-kafka's package."""
-    package = "confluent_kafka.schema_registry"
+    module_name = name.removesuffix(".proto").replace("/", ".") + "_pb2"
     try:
-        module = importlib.import_module(f"{package}.{name.replace('/', '.')}_pb2")
+        module = importlib.import_module(f"confluent_kafka.schema_registry.{module_name}")
     except ImportError as err:
-        raise _uncompiled(f"{name}.proto is not known") from err
+        raise _uncompiled(f"{name} is not known") from err
     found: bytes = module.DESCRIPTOR.serialized_pb
     return found
 

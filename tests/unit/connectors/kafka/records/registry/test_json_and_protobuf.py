@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,10 @@ from sluice.connectors.kafka.records.registry.protobuf.message_indexes import (
 )
 from sluice.connectors.kafka.records.registry.protobuf.protobuf_deserializer import (
     ProtobufRegistryDeserializer,
+)
+from sluice.connectors.kafka.records.registry.protobuf.protobuf_schema import (
+    ProtobufSchema,
+    file_text,
 )
 from sluice.connectors.kafka.records.registry.registered_schema import (
     RegisteredSchema,
@@ -99,10 +104,18 @@ def test_common_types_need_no_reference() -> None:
         import "confluent/meta.proto";
         import "google/type/money.proto";
         message M { google.type.Money price = 1 [(confluent.field_meta).doc = "gross"]; }"""
-    reader = ProtobufRegistryDeserializer(
-        registry=SchemaRegistry(url="http://x"), reader_schema=text
+    source = RegisteredSchema(text=text, schema_type="PROTOBUF")
+    encoded = replace(source, text=file_text(ProtobufSchema.of(source).message(None).file))
+    both = replace(
+        source,
+        text=f'{text} import "a.proto";'.replace("message M", "message N"),
+        named=(("a.proto", encoded.text),),
     )
-    assert reader.type.field("price").type.names == ["currency_code", "units", "nanos"]
+    for schema in (source, encoded, both):
+        reader = ProtobufRegistryDeserializer(
+            registry=SchemaRegistry(url="http://x"), reader_schema=schema
+        )
+        assert reader.type.field("price").type.names == ["currency_code", "units", "nanos"]
 
 
 @pytest.mark.parametrize("indexes", [[0], [1], [0, 0], [3, 64, 128, 300_000]])

@@ -22,7 +22,7 @@ from sluice.runtime.errors import ConfigError
 
 _UTC = zoneinfo.ZoneInfo("UTC")  # as Arrow has it
 
-_ALL = """
+EVERY_TYPE = """
 syntax = "proto3";
 package shop;
 import "google/protobuf/duration.proto";
@@ -118,13 +118,13 @@ _ABSENT = {
 
 
 def _all(**fields: Any) -> dict[str, Any]:
-    message = _message(_ALL)
+    message = _message(EVERY_TYPE)
     return dict.fromkeys((each.name for each in message.fields), None) | _ABSENT | fields
 
 
 def test_an_empty_record_has_the_values_of_absent_fields() -> None:
-    """Fields that cannot be absent are 0 or empty, as in all languages; the others are null."""
-    assert _read(_message(_ALL), b"") == [_all()]
+    """Fields that cannot be absent are 0 or empty, as in all languages; the rest is null."""
+    assert _read(_message(EVERY_TYPE), b"") == [_all()]
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_an_empty_record_has_the_values_of_absent_fields() -> None:
 )
 def test_a_value_is_read_as_it_was_written(fields: dict[str, Any]) -> None:
     """And each absent field stays absent."""
-    found = _round_trip(_message(_ALL), _all(**fields))
+    found = _round_trip(_message(EVERY_TYPE), _all(**fields))
     assert repr(found) == repr(_all(**fields))  # -0.0 equals 0.0, and False equals 0
 
 
 def test_nan_stays_nan() -> None:
-    assert math.isnan(_round_trip(_message(_ALL), _all(a_float=math.nan))["a_float"])
+    assert math.isnan(_round_trip(_message(EVERY_TYPE), _all(a_float=math.nan))["a_float"])
 
 
 def test_null_structs_are_null_records_and_rows_keep_their_order() -> None:
@@ -209,11 +209,11 @@ class TestWhatAReaderRefuses:
     )
     def test_damaged_records(self, record: bytes, why: str) -> None:
         with pytest.raises(Exception, match=f"(?i){why}"):
-            _read(_message(_ALL), record)
+            _read(_message(EVERY_TYPE), record)
 
     def test_a_time_with_nanoseconds(self) -> None:
         """Unless the user says that they may go."""
-        message = _message(_ALL)
+        message = _message(EVERY_TYPE)
         record = _made(message, at={"seconds": -1, "nanos": 999_999_999})
         with pytest.raises(ValueError, match="nanoseconds='truncate'"):
             _read(message, record)
@@ -221,7 +221,7 @@ class TestWhatAReaderRefuses:
         assert found["at"] == datetime.datetime(1969, 12, 31, 23, 59, 59, 999999, datetime.UTC)
 
     def test_a_negative_duration_is_truncated_towards_zero(self) -> None:
-        message = _message(_ALL)
+        message = _message(EVERY_TYPE)
         (found,) = _read(message, _made(message, took={"nanos": -1999}), nanoseconds="truncate")
         assert found["took"] == datetime.timedelta(microseconds=-1)
 
@@ -236,7 +236,7 @@ class TestWhatAReaderRefuses:
         ],
     )
     def test_times_outside_of_their_range(self, fields: Any) -> None:
-        message = _message(_ALL)
+        message = _message(EVERY_TYPE)
         with pytest.raises(ValueError, match="out of its range"):
             _read(message, _made(message, **fields))
 
@@ -244,7 +244,7 @@ class TestWhatAReaderRefuses:
         ("value", "why"), [({}, "no value"), ({"number_value": math.nan}, "not JSON compliant")]
     )
     def test_values_that_json_does_not_have(self, value: Any, why: str) -> None:
-        message = _message(_ALL)
+        message = _message(EVERY_TYPE)
         with pytest.raises(ValueError, match=why):
             _read(message, _made(message, json=value))
 
@@ -332,7 +332,7 @@ class TestWhatAWriterRefuses:
             MessageWriter(message=_proto3(fields)).write(column)
 
     def test_a_time_without_a_zone(self) -> None:
-        message = _message(_ALL)
+        message = _message(EVERY_TYPE)
         column = pa.array([{"at": None}], pa.struct([("at", pa.timestamp("us"))]))
         with pytest.raises(ConfigError, match="a timestamp with a time zone"):
             MessageWriter(message=message).write(column)
@@ -356,7 +356,7 @@ class TestWhatAWriterRefuses:
     def test_json_that_a_value_does_not_hold(self, text: str) -> None:
         column = pa.array([{"json": text}], pa.struct([("json", pa.string())]))
         with pytest.raises(ValueError, match=r"."):
-            MessageWriter(message=_message(_ALL)).write(column)
+            MessageWriter(message=_message(EVERY_TYPE)).write(column)
 
     def test_a_required_field_that_is_absent(self) -> None:
         column = pa.array([{"r": None}], pa.struct([("r", pa.int32())]))
