@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.files import file_costs, rolling
 from benchmarks.jobs import endurance, latency, recovery, service_costs, throughput
-from benchmarks.kafka import hot_path, producer_costs
+from benchmarks.kafka import avro_serdes, hot_path, producer_costs
 from benchmarks.measuring import machine
 from benchmarks.measuring.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
 from benchmarks.measuring.rig import Rig, open_rig
@@ -51,6 +51,7 @@ _PARTS: Mapping[str, _Measure] = {
         rig, records=args.records, repeat=args.repeat, files=args.files
     ),
     "hot-path": lambda rig, args: hot_path.measure(rig, records=args.records, repeat=args.repeat),
+    "serdes": lambda _, args: avro_serdes.measure(records=args.records, repeat=args.repeat),
     "rolling": lambda rig, args: rolling.measure(rig, minutes=args.minutes),
     "endurance": lambda rig, args: endurance.measure(rig, epochs=args.epochs),
     **_REGIONS,

@@ -8,11 +8,21 @@ from sluice.runtime.errors import MissingRequirementError
 __all__ = ["extras_named"]
 
 _EXTRA_OF = {
+    "attrs": "registry",
+    "authlib": "registry",
+    "cachetools": "registry",
+    "certifi": "registry",
+    "google": "registry",
+    "grpc_tools": "registry",
+    "httpx2": "registry",
+    "jsonschema": "registry",
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
     "pyspark": "spark",
+    "referencing": "registry",
     "rich": "cli",
+    "testcontainers": "testing",
     "typer": "cli",
 }
 

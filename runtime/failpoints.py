@@ -5,6 +5,7 @@ its children: the action is taken at the named hit (``@3`` = the third, default 
 ``kill`` (SIGKILL to this process), ``kill-group`` (SIGKILL to its process group), ``kill-session``
 (SIGKILL to its session), ``pause`` (SIGSTOP to this process) and ``raise`` (`FailpointError`). A
 session contains the driver, JVM and workers of a program that was started in a session of its own.
+``SLUICE_FAILPOINT_REPORT`` names a file to which the process appends the failpoint's name first.
 """
 
 import contextlib
@@ -15,9 +16,10 @@ from pathlib import Path
 
 from sluice.runtime.errors import ConfigError, StreamError
 
-__all__ = ["VARIABLE", "FailpointError", "failpoint"]
+__all__ = ["REPORT_VARIABLE", "VARIABLE", "FailpointError", "failpoint"]
 
 VARIABLE = "SLUICE_FAILPOINTS"
+REPORT_VARIABLE = "SLUICE_FAILPOINT_REPORT"
 _ACTIONS = ("kill", "kill-group", "kill-session", "pause", "raise")
 
 
@@ -65,6 +67,9 @@ def failpoint(name: str) -> None:
 
 
 def _act(name: str, action: str) -> None:
+    if report := os.environ.get(REPORT_VARIABLE):
+        with Path(report).open("a", encoding="utf-8") as file:
+            file.write(f"{name}\n")
     if action == "raise":
         raise FailpointError("a failpoint was reached", {"name": name}, f"Unset {VARIABLE}.")
     if action == "kill-group":

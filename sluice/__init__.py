@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sluice.connectors.installation import Installation, install
     from sluice.connectors.kafka.client.connection import KafkaConnection
     from sluice.connectors.kafka.client.credentials import OAuthToken
+    from sluice.connectors.kafka.client.properties_file import client_properties
     from sluice.connectors.kafka.kafka_progress import KafkaProgress, kafka_progress
     from sluice.connectors.kafka.kafka_sink import KafkaSink
     from sluice.connectors.kafka.kafka_source import KafkaSource
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
         FixedDelayRestart,
     )
     from sluice.runtime.job.job import Job
+    from sluice.runtime.job.job_handle import JobHandle, RunStatus
     from sluice.runtime.model.on_error import DeadLetters, Skip
     from sluice.runtime.model.rate_limit import PidRateLimit
     from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
@@ -86,6 +88,7 @@ _MODULES = {
     "sluice.connectors.installation": ("Installation", "install"),
     "sluice.connectors.kafka.client.connection": ("KafkaConnection",),
     "sluice.connectors.kafka.client.credentials": ("OAuthToken",),
+    "sluice.connectors.kafka.client.properties_file": ("client_properties",),
     "sluice.connectors.kafka.kafka_progress": ("KafkaProgress", "kafka_progress"),
     "sluice.connectors.kafka.kafka_sink": ("KafkaSink",),
     "sluice.connectors.kafka.kafka_source": ("KafkaSource",),
@@ -135,6 +138,7 @@ _MODULES = {
         "FixedDelayRestart",
     ),
     "sluice.runtime.job.job": ("Job",),
+    "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
     "sluice.runtime.model.on_error": ("DeadLetters", "Skip"),
     "sluice.runtime.model.rate_limit": ("PidRateLimit",),
     "sluice.runtime.spark.fast_start.fast_start_settings": ("fast_start",),
@@ -166,6 +170,7 @@ __all__ = [
     "HdfsSink",
     "Installation",
     "Job",
+    "JobHandle",
     "JsonDeserializer",
     "JsonSerializer",
     "KafkaConnection",
@@ -185,6 +190,7 @@ __all__ = [
     "RegionalCheckpointHandler",
     "RegionsSuspendedError",
     "Roll",
+    "RunStatus",
     "Skip",
     "SourceChangedError",
     "State",
@@ -197,6 +203,7 @@ __all__ = [
     "UnsupportedFormatError",
     "Webhook",
     "WrongJobError",
+    "client_properties",
     "fast_start",
     "install",
     "kafka_progress",

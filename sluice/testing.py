@@ -1,13 +1,44 @@
-"""Checks for tests of your own: what a reader saw all along, and what a topic holds in the end."""
+"""The kit for your own tests: kill a pipeline, restart it, and check every record of its output.
 
-from sluice.connectors.kafka.tools.demo.observer import Observer
-from sluice.connectors.kafka.tools.verify.topic_history import read_records
-from sluice.runtime.checker import Payload, Record, SpilledPrefix
+The pytest plugin of this package adds the fixtures ``sluice_kafka``, ``sluice_topic``,
+``sluice_hdfs`` and ``sluice_spark``; `KafkaServer`, `Topic` and `TopicFactory` are their types.
+"""
+
+from sluice.runtime.extras import extras_named
+
+with extras_named():
+    from sluice.connectors.kafka.tools.demo.observer import Observer
+    from sluice.connectors.kafka.tools.verify.topic_history import read_records
+    from sluice.connectors.testing.assertions import assert_exactly_once
+    from sluice.connectors.testing.ending import run_until_end
+    from sluice.connectors.testing.kafka_server import KafkaServer
+    from sluice.connectors.testing.killing import (
+        STEPS,
+        KillReport,
+        ProgramRun,
+        UnexpectedEndError,
+        kill_and_restart,
+    )
+    from sluice.connectors.testing.topics import Topic, TopicFactory
+    from sluice.connectors.testing.verdict import NotExactlyOnceError, Verdict
+    from sluice.runtime.checker import Payload, Record, SpilledPrefix
 
 __all__ = [
+    "STEPS",
+    "KafkaServer",
+    "KillReport",
+    "NotExactlyOnceError",
     "Observer",
     "Payload",
+    "ProgramRun",
     "Record",
     "SpilledPrefix",
+    "Topic",
+    "TopicFactory",
+    "UnexpectedEndError",
+    "Verdict",
+    "assert_exactly_once",
+    "kill_and_restart",
     "read_records",
+    "run_until_end",
 ]

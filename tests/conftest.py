@@ -31,8 +31,10 @@ from tests.kit.kafka.kafka_fixture import (
     topic,
 )
 from tests.kit.kafka.played_wire import wire_over
+from tests.kit.kafka.registry_server import registry_server
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
+from tests.kit.user_pytest import user_environment, user_project
 
 __all__ = [
     "hadoop_client",
@@ -43,9 +45,12 @@ __all__ = [
     "kafka_by_level",
     "leveled_kafka",
     "older_kafka",
+    "registry_server",
     "secure_kafka",
     "spark",
     "topic",
+    "user_environment",
+    "user_project",
     "wire_over",
 ]
 

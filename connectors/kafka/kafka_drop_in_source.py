@@ -63,7 +63,23 @@ class KafkaSourceFormat(DataSource):
         return "sluice-kafka"
 
     def schema(self) -> str:
-        """Columns and types of Spark's own ``kafka`` source."""
+        """Columns and types of Spark's own ``kafka`` source. Spark calls this when it analyses a
+        load, also one by SQL, and does not say whether that is a stream.
+
+        Raises:
+            ConfigError: the options are wrong for a frame and for a stream; or Spark creates a
+                table, whose later reads get none of its options.
+        """
+        if "provider" in self.options:  # a property of each table
+            raise ConfigError(
+                "Spark passes a table's options to no Python data source",
+                {"format": self.name()},
+                "Use CREATE TEMPORARY VIEW … USING, or load() and createOrReplaceTempView().",
+            )
+        try:
+            SourceOptions.of(self.options, bounded=False, stream=True)
+        except ConfigError:
+            SourceOptions.of(self.options, bounded=True, stream=False)
         headers = str(self.options.get("includeHeaders", "false")).strip().lower() == "true"
         return schema_ddl(columns_with(headers=headers))
 

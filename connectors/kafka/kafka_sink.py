@@ -55,6 +55,8 @@ class KafkaSink(TunedSink, DeadLetterSink):
         guarantee: ``exactly-once``, ``at-least-once`` or ``none``.
         transaction_timeout_s: None: the brokers' maximum. If the job never returns,
             ``read_committed`` readers wait this long at most.
+        dead_letters_only: it writes the pipeline's dead letters and no other records: beside a file
+            sink, or for another cluster; without ``topic``.
         name: of the operator; None: made from the topic.
         uid: stable id of the operator; set it before you rename.
         options: further Kafka options, Java's names or librdkafka's, with or without ``kafka.``.
@@ -73,6 +75,7 @@ class KafkaSink(TunedSink, DeadLetterSink):
         transactional_id_prefix: str = "",
         guarantee: Guarantee | str = Guarantee.EXACTLY_ONCE,
         transaction_timeout_s: float | None = None,
+        dead_letters_only: bool = False,
         name: str | None = None,
         uid: str | None = None,
         options: Mapping[str, object] | None = None,
@@ -92,11 +95,19 @@ class KafkaSink(TunedSink, DeadLetterSink):
         self._prefix = transactional_id_prefix
         self._timeout_s = transaction_timeout_s
         self._hot_path = hot_path_of(hot_path)
-        self._name = name or f"kafka-sink-{topic or 'by-record'}"
+        self._dead_letters_only = dead_letters_only
+        default = "dead-letters" if dead_letters_only else topic or "by-record"
+        self._name = name or f"kafka-sink-{default}"
         self._uid = uid
         self._dead_letter_topics: tuple[str, ...] = ()
         self._memory = TaskMemory()
         self._codec: str | None = None
+        if dead_letters_only and topic is not None:
+            raise ConfigError(
+                "a sink of dead letters has a topic",
+                {"sink": self._name, "topic": topic},
+                "Leave topic out: on_error=DeadLetters(topic=…) names it.",
+            )
         self._check_transactions()
 
     @classmethod
@@ -160,6 +171,10 @@ class KafkaSink(TunedSink, DeadLetterSink):
         """See `sluice.runtime.contracts.Sink`."""
         return self._guarantee is Guarantee.EXACTLY_ONCE
 
+    @property
+    def dead_letters_only(self) -> bool:
+        return self._dead_letters_only
+
     def coordinator(self) -> SinkCoordinator:
         """See `sluice.runtime.contracts.Sink`."""
         # Imported here, for it brings in the wire client: 140 ms that no executor needs to spend.
@@ -195,6 +210,7 @@ class KafkaSink(TunedSink, DeadLetterSink):
             transactional_id_prefix=self._prefix,
             transaction_timeout_s=self._timeout_s,
             dead_letter_topics=self._dead_letter_topics,
+            dead_letters_only=self._dead_letters_only,
             settings=replace(
                 write_settings(self._memory, self._producer_options), codec=self._codec
             ),

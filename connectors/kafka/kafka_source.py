@@ -38,6 +38,7 @@ from sluice.runtime.contracts import (
     AgeingSource,
     ContinuousSource,
     DeserializingSource,
+    EndableSource,
     ForgettingSource,
     NarrowingSource,
     RateLimitedSource,
@@ -70,6 +71,7 @@ StartingOffsets: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
 class KafkaSource(
     RateLimitedSource,
     DeserializingSource,
+    EndableSource,
     ForgettingSource,
     NarrowingSource,
     TunedSource,
@@ -185,6 +187,12 @@ class KafkaSource(
     def bounded(self) -> bool:
         """Whether the run ends by itself."""
         return self._bounded
+
+    def until_end(self) -> Self:
+        """The same source, bounded."""
+        made = copy.copy(self)
+        made._bounded = True  # noqa: SLF001 - a source like this one
+        return made
 
     @property
     def rate_limit(self) -> PidRateLimit | None:

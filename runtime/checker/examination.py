@@ -54,9 +54,11 @@ class Examination:
                 records
             that have a name, for step 2.
         """
+        want, in_several_wanted = _by_place(want, self._wanted)
+        have, in_several_had = _by_place(have, self._had)
         pairing = pair(want.fingerprints, have.fingerprints)
         # Also those without a partner: any record of a content may be the lost or duplicated one.
-        is_ambiguous = in_several_lanes(want)[pairing.e] | in_several_lanes(have)[pairing.f]
+        is_ambiguous = in_several_wanted[pairing.e] | in_several_had[pairing.f]
         return self._settle(want, have, pairing, is_ambiguous)
 
     def pair_equal(
@@ -124,9 +126,16 @@ class Examination:
         is_ambiguous: npt.NDArray[np.bool_],
     ) -> tuple[_Pairs, Columns, Columns]:
         e, f = want.at(pairing.e), have.at(pairing.f)
+        is_hidden = e.lanes < 0
+        if is_hidden.any():
+            self._add(Kind.ABORTED, f.at(is_hidden), self._had, sources=e.at(is_hidden))
+            # Any record of such a content may be the one that is too many: their order is open.
+            is_ambiguous = is_ambiguous | np.isin(e.fingerprints, e.fingerprints[is_hidden])
+            e, f, is_ambiguous = e.at(~is_hidden), f.at(~is_hidden), is_ambiguous[~is_hidden]
         self._mark(e, are_present=True)
         self._add(Kind.DUPLICATED, have.at(pairing.duplicated), self._had)
         lost, unexpected = want.at(pairing.lost), have.at(pairing.unexpected)
+        lost = lost.at(lost.lanes >= 0)
         self._lose(lost.at(lost.names == 0))
         self._add(Kind.UNEXPECTED, unexpected.at(unexpected.names == 0), self._had)
         self._unordered += int(np.count_nonzero(is_ambiguous))
@@ -157,6 +166,22 @@ class Examination:
                 lane, offset = int(sources.lanes[number]), int(sources.offsets[number])
                 detail = f"of {self._wanted.location(lane, offset)}"
             yield int(records.positions[number]), location, detail
+
+
+def _by_place(records: Columns, lanes: Lanes) -> tuple[Columns, npt.NDArray[np.bool_]]:
+    """The records, and which of them have a content that several partitions hold.
+
+    Then they are in the order of partition and offset, hidden ones last: the verdict names the same
+    ones each time, although a reader mixes partitions differently.
+    """
+    in_several = in_several_lanes(records)
+    if not in_several.any():
+        return records, in_several
+    ranks = np.argsort(sorted(range(len(lanes.names)), key=lanes.names.__getitem__))
+    is_hidden = records.lanes < 0
+    numbers = np.where(is_hidden, ~records.lanes, records.lanes)
+    order = np.lexsort((records.offsets, ranks[numbers], is_hidden))
+    return records.at(order), in_several[order]
 
 
 def _pairs(e: Columns, f: Columns) -> _Pairs:

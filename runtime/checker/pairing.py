@@ -91,10 +91,10 @@ def _starts(keys: _Sorted) -> _Ints:
 
 
 def in_several_lanes(records: Columns) -> _Flags:
-    """For each record: whether more than one partition holds its content."""
+    """For each record: whether more than one partition holds its content, hidden or not."""
     if not len(records):
         return np.zeros(0, dtype=np.bool_)
-    lanes = records.lanes
+    lanes = np.maximum(records.lanes, ~records.lanes)
     _, group = np.unique(records.fingerprints, return_inverse=True)
     least = np.full(group.max() + 1, np.iinfo(np.int32).max, dtype=np.int32)
     most = np.full(group.max() + 1, -1, dtype=np.int32)

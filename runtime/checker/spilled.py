@@ -60,12 +60,15 @@ class SpilledHistory:
         self.directory = directory
         self.files = RowFiles(directory, "records", ROW)
         self.rows_in_memory = memory_bytes // _BYTES_PER_ROW
-        self._spilled = 0
+        self._spilled = self._hidden = 0
         self._buffer = self._new_buffer()
 
-    def append(self, record: Record, *, read_from: Location | None = None) -> None:
+    def append(
+        self, record: Record, *, read_from: Location | None = None, is_hidden: bool = False
+    ) -> None:
         """See `History.append`."""
-        self._buffer.append(record, read_from=read_from)
+        self._buffer.append(record, read_from=read_from, is_hidden=is_hidden)
+        self._hidden += is_hidden
         if len(self._buffer) >= max(self.rows_in_memory // 4, 1):
             self.spill()
 
@@ -84,7 +87,8 @@ class SpilledHistory:
         self._buffer = self._new_buffer()
 
     def __len__(self) -> int:
-        return self._spilled + len(self._buffer)
+        """The number of records that are not hidden."""
+        return self._spilled + len(self._buffer) - self._hidden
 
     def __enter__(self) -> Self:
         return self

@@ -20,6 +20,7 @@ class Kind(enum.Enum):
     UNEXPECTED = "unexpected"
     REORDERED = "reordered"
     CORRUPTED = "corrupted"
+    ABORTED = "aborted"
     TORN = "torn"
 
 
@@ -54,6 +55,7 @@ class Examples:
     unexpected: tuple[Location, ...] = ()
     reordered: tuple[Location, ...] = ()
     corrupted: tuple[Location, ...] = ()
+    aborted: tuple[Location, ...] = ()
     torn: tuple[Location, ...] = ()
 
 
@@ -66,11 +68,13 @@ class HistoryVerdict:
         found: records that the output has.
         lost: expected and not found; examples are positions in the input.
         duplicated: found more often than expected; examples are positions in the output.
-        unexpected: found and never expected: aborted, half written or foreign.
+        unexpected: found and never expected: half written or foreign.
         reordered: the smallest number of records whose removal leaves each (input partition, output
             partition) pair in input order; an upper bound if not `is_reordered_exact`.
         corrupted: found with the name of a missing record, and another content
             (`Identity.name_of`); neither lost nor unexpected.
+        aborted: found, and expected only of input records that read_committed readers do not see:
+            their transaction was aborted, or is open. Neither duplicated nor unexpected.
         torn: transactions with some records present and some lost.
         unordered: found records whose order cannot be judged, because several input or output
             partitions hold the same content.
@@ -86,6 +90,7 @@ class HistoryVerdict:
     unexpected: int
     reordered: int
     corrupted: int
+    aborted: int
     torn: int
     unordered: int
     is_reordered_exact: bool = True

@@ -20,6 +20,7 @@ __all__ = [
     "Backlog",
     "DeadLetterSink",
     "DeserializingSource",
+    "EndableSource",
     "EventTimeSink",
     "ForgettingSource",
     "FrameSink",
@@ -244,6 +245,15 @@ class AgeingSource(Source, Protocol):
 
 
 @runtime_checkable
+class EndableSource(Source, Protocol):
+    """A source that can also end: at the last records that are present at its start."""
+
+    def until_end(self) -> Source:
+        """The same source, bounded."""
+        ...
+
+
+@runtime_checkable
 class ForgettingSource(Source, Protocol):
     """A source that gives up topics which an earlier run has read."""
 
@@ -331,6 +341,11 @@ class SelectiveSink(Sink, Protocol):
 @runtime_checkable
 class DeadLetterSink(TaskSink, Protocol):
     """A sink whose writers are `DeadLetterWriter`s."""
+
+    @property
+    def dead_letters_only(self) -> bool:
+        """Whether its writers ignore all other records."""
+        ...
 
     def with_dead_letters(self, topics: Sequence[str]) -> Self:
         """The same sink; its start check also checks these topics.

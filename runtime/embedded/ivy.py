@@ -37,17 +37,22 @@ _FETCH_S = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One Maven coordinate; with ``transitive`` also its run-time dependencies."""
+    """One Maven coordinate; with ``transitive`` also its run-time dependencies.
+
+    Attributes:
+        archive: classifier and extension of a file that is no jar, e.g. ``("all", "tar.gz")``.
+    """
 
     organisation: str
     name: str
     version: str
     transitive: bool = True
+    archive: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """The class path of one server.
+    """The files of one server, most often its class path.
 
     Attributes:
         name: also its directory in the cache, e.g. ``kafka-4.3.1``.
@@ -93,7 +98,7 @@ def pyspark_jars() -> Path:
 
 
 def fetch(bundle: Bundle) -> Path:
-    """Directory with exactly the bundle's jars; downloads them if this user has none yet.
+    """Directory with exactly the bundle's files; downloads them if this user has none yet.
 
     Any number of processes may call it at once: one downloads, the rest wait. The directory appears
     as a whole, by one rename, or not at all.
@@ -116,7 +121,7 @@ def _is_whole(directory: Path, bundle: Bundle) -> bool:
 
 def _fetch_into(target: Path, bundle: Bundle, java: Java) -> None:
     report_to_stderr(
-        f"Fetching {bundle.name} ({len(bundle.checksums)} jars), once per user, to {target}"
+        f"Fetching {bundle.name} ({len(bundle.checksums)} files), once per user, to {target}"
     )
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{bundle.name}-") as scratch:
         found, made = Path(scratch) / "found", Path(scratch) / "made"
@@ -147,12 +152,12 @@ def ivy_description(bundle: Bundle) -> str:
     lines = [
         f'    <dependency org="{artifact.organisation}" name="{artifact.name}" '
         f'rev="{artifact.version}" conf="default->default" '
-        f'transitive="{str(artifact.transitive).lower()}"/>'
+        f'transitive="{str(artifact.transitive).lower()}">{_file(artifact)}</dependency>'
         for artifact in bundle.artifacts
     ]
     return "\n".join(
         [
-            '<ivy-module version="2.0">',
+            '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
             f'  <info organisation="sluice" module="{bundle.name}"/>',
             '  <configurations><conf name="default"/></configurations>',
             "  <dependencies>",
@@ -163,9 +168,19 @@ def ivy_description(bundle: Bundle) -> str:
     )
 
 
+def _file(artifact: Artifact) -> str:
+    if artifact.archive is None:
+        return ""
+    classifier, extension = artifact.archive
+    return (
+        f'<artifact name="{artifact.name}" type="{extension}" ext="{extension}" '
+        f'm:classifier="{classifier}"/>'
+    )
+
+
 def _run_ivy(bundle: Bundle, java: Java, found: Path) -> None:
     found.mkdir()
-    description = found / "ivy.xml"
+    description = found.with_name("ivy.xml")
     description.write_text(ivy_description(bundle), encoding="utf-8")
     settings = os.environ.get(_SETTINGS_VARIABLE)
     command = [
@@ -180,7 +195,7 @@ def _run_ivy(bundle: Bundle, java: Java, found: Path) -> None:
         )
     except subprocess.TimeoutExpired as err:
         raise _not_fetched(bundle, f"no end after {_FETCH_S:.0f} s") from err
-    if answer.returncode or not any(found.glob("*.jar")):
+    if answer.returncode or not any(found.iterdir()):
         raise _not_fetched(bundle, _reason(answer.stdout + answer.stderr))
 
 

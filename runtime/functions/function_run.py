@@ -258,17 +258,43 @@ def _call(
     function: ChainedFunction, rows: pa.RecordBatch, source: pa.RecordBatch
 ) -> pa.RecordBatch:
     """The function's output for ``rows``, which the functions before it made of ``source``. An
-    error that ends the task has the ranges of ``source``: no function without a policy is called
-    again, so the single record stays unknown."""
+    error that ends the task has the ranges of ``source``, and the record if it is a deserializer's.
+    """
     try:
         made = function.function(rows)
     except StreamError:
         raise
     except Exception as err:
         if function.policy is None:
-            note_ranges(err, ranges_text(_ranges_of(source)))
+            record = _failing_record(function, rows, source)
+            note_ranges(err, ranges_text(_ranges_of(source)), record=record)
         raise
     return _require_batch(made, function)
+
+
+def _failing_record(function: ChainedFunction, rows: pa.RecordBatch, source: pa.RecordBatch) -> str:
+    """The first record that the function fails for by itself. Empty if there is none, or if the
+    function may not be called again: without a policy only a source's own functions may."""
+    if not getattr(function.function, "is_row_wise", False) or rows.num_rows != source.num_rows:
+        return ""
+    start, count = 0, rows.num_rows
+    while count > 1:
+        half = count // 2
+        if _raises(function, rows.slice(start, half)):
+            count = half
+        else:
+            start, count = start + half, count - half
+    return _position(source, start) if _raises(function, rows.slice(start, 1)) else ""
+
+
+def _raises(function: ChainedFunction, rows: pa.RecordBatch) -> bool:
+    try:
+        function.function(rows)
+    except StreamError:
+        return False  # no record has caused it
+    except Exception:  # noqa: BLE001 - any error of a deserializer
+        return True
+    return False
 
 
 def _ranges_of(source: pa.RecordBatch) -> list[SplitRange]:

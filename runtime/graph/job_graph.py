@@ -55,12 +55,21 @@ def require_dead_letters_possible(pipeline: Pipeline) -> None:
     """Check before the start whether the pipeline can write its dead letters.
 
     Raises:
-        ConfigError: no sink can take dead letters, or the source lacks columns that they need.
+        ConfigError: no sink can take dead letters, or the source lacks columns that they need; or
+            a sink of dead letters has nothing to write or no other sink beside it.
     """
     topics = _topics(pipeline)
+    where = {"source": pipeline.source.name, "topics": ",".join(topics)}
+    able = [sink for sink in pipeline.sinks if isinstance(sink, DeadLetterSink)]
+    only = [sink.name for sink in able if sink.dead_letters_only]
+    if only and not (topics and len(only) == 1 < len(pipeline.sinks)):
+        raise ConfigError(
+            "a sink of dead letters does not fit the pipeline",
+            where | {"sinks": ",".join(only)},
+            "Use one beside a sink for the records, with on_error=DeadLetters(topic=…).",
+        )
     if not topics:
         return
-    where = {"source": pipeline.source.name, "topics": ",".join(topics)}
     if _dead_letter_target(pipeline.sinks) is None:
         raise ConfigError(
             "on_error writes dead letters in a pipeline without a Kafka sink",
@@ -102,9 +111,14 @@ def taking_dead_letters(pipeline: Pipeline) -> list[Sink]:
 
 
 def _dead_letter_target(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | None:
-    """Position and sink: the first exactly-once sink that can, else the first other one."""
+    """Position and sink: one for dead letters only, else the first exactly-once sink, else the
+    first other one."""
+
+    def rank(found: tuple[int, DeadLetterSink]) -> tuple[bool, bool]:
+        return not found[1].dead_letters_only, not found[1].is_exactly_once
+
     able = [(at, sink) for at, sink in enumerate(sinks) if isinstance(sink, DeadLetterSink)]
-    return min(able, key=lambda found: not found[1].is_exactly_once, default=None)
+    return min(able, key=rank, default=None)
 
 
 def _topics(pipeline: Pipeline) -> tuple[str, ...]:

@@ -6,13 +6,14 @@ only describes; `Job.run` checks, starts and watches it.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import DeserializingSource, Sink, Source
+from sluice.runtime.contracts import DeserializingSource, EndableSource, Sink, Source
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     TOLERABLE_FAILURES,
@@ -33,6 +34,7 @@ from sluice.runtime.graph.pipeline import (
     Recovery,
     Step,
 )
+from sluice.runtime.job.job_handle import JobHandle
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
@@ -40,6 +42,8 @@ from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
 from sluice.runtime.service.driver_host import require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
+from sluice.runtime.spark.session.interrupts import is_interactive
+from sluice.runtime.storage.file_system_opening import absolute_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -317,6 +321,18 @@ class Job:
         self._pipelines.append(pipeline)
         return Stream(pipeline)
 
+    def until_end(self) -> Job:
+        """The same job, which ends after the records that are present at its start.
+
+        Raises:
+            ConfigError: one of its sources has no end.
+        """
+        job = copy.copy(self)
+        job._pipelines = [  # noqa: SLF001 - a job like this one
+            replace(each, source=_until_end(each.source)) for each in self._pipelines
+        ]
+        return job
+
     def graph(self) -> GraphView:
         """Operators, edges and regions of the pipelines so far; starts nothing.
 
@@ -337,7 +353,7 @@ class Job:
     def run(self) -> JobResult:
         """Run until every source has reached its end, or the job fails, or Ctrl-C.
 
-        On a terminal, progress is shown on standard error.
+        A terminal or a notebook shows progress.
 
         Returns:
             A summary of the run, after all committed records are visible to readers.
@@ -346,9 +362,37 @@ class Job:
             StreamError: the job cannot start, or failed; nothing undecided became visible.
             SystemExit: 130 after Ctrl-C, 143 after SIGTERM, after the regions have stopped and
                 undecided work is aborted; the next start resumes.
+            KeyboardInterrupt: instead of both, in a notebook or a shell of Python or Spark, where
+                an interrupt ends only the cell or the command.
         """
         from sluice.runtime.spark.run.spark_engine import run_job
 
+        if is_interactive():
+            return self.start().run_to_end()
+        return run_job(self._described())
+
+    def start(self) -> JobHandle:
+        """Start the job in a thread of its own, and return its handle.
+
+        It returns after the checks: the job then fences earlier runs, recovers, and runs until its
+        end or `JobHandle.stop`. If this process still runs the same job with the same checkpoint
+        directory, that run is stopped in order first. At the end of the program the job is stopped
+        in order, too.
+
+        Raises:
+            StreamError: a check failed; nothing was changed. Later errors come from
+                `JobHandle.wait`.
+        """
+        from sluice.runtime.spark.run.spark_engine import JobRun
+
+        spec = self._described()
+        handle = JobHandle(
+            spec.name, absolute_uri(spec.checkpoint_dir), JobRun(spec, is_foreground=False)
+        )
+        handle.start()
+        return handle
+
+    def _described(self) -> JobSpec:
         if not self._pipelines:
             raise ConfigError(
                 "a job has nothing to do",
@@ -356,7 +400,7 @@ class Job:
                 "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
             )
         _require_session(self._spec.spark)
-        return run_job(self.spec)
+        return self.spec
 
 
 def _required(text: str, setting: str) -> str:
@@ -384,6 +428,16 @@ def _require_session(spark: object) -> None:
             {"argument": "spark"},
             "Create a new session, and a new Job with it.",
         )
+
+
+def _until_end(source: Source) -> Source:
+    if source.bounded:
+        return source
+    if not isinstance(source, EndableSource):
+        raise ConfigError(
+            "this source has no end", {"source": source.name}, "Stop the job with its handle."
+        )
+    return source.until_end()
 
 
 def _own_steps(source: Source) -> list[Step]:

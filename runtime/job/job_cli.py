@@ -166,5 +166,7 @@ def _reasons_of(region: Mapping[str, Any]) -> Iterator[str]:
         yield f"suspended: {region['suspended']['why']}"
     if region["lost_records"]:
         yield f"deleted by retention before they were read: {region['lost_records']:,} records"
+    if region["late_rows"]:
+        yield f"later than the watermark, dropped since the start: {region['late_rows']:,} rows"
     if region["attempts"] and region["suspended"] is None:
         yield f"last attempt ended: {region['attempts'][-1]['why']}"

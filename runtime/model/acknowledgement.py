@@ -75,3 +75,8 @@ class Acknowledgement:
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     dropped: tuple[SplitRange, ...] = ()
     decide_by_s: float | None = None
+
+    @property
+    def late_rows(self) -> int:
+        """Of all functions of the batch."""
+        return sum(counts.late for counts in self.counts.values())

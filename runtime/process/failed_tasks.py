@@ -14,6 +14,7 @@ _PYTHON_TRACE = "Traceback (most recent call last):"
 _JAVA_FRAME = "\n\tat "
 _QUERY = "\n=== Streaming Query ==="
 _RANGES = "sluice: source_ranges="
+_RECORD = "sluice: record="
 _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
 _UNFIT = (
@@ -25,11 +26,14 @@ _UNFIT = (
 """Texts of Python, Spark and `load_sent`: each says that an executor's Python does not fit."""
 
 
-def note_ranges(error: Exception, ranges: str) -> None:
-    """Add the source ranges of a failing batch to an error, unless a narrower call has done so. A
-    note is part of the traceback, which is all that Spark passes on from a worker."""
+def note_ranges(error: Exception, ranges: str, *, record: str = "") -> None:
+    """Add the source ranges of a failing batch to an error, and the record that it fails for if
+    that is known, unless a narrower call has done so. A note is part of the traceback, which is all
+    that Spark passes on from a worker."""
     if ranges and not any(n.startswith(_RANGES) for n in getattr(error, "__notes__", ())):
         error.add_note(f"{_RANGES}{ranges}")
+        if record:
+            error.add_note(f"{_RECORD}{record}")
 
 
 def task_failed(
@@ -44,8 +48,7 @@ def task_failed(
         ranges: that it read; those in the error's note are narrower.
     """
     text = "".join(traceback.format_exception(error))
-    noted = [line for line in text.splitlines() if line.startswith(_RANGES)]
-    ranges = noted[-1].removeprefix(_RANGES) if noted else ranges
+    ranges, record = _noted(text, _RANGES) or ranges, _noted(text, _RECORD)
     if unfit := _unfit_executor(text, region):
         unfit.__cause__ = error
         return unfit
@@ -58,6 +61,7 @@ def task_failed(
             "attempt_id": attempt_id,
             "error": raised_in(python),
             **({"source_ranges": ranges} if ranges else {}),
+            **({"record": record} if record else {}),
             _TRACE: python[-_MOST_OF_TRACE:],
         },
         "Correct the function if one raised it, or skip such records (docs/guide/functions.md). "
@@ -65,6 +69,12 @@ def task_failed(
     )
     failed.__cause__ = error
     return failed
+
+
+def _noted(text: str, name: str) -> str:
+    """The newest note of this name in a traceback; empty: there is none."""
+    found = [line for line in text.splitlines() if line.startswith(name)]
+    return found[-1].removeprefix(name) if found else ""
 
 
 def _unfit_executor(text: str, region: str) -> ConfigError | None:
@@ -88,7 +98,7 @@ def raised_in(text: str) -> str:
     """Type and message of the error at the end of a traceback; the whole text if it has no
     traceback. Pure."""
     found = text.rpartition(_PYTHON_TRACE)[2].strip("\n").splitlines()
-    lines = [line for line in found if not line.startswith(_RANGES)]
+    lines = [line for line in found if not line.startswith((_RANGES, _RECORD))]
     message = list(dropwhile(lambda line: line.startswith(" "), lines))
     return " ".join(line.strip() for line in message or lines)[:_MOST_OF_ERROR]
 

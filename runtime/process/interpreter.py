@@ -3,7 +3,7 @@
 import os
 import sys
 
-__all__ = ["PLAN_ONCE", "use_this_interpreter"]
+__all__ = ["PLAN_ONCE", "import_path", "use_this_interpreter"]
 
 PLAN_ONCE = "SLUICE_PLAN_ONCE"
 """Processes that plan a source end after their answer if this variable is set."""
@@ -17,3 +17,8 @@ def use_this_interpreter() -> None:
     program makes its session.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def import_path() -> str:
+    """``PYTHONPATH`` for a process that must import the modules that this process can import."""
+    return os.pathsep.join(filter(None, sys.path))

@@ -1,23 +1,17 @@
 """What `docs/guide/functions.md` shows does what the page says, on a real broker and real Spark."""
 
-import io
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.errors import UnreachableError
 from sluice.runtime.job.job import Job, Stream
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read, unique, values
@@ -25,17 +19,6 @@ from tests.kit.kafka.kafka_records import Record, produce, read, unique, values
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "functions.md"
-OLD = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}'
-NEW = json.dumps(
-    {
-        "type": "record",
-        "name": "Order",
-        "fields": [
-            {"name": "id", "type": "long"},
-            {"name": "note", "type": "string", "default": "none"},
-        ],
-    }
-)
 Copy = Callable[[list[Record], str | None, Callable[[Stream], Stream]], str]
 
 
@@ -118,52 +101,3 @@ def test_records_go_to_the_topics_that_they_name(
     copied(given, small, lambda stream: stream.map_batches(renamed))
     assert values(kafka.bootstrap, small) == [b"1", b"2"]
     assert values(kafka.bootstrap, large) == [b"x" * 1001]
-
-
-class Registry(BaseHTTPRequestHandler):
-    """Knows one schema, by the number 7."""
-
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)  # type: ignore[attr-defined]
-        self.send_response(200 if self.path == "/schemas/ids/7" else 404)
-        self.end_headers()
-        self.wfile.write(json.dumps({"schema": OLD}).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-@pytest.fixture
-def registry() -> Iterator[HTTPServer]:
-    """A schema registry, as far as one is asked for a schema."""
-    with HTTPServer(("127.0.0.1", 0), Registry) as server:
-        server.asked = []  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def framed(number: int, value: dict[str, object]) -> bytes:
-    written = io.BytesIO()
-    fastavro.schemaless_writer(written, fastavro.parse_schema(json.loads(OLD)), value)
-    return b"\0" + number.to_bytes(4) + written.getvalue()
-
-
-def test_each_record_is_read_with_its_writers_schema_of_a_registry(
-    registry: HTTPServer, shown: dict[str, Any]
-) -> None:
-    url = f"http://127.0.0.1:{registry.server_port}"
-    made = cloudpickle.loads(cloudpickle.dumps(shown["FromRegistry"](url, NEW)))
-    column = pa.array([framed(7, {"id": 1}), None, framed(7, {"id": 2})])
-    assert made.deserialize(column).to_pylist() == [
-        {"id": 1, "note": "none"},
-        None,
-        {"id": 2, "note": "none"},
-    ]
-    assert registry.asked == ["/schemas/ids/7"]  # type: ignore[attr-defined]
-    with pytest.raises(UnreachableError, match="no schema"):
-        made.deserialize(pa.array([framed(8, {"id": 1})]))

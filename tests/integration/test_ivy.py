@@ -19,7 +19,7 @@ _SETTINGS = """
   <settings defaultResolver="here"/>
   <resolvers>
     <filesystem name="here">
-      <artifact pattern="{root}/[organisation]-[module]-[revision].[ext]"/>
+      <artifact pattern="{root}/[organisation]-[module]-[revision](-[classifier]).[ext]"/>
     </filesystem>
   </resolvers>
 </ivysettings>
@@ -65,6 +65,21 @@ def test_fetched_once_and_then_taken_from_the_cache(
     (directory / "thing-1.jar").unlink()
     fetch(bundle)
     assert _sha256(directory / "thing-1.jar") == _sha256(jar)
+
+
+def test_a_file_that_is_no_jar_is_fetched_by_its_classifier(jar: Path) -> None:
+    packed = jar.with_name("org-packed-1-all.tar.gz")
+    packed.write_bytes(b"archive")
+    artifact = Artifact(
+        organisation="org",
+        name="packed",
+        version="1",
+        transitive=False,
+        archive=("all", "tar.gz"),
+    )
+    name = "packed-1-all.tar.gz"
+    found = fetch(Bundle(name="packed-1", artifacts=(artifact,), checksums={name: _sha256(packed)}))
+    assert [path.name for path in found.iterdir()] == [name]
 
 
 def test_other_bytes_than_the_pinned_ones_are_refused_and_not_kept(

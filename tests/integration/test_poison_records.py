@@ -285,6 +285,24 @@ def test_totals_continue_over_runs_and_files_have_no_poison(bed: Bed) -> None:
     assert bed.totals() == RecordCounts(read=40, dead_lettered=4)
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize("fails", [1, TASK_ATTEMPTS], ids=["task", "region"])
+def test_dead_letters_beside_files_are_decided_with_them(bed: Bed, fails: int) -> None:
+    """The sink of dead letters writes no other record; what is tried again is there once."""
+    letters = KafkaSink(
+        bootstrap_servers=bed.kafka.bootstrap,
+        transactional_id_prefix=f"letters-{bed.dead}",
+        dead_letters_only=True,
+    )
+    bed.fill(MANY, POISON)
+    bed.run(HdfsSink(bed.directory / "files" / "rows", columns=["value"]), letters, fails=fails)
+    assert len(list(bed.turns.iterdir())) == fails
+    rows = bed.spark.read.parquet(str(bed.directory / "files" / "rows")).collect()
+    good = [r.value or b"" for r in bed.given if not bed.is_poison(r)]
+    assert sorted(bytes(row.value) for row in rows) == sorted(good)
+    assert sorted(places(r) for r in read(bed.kafka.bootstrap, bed.dead)) == sorted(POISON)
+
+
 def test_a_dead_letter_topic_that_does_not_exist_is_refused_at_the_start(bed: Bed) -> None:
     bed.fill(1, set())
     missing = unique("no-such-topic")

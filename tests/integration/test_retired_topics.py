@@ -75,3 +75,26 @@ def test_what_others_have_is_written_once_before_and_after_a_topic_is_given_up(
     produce(kafka.bootstrap, orders, [b"4"])
     run([orders])
     assert sorted(values(kafka.bootstrap, output)) == [b"1", b"2", b"3", b"4", b"a"]
+
+
+@pytest.mark.parametrize("runs", [_job, _query])
+def test_a_topic_that_is_subscribed_again_begins_as_a_new_one(
+    kafka: EmbeddedKafka,
+    spark: SparkSession,
+    topic: TopicFactory,
+    tmp_path: Path,
+    runs: Callable[[EmbeddedKafka, SparkSession, Path, str], Run],
+) -> None:
+    """From its first record, and at each later start where it was. The topic never left Kafka."""
+    orders, returns, output = topic(), topic(), topic()
+    run = runs(kafka, spark, tmp_path, output)
+    produce(kafka.bootstrap, orders, [b"1"])
+    produce(kafka.bootstrap, returns, [b"a"])
+    run([orders, returns])
+    produce(kafka.bootstrap, orders, [b"2"])
+    run([orders], (returns,))
+    produce(kafka.bootstrap, returns, [b"b"])
+    run([orders, returns])
+    produce(kafka.bootstrap, returns, [b"c"])
+    run([orders, returns])
+    assert sorted(values(kafka.bootstrap, output)) == [b"1", b"2", b"a", b"a", b"b", b"c"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
@@ -258,6 +259,27 @@ def test_load_refuses_wrong_options(
         reader = reader if value is None else reader.option(name, value)
     with pytest.raises(ConfigError, match=told):
         reader.load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "told"),
+    [
+        ("TEMPORARY VIEW", "startingOffset", "unknown option of the Kafka source"),
+        ("TABLE", "startingOffsets", "Use CREATE TEMPORARY VIEW"),
+    ],
+)
+def test_sql_refuses_wrong_options_when_it_is_analysed(
+    session: SparkSession, kind: str, option: str, told: str
+) -> None:
+    options = f"`kafka.bootstrap.servers` '127.0.0.1:1', subscribe 't', {option} 'earliest'"
+    with pytest.raises(AnalysisException, match=told):
+        session.sql(f"CREATE {kind} wrong USING `sluice-kafka` OPTIONS ({options})")
+
+
+@pytest.mark.parametrize("option", ["maxOffsetsPerTrigger '5'", "endingOffsets 'latest'"])
+def test_sql_takes_options_that_a_frame_or_a_stream_has(session: SparkSession, option: str) -> None:
+    options = f"`kafka.bootstrap.servers` '127.0.0.1:1', subscribe 't', {option}"
+    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW right USING `sluice-kafka` OPTIONS ({options})")
 
 
 class Seen(StreamingQueryListener):

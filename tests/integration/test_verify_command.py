@@ -210,6 +210,10 @@ def test_what_an_open_transaction_hides_of_the_input_is_not_judged_and_said(
     places = ["--input", source, "--output", output, "--bootstrap-servers", kafka.bootstrap]
     told = CliRunner().invoke(app, places, env={"COLUMNS": "500"}).stdout
     assert f"from {source}-0@1" in told
+    produce(kafka.bootstrap, output, [Record(value=b"b")])
+    shown = verified(kafka, source, output, exit_code=3)
+    assert (shown["aborted"], shown["unexpected"]) == (1, 0)
+    assert shown["examples"]["aborted"] == [f"{output}-0@1"]
     producer.abort_transaction(PATIENCE_S)
     assert verified(kafka, source, output, exit_code=3)["input_held_back"] == {}
 

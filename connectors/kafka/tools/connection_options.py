@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.properties_file import client_properties
 from sluice.runtime.errors import ConfigError
 
 __all__ = ["BOOTSTRAP_NAMES", "Config", "ConfigFile", "connection_of", "read_options"]
@@ -21,7 +22,10 @@ Config = Annotated[
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config-file", exists=True, dir_okay=False, help="File of KEY=VALUE lines, for secrets."
+        "--config-file",
+        exists=True,
+        dir_okay=False,
+        help="A properties file of Kafka's clients, for secrets.",
     ),
 ]
 
@@ -50,10 +54,8 @@ def read_options(config: Sequence[str] | None, config_file: Path | None) -> dict
     Raises:
         ConfigError: an option of another form, or a file that cannot be read.
     """
-    lines = _lines(config_file) if config_file is not None else []
-    written = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    options = {}
-    for number, item in enumerate([*written, *(config or ())], 1):
+    options = client_properties(config_file) if config_file is not None else {}
+    for number, item in enumerate(config or (), 1):
         name, separator, value = item.partition("=")
         if not separator:
             raise ConfigError(
@@ -69,14 +71,3 @@ def _shown(text: str) -> str:
     """The name of an option, or a placeholder: the line may be part of a key of several lines."""
     words = text.split()
     return words[0] if words and words[0].startswith("kafka.") else "(not shown)"
-
-
-def _lines(config_file: Path) -> list[str]:
-    try:
-        return config_file.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as err:
-        raise ConfigError(
-            "the file of options cannot be read",
-            {"file": config_file, "reason": err},
-            "Give a readable file of KEY=VALUE lines in UTF-8.",
-        ) from err

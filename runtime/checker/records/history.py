@@ -29,7 +29,8 @@ class Columns:
 
     Attributes:
         fingerprints: shape (n,), uint64.
-        lanes: shape (n,), int32: number of the topic-partition the record was read from.
+        lanes: shape (n,), int32: number of the topic-partition the record was read from; its
+            complement (``~number``, negative) if read_committed readers do not see it there.
         offsets: shape (n,), int64.
         positions: shape (n,), int64: number of the record in the whole history.
         names: shape (n,), uint64: see `Identity.name_hash`.
@@ -72,8 +73,8 @@ class Lanes:
         return number
 
     def location(self, lane: int, offset: int) -> Location:
-        """The position of an offset in a lane."""
-        return Location(*self.names[lane], offset)
+        """The position of an offset in a lane, or in the complement of a lane."""
+        return Location(*self.names[max(lane, ~lane)], offset)
 
 
 class History:
@@ -101,17 +102,21 @@ class History:
         self._offsets = array("q")
         self._names = array("Q")
 
-    def append(self, record: Record, *, read_from: Location | None = None) -> None:
-        """Add the next record.
+    def append(
+        self, record: Record, *, read_from: Location | None = None, is_hidden: bool = False
+    ) -> None:
+        """Add the next record; hidden ones last.
 
         Args:
             record: its content (of an expected record: the content that the output must have).
             read_from: the position that shows and orders it, if not the record's own: an expected
                 output record is ordered by the position of its input record.
+            is_hidden: read_committed readers do not see its input record, so it is not expected.
         """
         location = read_from or record
+        lane = self.lanes.number(location.topic, location.partition)
         self._fingerprints.append(self.identity.fingerprint(record))
-        self._lane_numbers.append(self.lanes.number(location.topic, location.partition))
+        self._lane_numbers.append(~lane if is_hidden else lane)
         self._offsets.append(location.offset)
         self._names.append(self.identity.name_hash(record))
 

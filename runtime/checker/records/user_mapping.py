@@ -14,7 +14,7 @@ from sluice.runtime.checker.records.history import Location
 from sluice.runtime.checker.records.record import Record
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["Stopped", "load_mapping"]
+__all__ = ["Stopped", "as_read", "checked_mapping", "load_mapping"]
 
 
 class Stopped(SystemExit):
@@ -22,19 +22,30 @@ class Stopped(SystemExit):
 
 
 def load_mapping(name: str) -> Callable[[Record], Iterable[Record]]:
-    """The function that ``module:function`` names; it may return one record, several or None.
+    """`checked_mapping` of the function that ``module:function`` names.
 
     Raises:
-        ConfigError: there is no such function, or its call raises or returns something else than
-            records.
+        ConfigError: there is no such function.
     """
-    function = _function(name)
+    return checked_mapping(name, _function(name))
+
+
+def checked_mapping(
+    name: str, function: Callable[[Record], Any]
+) -> Callable[[Record], Iterable[Record]]:
+    """A user's function, which may return one record, several or None.
+
+    Args:
+        name: of the function in errors.
+    Raises:
+        ConfigError: at a call: it raises, or returns something else than records.
+    """
 
     def mapping(record: Record) -> Iterable[Record]:
         wanted = []
         for one in _results(name, function, record):
             try:
-                wanted.append(_as_read(one))
+                wanted.append(as_read(one))
             except Stopped:
                 raise
             except (Exception, SystemExit) as err:  # headers may be a user's generator
@@ -93,8 +104,12 @@ def _function(name: str) -> Callable[[Record], Any]:
     return cast("Callable[[Record], Any]", function)
 
 
-def _as_read(one: object) -> Record:
-    """The record with the types that readers of topics and files use."""
+def as_read(one: object) -> Record:
+    """The record with the types that readers of topics and files use.
+
+    Raises:
+        TypeError: it is no record, or a field has another type.
+    """
     if not isinstance(one, Record):
         raise TypeError(f"a result of type {type(one).__name__}")
     return Record(

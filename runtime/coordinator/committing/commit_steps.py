@@ -7,7 +7,7 @@ instead, so it crashes, pauses and interleaves the code that production runs.
 
 import logging
 import os
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -63,8 +63,13 @@ _UNANSWERED = CommitReport(
 )
 
 
-def drive(steps: Steps[T]) -> T:
-    """Run a step to its end, with the failpoints that it names."""
+def drive(steps: Steps[T], on_step: Callable[[str], None] = lambda _: None) -> T:
+    """Run a step to its end, with the failpoints that it names.
+
+    Args:
+        on_step: called after each failpoint with its name; its error ends the step there, as a
+            crash would.
+    """
     while True:
         try:
             name = next(steps)
@@ -72,6 +77,7 @@ def drive(steps: Steps[T]) -> T:
             result: T = end.value
             return result
         failpoint(name)
+        on_step(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,7 +178,8 @@ def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
         else region.record_with(checkpoint.acks[name])
         for name, region in state.regions.items()
     )
-    whole = extended(state.assignment, checkpoint.regions)
+    given_up = (state.regions[name].given_up(ack) for name, ack in checkpoint.acks.items())
+    whole = extended(state.assignment, checkpoint.regions, given_up=frozenset().union(*given_up))
     balancer = state.settings.balancer
     moves = () if balancer is None else choose_moves(state, checkpoint, balancer)
     checkpoint.assignment = moved(whole, moves)
@@ -269,6 +270,8 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
         region.decided(event.checkpoint_id, record, next_record, is_end=is_end)
         if record.region not in checkpoint.skipped:
             region.completed_s = now_s
+            ack = checkpoint.acks[record.region]
+            region.late_rows += 0 if ack is None else ack.late_rows
     checkpoint.remaining = committables_of(checkpoint.regions)
 
 

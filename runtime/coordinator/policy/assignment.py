@@ -86,14 +86,18 @@ def without_topics(
     )
 
 
-def extended(assignment: Assignment, regions: Iterable[RegionRecord]) -> Assignment:
+def extended(
+    assignment: Assignment, regions: Iterable[RegionRecord], *, given_up: Collection[SplitKey] = ()
+) -> Assignment:
     """With the splits that are new in the regions; the same one if there are none.
 
+    Args:
+        given_up: splits that no region reads any more.
     Raises:
         IllegalTransitionError: a region has read what belongs to another one.
     """
     owners = {key: name for name, keys in assignment.regions.items() for key in keys}
-    found = dict(assignment.regions)
+    found = {name: keys.difference(given_up) for name, keys in assignment.regions.items()}
     for region in regions:
         keys = frozenset(split.key for split in region.splits)
         taken = sorted(key for key in keys if owners.get(key, region.region) != region.region)
@@ -107,7 +111,7 @@ def extended(assignment: Assignment, regions: Iterable[RegionRecord]) -> Assignm
                 "Restart from the last checkpoint, and report this bug. Nothing was decided.",
             )
         owners |= dict.fromkeys(keys, region.region)
-        found[region.region] = assignment.regions.get(region.region, frozenset()) | keys
+        found[region.region] = found.get(region.region, frozenset()) | keys
     if found == assignment.regions:
         return assignment
     return Assignment(version=assignment.version + 1, regions=found)

@@ -74,7 +74,8 @@ class RegionPlan:
             epoch where it is. So the ranges that it acknowledges may end before or after the
             barrier offsets.
         bounded: it ends when its sources do.
-        keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids continue.
+        keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids continue. Each batch
+            has all positions of its sources.
         max_records: at most so many records per epoch, None for all there are.
         rate_limit: keeps its epochs as short as the interval; None: epochs may take longer.
     """

@@ -121,6 +121,7 @@ class RegionState:
         suspended: why and since when it is suspended; None: it is not.
         needs_sweep: no decision has followed a sweep since it was suspended or restarted.
         completed_s: clock at the decision of ``completed_in``; None before the first of this run.
+        late_rows: that Spark dropped in decided epochs of this run, see `RecordCounts`.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         state_is_due: Spark's state wants a batch, for example after a watermark has moved.
         pace: how large its epochs may be.
@@ -157,6 +158,7 @@ class RegionState:
     suspended: Suspended | None = None
     needs_sweep: bool = False
     completed_s: float | None = None
+    late_rows: int = field(init=False, default=0)
     again_s: float | None = field(init=False, default=None)
     state_is_due: bool = field(init=False, default=False)
     pending_time: PendingTime = field(init=False, default_factory=PendingTime)
@@ -299,7 +301,20 @@ class RegionState:
                 status=RegionStatus.COMPLETED,
                 snapshot_id=None,
             ),
-            self.record.splits,
+            [split for split in self.record.splits if split.key not in self.given_up(ack)],
+        )
+
+    def given_up(self, ack: Acknowledgement | None) -> frozenset[SplitKey]:
+        """Splits of topics that the batch's sources no longer read (``forgetTopics``): each batch
+        of a query that keeps its logs has all positions of its sources."""
+        if ack is None or not self.plan.keeps_logs:
+            return frozenset()
+        sources = {split.source_id for split in ack.region.splits}
+        topics = {split.key[:2] for split in ack.region.splits}
+        return frozenset(
+            split.key
+            for split in self.record.splits
+            if split.source_id in sources and split.key[:2] not in topics
         )
 
     def skipped_record(self) -> RegionRecord:

@@ -69,6 +69,7 @@ class RegionStatusView:
         has_alarm: its pressure has been high for too long.
         rate_limit: records per second that it may read now; None: no limit.
         dropped: offsets that approximate recovery has left out since the directory was created.
+        late_rows: rows later than the watermark that Spark dropped in this run.
     """
 
     region: str
@@ -83,6 +84,7 @@ class RegionStatusView:
     pressure: str | None
     rate_limit: float | None
     dropped: int
+    late_rows: int
     suspended: SuspendedView | None = None
     snapshot_age_s: float | None = None
     lags: Mapping[str, int] = field(default_factory=dict)
@@ -142,4 +144,5 @@ def region_view(
         snapshot_age_s=None if completed_s is None else now_s - completed_s,
         rate_limit=None if region.rate is None else region.rate.rate,
         dropped=dropped_in_all(region.record.operator_states),
+        late_rows=region.late_rows,
     )

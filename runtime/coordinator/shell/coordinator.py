@@ -150,6 +150,7 @@ class BarrierCoordinator(Coordinator):
         *,
         restore_from: int | None = None,
         registrations: Sequence[RegionRegistration] = (),
+        on_step: Callable[[str], None] = lambda _: None,
     ) -> StartedJob:
         """Read, verify, fence, settle earlier decisions, and begin to trigger checkpoints.
 
@@ -159,6 +160,8 @@ class BarrierCoordinator(Coordinator):
             registrations: of attempts of earlier runs that a handle still reaches. The start aborts
                 their open work that no decision names. The caller stops them before it starts new
                 attempts.
+            on_step: called with the name of each step, all of which follow the checks. It may
+                raise at those of `sluice.runtime.coordinator.start.startup.MAY_STOP_AT`.
 
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError: nothing was
@@ -182,7 +185,7 @@ class BarrierCoordinator(Coordinator):
             registrations=registrations,
         )
         self._leases.start()
-        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from))
+        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
         self._started = StartedJob(
             job_uid=found.record.job_uid,
             session=self.session,

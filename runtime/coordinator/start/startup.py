@@ -44,12 +44,17 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.model.splits import SplitRange
 
-__all__ = ["Found", "StartSequence"]
+__all__ = ["MAY_STOP_AT", "Found", "StartSequence"]
 
 log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
 _CHECK_S = 15.0  # an unreachable sink is reported well within 30 s
+
+
+MAY_STOP_AT = frozenset({"before-first", "before-fencing", "publish-retry", "settle-retry"})
+"""Steps at which the start has changed nothing, or a remote does not answer. Between other steps a
+stop would leave decided work uncommitted until the next start, and its transactions open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

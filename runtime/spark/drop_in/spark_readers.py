@@ -5,12 +5,14 @@ when the query runs whether it reads a stream. So `sluice.install` replaces both
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.readwriter import DataFrameReader
 from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from sluice.runtime.spark.drop_in.spark_writers import options_of
 
 __all__ = ["check_loads"]
 
@@ -25,18 +27,20 @@ def _wrap(reader: Any, check: Callable[..., object], format_name: str, *, stream
     original = getattr(reader.load, "__wrapped__", reader.load)
 
     @functools.wraps(original)
-    def load(self: Any, *args: Any, **kwargs: Any) -> DataFrame:  # noqa: ANN401 - as Spark's own
-        frame: DataFrame = original(self, *args, **kwargs)
+    def load(  # Spark's own signature
+        self: Any,  # noqa: ANN401 - of both classes
+        path: str | list[str] | None = None,
+        format: str | None = None,  # noqa: A002 - Spark's name
+        schema: Any = None,  # noqa: ANN401 - any schema that Spark takes
+        **options: Any,  # noqa: ANN401 - any value that Spark takes
+    ) -> DataFrame:
+        if format is not None:
+            self.format(format)
+        self.options(**options)
         if self._jreader.source().lower() == format_name:
-            check(_options(frame, stream=stream), stream=stream)
+            given = options_of(self._jreader, self._spark)
+            check(given if path is None else {**given, "path": str(path)}, stream=stream)
+        frame: DataFrame = original(self, path, schema=schema)
         return frame
 
     reader.load = load
-
-
-def _options(frame: DataFrame, *, stream: bool) -> Mapping[str, str]:
-    """The options that Spark has put into the plan of a loaded frame."""
-    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - not in Python
-    relation = plan.collectLeaves().head()
-    found = relation.extraOptions() if stream else relation.options()
-    return dict(found.asCaseSensitiveMap())

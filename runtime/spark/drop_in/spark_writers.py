@@ -30,7 +30,7 @@ from sluice.runtime.spark.session.spark_session import (
     require_setting,
 )
 
-__all__ = ["FormatCheck", "take_over_writers"]
+__all__ = ["FormatCheck", "options_of", "take_over_writers"]
 
 _PARTITIONS = "partitionBy"
 _MOST_DIGITS = 19  # of a 64-bit number
@@ -94,7 +94,7 @@ class _WriterSettings:
         return cls(
             frame=writer._df,  # noqa: SLF001 - as above
             format_name=str(_field(java, "source")).lower(),
-            options=dict(of(_field(java, "extraOptions").originalMap())),
+            options=options_of(java, writer._spark),  # noqa: SLF001 - as above
             partitions=tuple(of(columns.get())) if columns.isDefined() else (),
             mode=str(_field(java, mode).toString()).lower(),
             java=java,
@@ -288,9 +288,16 @@ def _write_batch(write: Callable[[DataFrame, int], None], frame: DataFrame, batc
         ) from None
 
 
+def options_of(java: Any, spark: SparkSession) -> dict[str, str]:  # noqa: ANN401 - py4j's view
+    """The options of a writer or reader of the JVM, by the names that the user wrote."""
+    jvm: Any = spark._jvm  # noqa: SLF001 - not in Python
+    of = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    return dict(of(_field(java, "extraOptions").originalMap()))
+
+
 def _field(java: Any, name: str) -> Any:  # noqa: ANN401 - py4j's view
-    kind = java.getClass()  # of a stream; a frame's writer has its fields from its super class
-    holders = {"org.apache.spark.sql.classic.DataFrameWriter": kind.getSuperclass()}
-    field = holders.get(kind.getName(), kind).getDeclaredField(name)
+    kind = java.getClass()  # of a stream; a frame's has its fields from its super class
+    holder = kind.getSuperclass() if kind.getSimpleName().startswith("DataFrame") else kind
+    field = holder.getDeclaredField(name)
     field.setAccessible(True)
     return field.get(java)

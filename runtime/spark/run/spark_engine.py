@@ -4,7 +4,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,9 +23,11 @@ from sluice.runtime.contracts import (
     SplitEnumerator,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
@@ -37,19 +39,25 @@ from sluice.runtime.spark.microbatch.region_start import (
     require_rewindable,
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
-from sluice.runtime.spark.run.console import ConsoleProgress
+from sluice.runtime.spark.run.console import ConsoleProgress, RunTotals
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
-from sluice.runtime.spark.session.interrupts import Interrupts, ended_by_signals
+from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
-from sluice.runtime.spark.session.spark_session import is_fair, prepare, require_task_retries
+from sluice.runtime.spark.session.spark_session import (
+    enter_session,
+    is_fair,
+    local_properties,
+    prepare,
+    require_task_retries,
+)
 from sluice.runtime.storage.file_system import close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
-__all__ = ["JobResult", "run_job"]
+__all__ = ["JobResult", "JobRun", "run_job"]
 
 log = logging.getLogger(__name__)
 
@@ -76,44 +84,123 @@ class JobResult:
     elapsed_s: float
 
 
-def run_job(job: JobSpec) -> JobResult:
-    """See `sluice.runtime.job.job.Job.run`."""
-    started_at = time.monotonic()
-    prepare(job.spark)
-    if job.recovery is not Recovery.REGION:
-        require_task_retries(job.spark, recovery=job.recovery.value)
-    if job.recovery is Recovery.APPROXIMATE:
-        require_chained(job.pipelines)
-    with ended_by_signals() as interrupts, contextlib.ExitStack() as stack:
-        layout = lay_out(job)
-        regions = layout.regions
-        jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
-        store = open_store(job.checkpoint_dir, jvm=jvm)
-        stack.callback(close_quietly, store.fs)
-        retain = batches_to_retain(store, retained=job.settings.retained)
-        listeners = list(job.listeners)
-        if sys.stderr.isatty():
-            listeners.append(stack.enter_context(contextlib.closing(ConsoleProgress(job.name))))
-        commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
-        tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_barriers_s(job))
-        coordinator, sources = _coordinator(job, layout, store, listeners, tasks_first)
-        stack.callback(coordinator.stop)
-        started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from)
-        names = {region.name for region in regions}
-        delete_vanished(store.fs, names, attempt_id=started.attempt_id)
-        streaming = ContinuousRegions(
-            names=layout.continuous,
-            barrier_service=BarrierService(coordinator, commits),
-            ends=lambda source_id: sources[source_id].fixed_ends(),
-            lost_timeout_s=lost_timeout.seconds,
+class JobRun:
+    """One run of a job: `check`, then `run`, in the thread that runs the job. Any thread may call
+    the other methods.
+
+    Args:
+        job: the described job.
+        is_foreground: whether its thread is the user's. Then a terminal shows progress. Otherwise
+            the thread gets the job's session and the local properties of the thread that made this.
+
+    Attributes:
+        totals: what it has committed so far.
+    """
+
+    def __init__(self, job: JobSpec, *, is_foreground: bool) -> None:
+        self._job = job
+        self._properties = None if is_foreground else local_properties(job.spark)
+        self._began_s = time.monotonic()
+        self._ended_s: float | None = None
+        is_drawn = is_foreground and sys.stderr.isatty()
+        self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
+        self._layout: Layout | None = None
+        self._coordinator: BarrierCoordinator | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """From its begin to its end, or to now."""
+        return (self._ended_s or time.monotonic()) - self._began_s
+
+    def status(self) -> JobStatus | None:
+        """The coordinator's status; None before it has started."""
+        return None if self._coordinator is None else self._coordinator.status()
+
+    def result(self) -> JobResult | None:
+        """The result so far; None before the coordinator has started."""
+        coordinator = self._coordinator
+        if coordinator is None or coordinator.started is None:
+            return None
+        return JobResult(
+            job_uid=coordinator.started.job_uid,
+            restored_from=coordinator.started.restored_from,
+            last_checkpoint_id=coordinator.last_committed,
+            elapsed_s=self.elapsed_s,
         )
-        _run_regions(job, layout, started, coordinator, store, retain, interrupts, streaming)
-    return JobResult(
-        job_uid=started.job_uid,
-        restored_from=started.restored_from,
-        last_checkpoint_id=coordinator.last_committed,
-        elapsed_s=time.monotonic() - started_at,
-    )
+
+    def check(self) -> None:
+        """Check session and pipelines, and that sources and sinks answer; raises as `Job.run`."""
+        job = self._job
+        if self._properties is not None:
+            enter_session(job.spark, self._properties)
+        prepare(job.spark)
+        if job.recovery is not Recovery.REGION:
+            require_task_retries(job.spark, recovery=job.recovery.value)
+        if job.recovery is Recovery.APPROXIMATE:
+            require_chained(job.pipelines)
+        self._layout = lay_out(job)
+
+    def run(self, ends: EndRequests, *, on_step: Callable[[], None] = lambda: None) -> None:
+        """Start it, and watch it until it ends; see `sluice.runtime.job.job.Job.run`.
+
+        Args:
+            ends: requests for its end.
+            on_step: called at each step of the start, all of which follow the checks of the
+                checkpoint directory.
+        Raises:
+            BaseException: the error that ended it, or that of ``ends``.
+        """
+        try:
+            self._run(ends, on_step)
+        finally:
+            self._ended_s = time.monotonic()
+
+    def _run(self, ends: EndRequests, on_step: Callable[[], None]) -> None:
+        job, layout = self._job, self._layout
+        assert layout is not None  # `check` was called
+        jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
+        with contextlib.ExitStack() as stack:
+            store = open_store(job.checkpoint_dir, jvm=jvm)
+            stack.callback(close_quietly, store.fs)
+            retain = batches_to_retain(store, retained=job.settings.retained)
+            stack.callback(self.totals.close)
+            listeners = [*job.listeners, self.totals]
+            commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
+            between_s = between_barriers_s(job)
+            tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
+            coordinator, sources = _coordinator(job, layout, store, listeners, tasks_first)
+            stack.callback(coordinator.stop)
+
+            def step(name: str) -> None:
+                on_step()
+                if name in MAY_STOP_AT:
+                    ends.check()
+
+            started = coordinator.start(
+                timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from, on_step=step
+            )
+            self._coordinator = coordinator
+            ends.check()
+            names = {region.name for region in layout.regions}
+            delete_vanished(store.fs, names, attempt_id=started.attempt_id)
+            streaming = ContinuousRegions(
+                names=layout.continuous,
+                barrier_service=BarrierService(coordinator, commits),
+                ends=lambda source_id: sources[source_id].fixed_ends(),
+                lost_timeout_s=lost_timeout.seconds,
+            )
+            _run_regions(job, layout, started, coordinator, store, retain, ends, streaming)
+
+
+def run_job(job: JobSpec) -> JobResult:
+    """Run it in this thread; Ctrl-C and SIGTERM request its end."""
+    run = JobRun(job, is_foreground=True)
+    with ended_by_signals() as interrupts:
+        run.check()
+        run.run(interrupts)
+    result = run.result()
+    assert result is not None  # it has started, and ended without an error
+    return result
 
 
 def _coordinator(
@@ -200,7 +287,7 @@ def _run_regions(
     coordinator: BarrierCoordinator,
     store: CheckpointStore,
     retain: int,
-    interrupts: Interrupts,
+    ends: EndRequests,
     continuous: ContinuousRegions,
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
@@ -238,9 +325,9 @@ def _run_regions(
         stack.callback(attempts.stop)
         _warn_of_outlived(regions, started)
         try:
-            with interrupts.held():
-                _begin(attempts, started, regions, interrupts)
-                _watch(coordinator, attempts, hosts, interrupts)
+            with ends.held():
+                _begin(attempts, started, regions, ends)
+                _watch(coordinator, attempts, hosts, ends)
         except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
@@ -249,11 +336,11 @@ def _run_regions(
 
 
 def _begin(
-    attempts: RegionAttempts, started: StartedJob, regions: Sequence[Region], interrupts: Interrupts
+    attempts: RegionAttempts, started: StartedJob, regions: Sequence[Region], ends: EndRequests
 ) -> None:
     for region in regions:
         attempts.begin(_first_attempt(started, region))
-        interrupts.check()
+        ends.check()
 
 
 def _first_attempt(started: StartedJob, region: Region) -> RegionAttempt:
@@ -268,11 +355,11 @@ def _watch(
     coordinator: BarrierCoordinator,
     attempts: RegionAttempts,
     hosts: HostExclusion,
-    interrupts: Interrupts,
+    ends: EndRequests,
 ) -> None:
     """Watch until the job ends; raises the error that ended it."""
     while not coordinator.wait(timeout_s=_RESTART_POLL_S if attempts.is_restarting else _WATCH_S):
-        interrupts.check()
+        ends.check()
         attempts.watch()
         hosts.enforce()
 

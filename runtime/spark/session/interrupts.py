@@ -1,14 +1,66 @@
-"""Ends a foreground job by a signal: in good order, with the shell's exit code."""
+"""Requests for the end of a job: a signal to the program that runs it, or a call of its handle."""
 
 import contextlib
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Protocol
 
-__all__ = ["Interrupts", "ended_by_signals"]
+__all__ = [
+    "EndRequests",
+    "Interrupts",
+    "StopRequest",
+    "StopRequestedError",
+    "ended_by_signals",
+    "is_interactive",
+    "waiting",
+]
 
+_Handler = Callable[[int, FrameType | None], object]
 _BY_SIGNAL = 128  # a shell reports a program that a signal ended as 128 and its number
+
+
+class EndRequests(Protocol):
+    """The thread that runs a job checks it between its steps."""
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """In this block a request waits for `check`."""
+        ...
+
+    def check(self) -> None:
+        """Raise if the end is requested."""
+        ...
+
+
+class StopRequestedError(BaseException):
+    """The handle of the job has requested its end. No failure, so no `Exception`."""
+
+
+class StopRequest:
+    """The request of a handle, for a job in a thread of its own. Any thread."""
+
+    def __init__(self) -> None:
+        self._requested = threading.Event()
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the end is requested."""
+        return self._requested.is_set()
+
+    def request(self) -> None:
+        """Let the next `check` raise. Repeatable."""
+        self._requested.set()
+
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """A request never interrupts a call."""
+        return contextlib.nullcontext()
+
+    def check(self) -> None:
+        """Leave by `StopRequestedError`, if the end is requested."""
+        if self.is_requested:
+            raise StopRequestedError
 
 
 class Interrupts:
@@ -57,16 +109,39 @@ def ended_by_signals() -> Iterator[Interrupts]:
     main thread Python cannot have a handler.
     """
     interrupts = Interrupts()
-    before = {number: signal.getsignal(number) for number in _ours()}
-    for number in before:
-        signal.signal(number, interrupts.take)
     try:
-        yield interrupts
+        with _handled(lambda _: interrupts.take):
+            yield interrupts
     except KeyboardInterrupt:
         raise SystemExit(_BY_SIGNAL + signal.SIGINT) from None
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """While a thread waits for a job of another thread: Ctrl-C raises `KeyboardInterrupt`, without
+    PySpark's cancellation of all jobs, and SIGTERM leaves by `SystemExit`, 143."""
+    interrupts = Interrupts()
+    with _handled(
+        lambda number: signal.default_int_handler if number == signal.SIGINT else interrupts.take
+    ):
+        yield
+
+
+def is_interactive() -> bool:
+    """Whether a person types the program: in a notebook, IPython, or a shell of Python or Spark."""
+    return hasattr(sys, "ps1")
+
+
+@contextlib.contextmanager
+def _handled(handler: Callable[[int], _Handler]) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in _ours()}
+    for number in before:
+        signal.signal(number, handler(number))
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _ours() -> Iterator[signal.Signals]:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,9 +21,11 @@ __all__ = [
     "QUERY_SETTINGS",
     "SHUFFLE_RETRY",
     "active_session",
+    "enter_session",
     "idle_worker_timeout",
     "is_fair",
     "is_local",
+    "local_properties",
     "own_workers",
     "prepare",
     "query_setting",
@@ -231,6 +234,19 @@ def active_session(spark: SparkSession) -> Iterator[None]:
             sessions.setActiveSession(before.get())
         else:
             sessions.clearActiveSession()
+
+
+def local_properties(spark: SparkSession) -> Any:  # noqa: ANN401 - py4j's view
+    """Of the calling thread: scheduler pool, job group and others; for `enter_session`."""
+    return spark.sparkContext._jsc.sc().getLocalProperties().clone()  # noqa: SLF001 - not in Python
+
+
+def enter_session(spark: SparkSession, properties: Any) -> None:  # noqa: ANN401 - py4j's view
+    """Give a thread of ours the session, and the local properties of the thread that began it, as
+    PySpark's `InheritableThread` does."""
+    spark.sparkContext._jsc.sc().setLocalProperties(properties)  # noqa: SLF001 - not in Python
+    sessions = SparkSession._get_j_spark_session_class(spark._jvm)  # noqa: SLF001 - not public
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - not public
 
 
 @contextlib.contextmanager

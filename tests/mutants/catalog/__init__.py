@@ -12,8 +12,10 @@ from tests.mutants.catalog import (
     kafka_source,
     kafka_writing,
     ownership,
+    registry,
     spark,
     startup,
+    testing,
 )
 from tests.mutants.model import Mutant
 
@@ -31,4 +33,6 @@ ALL_MUTANTS: tuple[Mutant, ...] = (
     *continuous.MUTANTS,
     *drop_in.MUTANTS,
     *spark.MUTANTS,
+    *testing.MUTANTS,
+    *registry.MUTANTS,
 )

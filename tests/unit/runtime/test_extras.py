@@ -15,7 +15,17 @@ from sluice.runtime.extras import extras_named
 
 @pytest.mark.parametrize(
     ("module", "extra"),
-    [("pyspark.sql", "spark"), ("py4j.protocol", "spark"), ("psutil", "local"), ("typer", "cli")],
+    [
+        ("pyspark.sql", "spark"),
+        ("py4j.protocol", "spark"),
+        ("psutil", "local"),
+        ("typer", "cli"),
+        ("httpx2", "registry"),
+        ("google.protobuf", "registry"),
+        ("grpc_tools.protoc", "registry"),
+        ("jsonschema", "registry"),
+        ("referencing", "registry"),
+    ],
 )
 def test_a_missing_package_names_its_extra(
     monkeypatch: pytest.MonkeyPatch, module: str, extra: str

@@ -1,24 +1,20 @@
 """Avro records with a schema that is given, with or without the header of schema registries."""
 
 import enum
-import io
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 
-from sluice.connectors.kafka.records.serde.avro_types import arrow_type, plain_schema
+from sluice.connectors.kafka.records.serde.avro_columns import Node, read_records
+from sluice.connectors.kafka.records.serde.avro_resolution import reading
+from sluice.connectors.kafka.records.serde.avro_types import AvroSchema, arrow_type
 from sluice.connectors.kafka.records.serde.deserializing import HeaderDeserializer
+from sluice.connectors.kafka.records.serde.schema_ids import framed_records, unframed_records
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["AvroDeserializer", "Framing"]
-
-_ID_BYTES = {0: 5, 1: 17}
-"""Bytes of a schema id by its first one: a number of four bytes, or a GUID."""
+__all__ = ["AvroDeserializer", "Framing", "given_schema"]
 
 
 class Framing(enum.Enum):
@@ -46,60 +42,43 @@ class AvroDeserializer(HeaderDeserializer):
 
     schema: str | Mapping[str, Any]
     framing: Framing = Framing.NONE
-    _given: Any = field(init=False, repr=False, compare=False)
-    _parsed: Any = field(init=False, repr=False, compare=False)
+    _type: pa.DataType = field(init=False, repr=False, compare=False)
+    _node: Node = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            given = json.loads(self.schema) if isinstance(self.schema, str) else self.schema
-            parsed = fastavro.parse_schema(plain_schema(given))
-        except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as err:
-            raise ConfigError(
-                "an Avro schema cannot be read",
-                {"error": f"{type(err).__name__}: {err}"},
-                "Give the JSON of the schema that the records were written with.",
-            ) from err
-        arrow_type(given)
-        object.__setattr__(self, "_given", given)
-        object.__setattr__(self, "_parsed", parsed)
+        schema = given_schema(self.schema)
+        object.__setattr__(self, "_type", arrow_type(schema))
+        node = reading(schema, schema, bare_bytes=self.needs_headers)
+        object.__setattr__(self, "_node", node)
 
-    @cached_property
+    @property
     def type(self) -> pa.DataType:
         """Of the values."""
-        return arrow_type(self._given)
+        return self._type
 
     @property
     def needs_headers(self) -> bool:
         return self.framing is Framing.CONFLUENT
 
     def deserialize(self, column: pa.Array, schema_ids: pa.Array | None = None) -> pa.Array:
-        ids = [None] * len(column) if schema_ids is None else schema_ids.to_pylist()
-        values = [
-            None if record is None else self._value(record, schema_id)
-            for record, schema_id in zip(column.to_pylist(), ids, strict=True)
-        ]
-        found = pa.array(values, self.type)
-        found.validate(full=True)  # fastavro accepts any number as a time of day
-        return found
-
-    def _value(self, record: bytes, schema_id: bytes | None) -> object:
-        start = 0
-        if schema_id is not None:
-            if _id_bytes(schema_id) != len(schema_id):
-                raise ValueError("the header of a schema id has bytes after it")
-        elif self.framing is Framing.CONFLUENT:
-            start = _id_bytes(record)
-        data = io.BytesIO(record)
-        data.seek(start)
-        value = fastavro.schemaless_reader(data, self._parsed, None)
-        if data.tell() != len(record):
-            raise ValueError("a record has bytes after its Avro value")
-        return value
+        if self.needs_headers:
+            records = framed_records(column, schema_ids)
+        else:
+            records = unframed_records(column)
+        return read_records(records, dict.fromkeys(records.groups, self._node), self._type)
 
 
-def _id_bytes(framed: bytes) -> int:
-    """Length of the schema id at the start, in bytes."""
-    found = _ID_BYTES.get(framed[0]) if framed else None
-    if found is None or len(framed) < found:
-        raise ValueError("a record has no schema id in a header or at its start")
-    return found
+def given_schema(schema: str | Mapping[str, Any], named: Sequence[str] = ()) -> AvroSchema:
+    """A schema that the user has given.
+
+    Raises:
+        ConfigError: it is invalid.
+    """
+    try:
+        return AvroSchema(schema, named)
+    except ValueError as err:
+        raise ConfigError(
+            "an Avro schema cannot be read",
+            {"error": err},
+            "Give the JSON of the schema that the records were written with.",
+        ) from err

@@ -2,14 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeGuard
+from typing import ClassVar, Protocol, TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["DeserializedColumn", "Deserializer", "HeaderDeserializer", "require_deserializable"]
+__all__ = [
+    "DeserializedColumn",
+    "Deserializer",
+    "HeaderDeserializer",
+    "last_headers",
+    "require_deserializable",
+]
 
 _HEADERS = "headers"
 
@@ -61,6 +67,8 @@ class DeserializedColumn:
         deserializer: of its bytes.
     """
 
+    is_row_wise: ClassVar[bool] = True  # so a task may look for the record that it fails for
+
     column: str
     deserializer: Deserializer
 
@@ -70,7 +78,7 @@ class DeserializedColumn:
         made, column = self.deserializer, batch.column(at)
         if _needs_headers(made):
             name = f"__{self.column}_schema_id"
-            values = made.deserialize(column, _last_headers(batch.column(_HEADERS), name))
+            values = made.deserialize(column, last_headers(batch.column(_HEADERS), name))
         else:
             values = made.deserialize(column)
         return batch.set_column(at, pa.field(self.column, self.deserializer.type), values)
@@ -81,7 +89,7 @@ def _needs_headers(made: Deserializer | None) -> TypeGuard[HeaderDeserializer]:
     return bool(getattr(made, "needs_headers", False))
 
 
-def _last_headers(headers: pa.Array, name: str) -> pa.Array | None:
+def last_headers(headers: pa.Array, name: str) -> pa.Array | None:
     """The last header of this name of each record, null where it has none; None: no record has."""
     names = headers.flatten().field(0)
     if not pc.any(pc.equal(names, name)).as_py():

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.arrow_leaves import leaves
 
-__all__ = ["JsonSerializer"]
+__all__ = ["JsonSerializer", "json_texts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,14 @@ class JsonSerializer:
                 {"column": self.column, "columns": ",".join(batch.schema.names)},
                 "Let the function before it give this column.",
             )
-        column = batch.column(at)
-        _require_microseconds(column)
-        texts = [None if value is None else _ENCODER.encode(value) for value in column.to_pylist()]
-        return batch.set_column(at, self.column, pa.array(texts, pa.string()))
+        texts = pa.array(json_texts(batch.column(at)), pa.string())
+        return batch.set_column(at, self.column, texts)
+
+
+def json_texts(column: pa.Array) -> list[str | None]:
+    """The JSON of each value, None for null; see `JsonSerializer`."""
+    _require_microseconds(column)
+    return [None if value is None else _ENCODER.encode(value) for value in column.to_pylist()]
 
 
 def _require_microseconds(column: pa.Array) -> None:

@@ -106,9 +106,11 @@ class TransactionalWriter(ContinuousWriter):
         *,
         partitions_keys: bool = True,
         keeps_producer: bool = False,
+        dead_letters_only: bool = False,
         waits: WaitLimits = _DEFAULT_WAITS,
     ) -> None:
         self._pool = pool
+        self._dead_letters_only = dead_letters_only
         self._keeps_producer = keeps_producer
         self._partitions_keys = partitions_keys
         self._waits = waits
@@ -125,6 +127,8 @@ class TransactionalWriter(ContinuousWriter):
         self.decide_by_s: float | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._dead_letters_only:
+            return
         columns = self._schemas.columns(batch.schema)
         if batch.num_rows == 0:
             return
@@ -277,9 +281,11 @@ class PlainWriter(ContinuousWriter):
         guarantee: Guarantee,
         partition_count: int | None,
         drop: Callable[[], None],
+        dead_letters_only: bool = False,
         waits: WaitLimits = _DEFAULT_WAITS,
         wait: Wait | None = None,
     ) -> None:
+        self._dead_letters_only = dead_letters_only
         self._waits = waits
         self._wait = wait
         self._client = client
@@ -299,8 +305,8 @@ class PlainWriter(ContinuousWriter):
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        columns = self._schemas.columns(batch.schema)
-        self._sender.send(batch, columns)
+        if not self._dead_letters_only:
+            self._sender.send(batch, self._schemas.columns(batch.schema))
 
     def write_dead_letters(self, topic: str, records: pa.RecordBatch) -> None:
         """See `sluice.runtime.contracts.DeadLetterWriter`: visible at once, like all records."""
@@ -365,6 +371,7 @@ class KafkaWriterFactory(ContinuousWriterFactory):
         transactional_id_prefix: exactly-once only.
         transaction_timeout_s: None: the broker's maximum.
         dead_letter_topics: further topics.
+        dead_letters_only: its writers ignore all other records.
         settings: of the producers.
         hot_path: whether compiled code is used.
     """
@@ -375,6 +382,7 @@ class KafkaWriterFactory(ContinuousWriterFactory):
     transactional_id_prefix: str = ""
     transaction_timeout_s: float | None = None
     dead_letter_topics: tuple[str, ...] = ()
+    dead_letters_only: bool = False
     settings: WriteSettings = _DEFAULT_SETTINGS
     hot_path: HotPath = HotPath.AUTO
 
@@ -425,6 +433,7 @@ class KafkaWriterFactory(ContinuousWriterFactory):
             self.topic,
             partitions_keys=self._partitions_keys,
             keeps_producer=keeps_producer,
+            dead_letters_only=self.dead_letters_only,
             waits=self._waits,
         )
 
@@ -463,6 +472,7 @@ class KafkaWriterFactory(ContinuousWriterFactory):
             self.topic,
             guarantee=self.guarantee,
             partition_count=count,
+            dead_letters_only=self.dead_letters_only,
             drop=lambda: producers.drop(scope),
             waits=self._waits,
             wait=ProducerWait(registry, scope.batch, _BROKERS),

@@ -28,6 +28,7 @@ from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create
 from sluice.connectors.kafka.tools.demo.demo_view import DemoView, Outcome, Phase
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.demo.orders import Loader, order_events
+from sluice.connectors.kafka.tools.verify.places import Topic
 from sluice.connectors.kafka.tools.verify.topic_history import read_records
 from sluice.connectors.kafka.tools.verify.verification import Plan, verify
 from sluice.runtime.checker import Identity, Record, SpilledPrefix
@@ -224,9 +225,8 @@ class _Demo:
 
     def _judge(self, recovery: dict[str, Any], *, elapsed_s: float) -> Outcome:
         plan = Plan(
-            source=_INPUT,
-            output=_OUTPUT,
-            connection=self._connection,
+            source=Topic(_INPUT, self._connection),
+            output=Topic(_OUTPUT, self._connection),
             mapping=_shouted,
             identity=_IDENTITY,
             transactions=None,

@@ -3,9 +3,10 @@
 For tests, the demo and benchmarks; not on the data path of a job.
 """
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +36,7 @@ from sluice.connectors.kafka.source.enumerator.topics import (
     result,
 )
 from sluice.connectors.kafka.source.reader.fetch_positions import FetchPositions, reporting
-from sluice.runtime.checker import Headers, Record
+from sluice.runtime.checker import Headers, Location, Record
 from sluice.runtime.errors import ConfigError, UnreachableError
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "read_records",
     "reading_consumer",
     "record_of",
+    "records_at",
     "topic_ends",
 ]
 
@@ -238,15 +240,17 @@ def read_records(
     *,
     read_committed: bool = True,
     need_headers: bool = True,
+    partition: int | None = None,
     timeout_s: float = 60.0,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[Record]:
+) -> Generator[Record, None, None]:
     """Everything in the topic now, each partition in offset order.
 
     Args:
         read_committed: up to the last stable offset, without aborted records; else up to the
             high watermark, with them.
         need_headers: see `record_of`.
+        partition: the only one to read; None: all.
         timeout_s: longest time without progress of any partition; skipped aborted records are not
             returned, but count as progress.
     Raises:
@@ -255,7 +259,8 @@ def read_records(
         UnreachableError: no progress in ``timeout_s``.
     """
     ends = topic_ends(connection, topic, timeout_s=timeout_s)
-    wanted = {p: end for p, end in (ends.stable if read_committed else ends.high).items() if end}
+    every = ends.stable if read_committed else ends.high
+    wanted = {p: end for p, end in every.items() if end and partition in (None, p)}
     if not wanted:
         return
     fetched = FetchPositions()
@@ -283,6 +288,23 @@ def read_records(
                 )
     finally:
         consumer.close()
+
+
+def records_at(
+    connection: KafkaConnection, locations: Sequence[Location], *, timeout_s: float = 5.0
+) -> dict[Location, Record]:
+    """A few records by position, visible to read_committed readers or not.
+
+    Left out are those that do not come in ``timeout_s`` each: this is for texts that people read.
+    """
+    with contextlib.closing(reading_consumer(connection, read_committed=False)) as consumer:
+        messages = []
+        for at in locations:
+            consumer.assign([TopicPartition(*at)])
+            messages += consumer.consume(1, timeout_s)
+    every = [record_of(each, need_headers=False) for each in messages if each.error() is None]
+    found = {Location(one.topic, one.partition, one.offset): one for one in every}
+    return {at: found[at] for at in locations if at in found}
 
 
 def record_of(message: Message, *, need_headers: bool = True) -> Record:

@@ -3,19 +3,14 @@
 import contextlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.txn.txn_session import named_in
-from sluice.connectors.kafka.tools.verify.topic_history import (
-    EndWatch,
-    await_readable,
-    read_records,
-    topic_ends,
-)
+from sluice.connectors.kafka.tools.verify.places import Place, Topic
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable
 from sluice.runtime.checker import (
     Finding,
     HistoryVerdict,
@@ -28,7 +23,6 @@ from sluice.runtime.checker import (
     check_spilled,
     origin_of,
 )
-from sluice.runtime.checker.files import read_files
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
@@ -37,7 +31,6 @@ from sluice.runtime.model.json_text import parsed_json
 __all__ = [
     "Comparison",
     "Plan",
-    "are_files",
     "findings_file",
     "name_function",
     "transactions_of",
@@ -57,26 +50,24 @@ class Plan:
     """The parts of a comparison.
 
     Attributes:
-        source, output: a topic; or a file or directory, which has a ``/`` in it.
-        connection: of the topics; None: there are none.
-        mapping: see `Mapping`. A result is expected in the output if its topic is the output or
-            that of the input record; most mappings keep the latter.
+        source, output: the two sides.
+        mapping: from an input record to its output records. A result is expected in the output if
+            its topic is the output or that of the input record; most mappings keep the latter.
         identity: the compared fields.
         transactions: see `transactions_of`.
         memory_bytes: memory limit of the comparison.
         scratch: directory for data that does not fit; None: the system's.
-        settle_s: longest wait for open transactions of the output.
+        settle_s: longest wait for open transactions of the output; None: do not wait.
     """
 
-    source: str
-    output: str
-    connection: KafkaConnection | None
+    source: Place
+    output: Place
     mapping: Callable[[Record], Iterable[Record]]
     identity: Identity
     transactions: Transactions | None
     memory_bytes: int
     scratch: Path | None
-    settle_s: float
+    settle_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +78,8 @@ class Comparison:
         verdict: on the expected output.
         records_read: of the input, before the mapping.
         elsewhere: number of records that the mapping sends to a topic other than the output.
-        starts, output_starts: see `_first_offsets`; of the output after it was read.
-        held_back: by partition of the input, the offset from which an open transaction hid it
-            during the read.
+        starts, output_starts: see `Topic.first_offsets`; of the output after it was read.
+        held_back: `Topic.held_back` of the input, before it was read.
         columns: columns of files that are not compared.
     """
 
@@ -101,10 +91,28 @@ class Comparison:
     held_back: Mapping[str, int]
     columns: frozenset[str]
 
-
-def are_files(location: str) -> bool:
-    """Whether a name is a path; names of topics have no slash."""
-    return "/" in location
+    def limits(self) -> Iterator[str]:
+        """Parts that the verdict does not judge."""
+        if self.columns:
+            names = ", ".join(sorted(self.columns))
+            yield f"not compared: the columns {names}, in files with a column value"
+        if self.elsewhere:
+            yield (
+                f"not judged: {self.elsewhere:,} records that the mapping sends to another topic; "
+                "compare again with that topic as the output"
+            )
+        if self.starts:
+            locations = _offsets(self.starts)
+            yield f"not judged: input records that retention deleted, before {locations}"
+        if self.output_starts:
+            locations = _offsets(self.output_starts)
+            yield (
+                f"the output begins at {locations}: retention deleted its records before, and they "
+                "count as lost; copies keep the timestamps of old records"
+            )
+        if self.held_back:
+            locations = _offsets(self.held_back)
+            yield f"not judged: input records after an open transaction, from {locations}"
 
 
 def verify(
@@ -128,17 +136,17 @@ def verify(
             )
             for side in ("expected", "found")
         )
-        if plan.connection is not None and not are_files(plan.output):
-            await_readable(plan.connection, plan.output, timeout_s=plan.settle_s)
-        starts, held_back = _first_offsets(plan, plan.source), _input_held_back(plan)
+        source, output = plan.source, plan.output
+        if plan.settle_s is not None and isinstance(output, Topic):
+            await_readable(output.connection, output.name, timeout_s=plan.settle_s)
+        starts = source.first_offsets() if isinstance(source, Topic) else {}
+        held_back = source.held_back() if isinstance(source, Topic) else {}
         columns: set[str] = set()
-        given = _reported(_records(plan, plan.source, columns), "reading the input", progress)
-        records_read = elsewhere = 0
-        for records_read, (record, location) in enumerate(given, 1):  # noqa: B007 - told below
-            elsewhere += _expect(plan, record, location, want)
-        found = _reported(_records(plan, plan.output, columns), "reading the output", progress)
-        for record, location in found:
-            have.append(record, read_from=location)
+        records_read, elsewhere = _read_input(plan, want, columns, progress)
+        found = output.records(need_headers=plan.identity.headers, left_out=columns)
+        with _reported(found, "reading the output", progress) as given:
+            for record, location in given:
+                have.append(record, read_from=location)
         if not len(want) + len(have):
             raise _nothing_to_compare(plan, records_read, elsewhere)
         progress("comparing", len(want) + len(have))
@@ -148,41 +156,60 @@ def verify(
             records_read=records_read,
             elsewhere=elsewhere,
             starts=starts,
-            output_starts=_first_offsets(plan, plan.output),
+            output_starts=output.first_offsets() if isinstance(output, Topic) else {},
             held_back=held_back,
             columns=frozenset(columns),
         )
 
 
-def _expect(plan: Plan, record: Record, location: Location, want: SpilledHistory) -> int:
+def _read_input(
+    plan: Plan, want: SpilledHistory, columns: set[str], progress: Progress
+) -> tuple[int, int]:
+    """Append what each input record becomes; the number of records, and of results for another
+    topic."""
+    source, need_headers = plan.source, plan.identity.headers
+    records_read = elsewhere = 0
+    visible = source.records(need_headers=need_headers, left_out=columns)
+    with _reported(visible, "reading the input", progress) as given:
+        for record, location in given:
+            elsewhere += _expect(plan, record, location, want)
+            records_read += 1
+    if isinstance(source, Topic) and source.holds_others(records_read):
+        hidden = source.hidden_records(need_headers=need_headers)
+        with _reported(hidden, "reading aborted input", progress) as given:
+            for record, location in given:
+                _expect(plan, record, location, want, is_hidden=True)
+    return records_read, elsewhere
+
+
+def _offsets(by_partition: Mapping[str, int]) -> str:
+    return ", ".join(f"{partition}@{offset}" for partition, offset in by_partition.items())
+
+
+def _expect(
+    plan: Plan,
+    record: Record,
+    location: Location,
+    want: SpilledHistory,
+    *,
+    is_hidden: bool = False,
+) -> int:
     """Append the expected output; returns the number of records for another topic."""
     elsewhere = 0
-    for wanted in plan.mapping(record):
-        if wanted.topic in (record.topic, plan.output):
-            want.append(wanted._replace(topic=plan.output), read_from=location)
+    output = plan.output.name
+    try:
+        results = plan.mapping(record)
+    except ConfigError:
+        if not is_hidden:
+            raise
+        results = ()  # a mapping may refuse what no reader should see
+    for wanted in results:
+        if wanted.topic in (record.topic, output):
+            made = wanted._replace(topic=output)
+            want.append(made, read_from=location, is_hidden=is_hidden)
         else:  # expected here, it would excuse a job that writes everything to one topic
             elsewhere += 1
     return elsewhere
-
-
-def _first_offsets(plan: Plan, side: str) -> dict[str, int]:
-    """First offset of each partition of a side from which retention has deleted records."""
-    if plan.connection is None or are_files(side):
-        return {}
-    starts = EndWatch(plan.connection, side).starts()
-    return {f"{side}-{number}": at for number, at in sorted(starts.items()) if at}
-
-
-def _input_held_back(plan: Plan) -> dict[str, int]:
-    """End for readers of each partition of the input that has an open transaction."""
-    if plan.connection is None or are_files(plan.source):
-        return {}
-    ends = topic_ends(plan.connection, plan.source)
-    return {
-        f"{plan.source}-{number}": at
-        for number, at in sorted(ends.stable.items())
-        if at < ends.high.get(number, 0)
-    }
 
 
 def name_function(lines: str | None) -> Callable[[Record], bytes | None] | None:
@@ -292,22 +319,6 @@ def _unwritable(path: Path) -> Iterator[None]:
         ) from err
 
 
-def _records(plan: Plan, location: str, left_out: set[str]) -> Iterator[tuple[Record, Location]]:
-    if are_files(location):
-        path = Path(location.removeprefix("file://"))
-        need_headers = plan.identity.headers
-        yield from read_files(path, topic=location, need_headers=need_headers, left_out=left_out)
-        return
-    if plan.connection is None:
-        raise ConfigError(
-            "a topic was named, but no Kafka servers",
-            {"topic": location},
-            "Give --bootstrap-servers; a file or directory has a / in its name (./data).",
-        )
-    for record in read_records(plan.connection, location, need_headers=plan.identity.headers):
-        yield record, Location(record.topic, record.partition, record.offset)
-
-
 def why_nothing_expected(records_read: int, elsewhere: int) -> str:
     """Reasons: the mapping returned nothing, or nothing for this topic, or the input is empty."""
     if elsewhere:
@@ -324,19 +335,26 @@ def _nothing_to_compare(plan: Plan, records_read: int, elsewhere: int) -> Config
     reason = why_nothing_expected(records_read, elsewhere)
     return ConfigError(
         f"there is nothing to compare: {reason}, and the output is empty",
-        {"input": plan.source, "records_read": records_read, "output": plan.output},
-        "Name the topics or files that the job has read and written; a --map without any result "
-        "may lack a return.",
+        {"input": plan.source.name, "records_read": records_read, "output": plan.output.name},
+        "Name the topics or files that the job has read and written; a function of --map or "
+        "`expected` that never returns a record may lack a return.",
     )
 
 
-def _reported(records: Iterable[T], step: str, progress: Progress) -> Iterator[T]:
-    count = 0
-    for count, record in enumerate(records, 1):
-        if count % _REPORT_EVERY == 0:
-            progress(step, count)
-        yield record
-    progress(step, count)
+def _reported(
+    records: Iterable[T], step: str, progress: Progress
+) -> contextlib.closing[Generator[T, None, None]]:
+    """The records, in a context that closes their reader, also on Ctrl-C."""
+
+    def reported() -> Generator[T, None, None]:
+        count = 0
+        for count, record in enumerate(records, 1):
+            if count % _REPORT_EVERY == 0:
+                progress(step, count)
+            yield record
+        progress(step, count)
+
+    return contextlib.closing(reported())
 
 
 def _scratch(directory: Path | None) -> tempfile.TemporaryDirectory[str]:

@@ -5,7 +5,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -20,10 +19,10 @@ from sluice.connectors.kafka.tools.connection_options import (
     connection_of,
     read_options,
 )
+from sluice.connectors.kafka.tools.verify.places import are_files, place_of
 from sluice.connectors.kafka.tools.verify.verification import (
     Comparison,
     Plan,
-    are_files,
     findings_file,
     name_function,
     transactions_of,
@@ -116,7 +115,8 @@ def verify_command(
 ) -> None:
     """Compare an input with the output that a read_committed reader finds.
 
-    Lists lost, duplicated, unexpected, reordered, corrupted and torn records with their positions.
+    Lists lost, duplicated, unexpected, reordered, corrupted, aborted and torn records with their
+    positions.
     Run it after the job has written everything: missing records count as lost. If both sides are
     empty, that is an error.
     Exit code: 0 exactly once, 3 not so, 1 an error, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
@@ -128,10 +128,10 @@ def verify_command(
     files = are_files(source) or are_files(output)
     if files and timestamps:
         raise _no_timestamps(source, output)
+    connection = connection_of(bootstrap, read_options(config, config_file))
     plan = Plan(
-        source=source,
-        output=output,
-        connection=connection_of(bootstrap, read_options(config, config_file)),
+        source=place_of(source, connection),
+        output=place_of(output, connection),
         mapping=_same if mapping is None else load_mapping(mapping),
         identity=Identity(
             partition=not (ignore_partition or files),
@@ -153,36 +153,6 @@ def verify_command(
         _print(compared, plan, order_within)
     if not compared.verdict.is_clean:
         raise typer.Exit(_FAULTY)
-
-
-def _limits(compared: Comparison, identity: Identity, order_within: str) -> Iterator[str]:
-    """Parts that the verdict does not judge."""
-    if compared.columns:
-        names = ", ".join(sorted(compared.columns))
-        yield f"not compared: the columns {names}, in files with a column value"
-    if not identity.partition:
-        yield f"order is judged within each {order_within} of the output, not across them"
-    if compared.elsewhere:
-        yield (
-            f"not judged: {compared.elsewhere:,} records that the mapping sends to another topic; "
-            "run again with that topic as --output"
-        )
-    if compared.starts:
-        locations = _offsets(compared.starts)
-        yield f"not judged: input records that retention deleted, before {locations}"
-    if compared.output_starts:
-        locations = _offsets(compared.output_starts)
-        yield (
-            f"the output begins at {locations}: retention deleted its records before, and they "
-            "count as lost; copies keep the timestamps of old records"
-        )
-    if compared.held_back:
-        locations = _offsets(compared.held_back)
-        yield f"not judged: input records after an open transaction, from {locations}"
-
-
-def _offsets(by_partition: Mapping[str, int]) -> str:
-    return ", ".join(f"{partition}@{offset}" for partition, offset in by_partition.items())
 
 
 class _Progress:
@@ -282,7 +252,10 @@ def _print(compared: Comparison, plan: Plan, order_within: str) -> None:
             "key, partition)?",
             style="yellow",
         )
-    for line in _limits(compared, plan.identity, order_within):
+    if not plan.identity.partition:
+        line = f"order is judged within each {order_within} of the output, not across them"
+        console.print(line, style="yellow", markup=False)
+    for line in compared.limits():
         console.print(line, style="yellow", markup=False)
     if not verdict.expected:
         reason = why_nothing_expected(compared.records_read, compared.elsewhere)

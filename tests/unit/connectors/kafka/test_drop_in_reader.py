@@ -9,6 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sluice.connectors.kafka import kafka_drop_in_batch as _spark_source
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
 from sluice.connectors.kafka.records.columns import columns_with
+from sluice.connectors.kafka.source.enumerator import lag
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.errors import ConfigError
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
@@ -106,6 +107,20 @@ def test_trigger_is_barrier_the_trigger_is_the_barrier_and_nothing_new_is_no_bat
         before, at = at, source.latestOffset(at, NO_LIMIT)
         assert ranges(source, before, at)[-1][1] == latest
     assert source.latestOffset(at, NO_LIMIT) == at
+
+
+def test_a_quiet_query_publishes_its_offsets_again_at_its_triggers(
+    cluster: FakeSourceCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers delete those of a group without members; Spark runs no batch meanwhile."""
+    monkeypatch.setattr(lag, "_OLD_S", 0.0)
+    source = reader(startingOffsets="earliest", **{"kafka.group.id": "lag-tools"})
+    at = source.latestOffset(source.latestOffset(source.initialOffset(), NO_LIMIT), NO_LIMIT)
+    source.commit(at)
+    for _ in range(2):
+        cluster.groups.clear()
+        assert source.latestOffset(at, NO_LIMIT) == at
+        assert cluster.groups == {"lag-tools": {("orders", 0): 10}}
 
 
 def test_trigger_is_barrier_available_now_ends_where_it_was_prepared(

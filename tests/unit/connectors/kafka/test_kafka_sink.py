@@ -269,3 +269,11 @@ def test_dead_letters_go_to_topics_that_can_be_and_are_not_the_output() -> None:
     for topic, words in (("out", "topic of the output"), ("no topic", "name of a topic")):
         with pytest.raises(ConfigError, match=words):
             plain.with_dead_letters([topic])
+
+
+def test_a_sink_of_dead_letters_alone_has_no_topic_of_its_own() -> None:
+    made = sink(topic=None, dead_letters_only=True)
+    assert made.name == "kafka-sink-dead-letters"
+    assert made.with_dead_letters(["dead"]).writer_factory().dead_letters_only
+    with pytest.raises(ConfigError, match=r"topic=out\]. Leave topic out"):
+        sink(topic="out", dead_letters_only=True)

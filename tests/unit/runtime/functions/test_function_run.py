@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -82,6 +83,54 @@ def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
     assert failed.args[1]["source_ranges"] == "orders-3[10,12)"
     assert "ArrowInvalid: " in failed.args[1]["error"]
     assert "source_ranges" not in failed.args[1]["error"]
+
+
+@dataclass
+class Parsing:
+    """As a source's deserializer: it may be called again under each policy."""
+
+    is_row_wise = True
+    calls: int = 0
+    fails_for: tuple[bytes, ...] = (b"x",)
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        self.calls += 1
+        if any(value in self.fails_for for value in values_of([batch])):
+            raise ValueError("not a number")
+        return batch
+
+
+@pytest.mark.parametrize("at", [0, 1, 37, 98, 99])
+def test_without_a_policy_the_record_of_a_deserializer_is_found(at: int) -> None:
+    """By the halves of its batch, although it fails the task."""
+    values = [b"x" if n in (at, 99) else b"1" for n in range(100)]
+    parsing = Parsing()
+    task = Task(chained(lambda batch: batch, None, name="key"), chained(parsing, None))
+    with pytest.raises(ValueError, match="not a number") as caught:
+        task.through(source_rows(*values, first_offset=10))
+    failed = task_failed("a task failed", caught.value, region="r", attempt_id=1)
+    assert failed.args[1]["source_ranges"] == "orders-3[10,110)"
+    assert failed.args[1]["record"] == f"orders-3@{10 + at}"
+    assert failed.args[1]["error"] == "ValueError: not a number"
+    assert parsing.calls < 10
+
+
+@pytest.mark.parametrize("errors", [1, 2])
+def test_no_record_is_named_if_none_fails_by_itself(errors: int) -> None:
+    """A server of a deserializer was away for a moment; or it does not answer at all."""
+
+    class Busy(Parsing):
+        def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+            self.calls += 1
+            if self.calls == 1:
+                raise ValueError("busy")
+            if errors > 1:
+                raise ConfigError("no server", {}, "Start one.")
+            return batch
+
+    with pytest.raises(ValueError, match="busy") as caught:
+        Task(chained(Busy(), None)).through(source_rows(b"1", b"2", b"3"))
+    assert caught.value.__notes__ == ["sluice: source_ranges=orders-3[0,3)"]
 
 
 def test_a_function_without_a_policy_fails_the_task_also_after_one_with() -> None:

@@ -1,7 +1,7 @@
 """The pure parts of a Job's engine: dealing splits, rewinding logs, regions and their plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -303,7 +303,7 @@ def kafka_source(**settings: Any) -> KafkaSource:
     return KafkaSource(bootstrap_servers="b:9092", topics=["in"], **settings)
 
 
-def kafka_sink(topic: str = "out", **settings: Any) -> KafkaSink:
+def kafka_sink(topic: str | None = "out", **settings: Any) -> KafkaSink:
     """Exactly-once unless a test says otherwise."""
     given = {"bootstrap_servers": "b:9092", "topic": topic, "transactional_id_prefix": "p"}
     return KafkaSink(**{**given, **settings})
@@ -350,6 +350,40 @@ def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
         assert [f.operator_id for f in region.functions or ()] == [
             node.operator_id for node in graph if node.kind == "map_batches"
         ]
+
+
+def letters_sink(**settings: Any) -> KafkaSink:
+    return kafka_sink(topic=None, dead_letters_only=True, **settings)
+
+
+def test_dead_letters_go_to_the_sink_that_has_nothing_else() -> None:
+    """Also if another one promises more."""
+    pipeline = Pipeline(kafka_source())
+    stream = Stream(pipeline).map_batches(identity, on_error=DEAD).sink(kafka_sink())
+    stream.sink(letters_sink(guarantee="at-least-once")).sink(StubSink("files"))
+    graph, (region,) = regions_of([pipeline], [False])
+    names = {node.operator_id: node.name for node in graph}
+    assert names[region.dead_letter_sink or ""] == "kafka-sink-dead-letters"
+
+
+@pytest.mark.parametrize(
+    ("policy", "sinks"),
+    [
+        ("skip", [StubSink("files"), letters_sink()]),
+        (DEAD, [letters_sink()]),
+        (DEAD, [StubSink("files"), letters_sink(), letters_sink(name="second")]),
+    ],
+    ids=["no dead letters", "no sink for records", "two of them"],
+)
+def test_a_sink_of_dead_letters_that_would_do_nothing_is_refused(
+    policy: Any, sinks: list[Any]
+) -> None:
+    pipeline = Pipeline(kafka_source())
+    stream = Stream(pipeline).map_batches(identity, on_error=policy)
+    for sink in sinks:
+        stream.sink(sink)
+    with pytest.raises(ConfigError, match=r"does not fit the pipeline.*kafka-sink-dead-letters"):
+        regions_of([pipeline], [False])
 
 
 @pytest.mark.parametrize("taker_first", [True, False])
@@ -408,3 +442,23 @@ def test_a_flag_of_a_function_is_a_bool(flag: str) -> None:
 def test_a_number_of_retained_checkpoints_is_whole() -> None:
     with pytest.raises(ConfigError, match=r"retained=2\.5"):
         CheckpointSettings(retained=cast(Any, 2.5))
+
+
+def test_a_job_until_the_end_is_the_same_job_with_bounded_sources() -> None:
+    job = Job("orders", None, checkpoint_dir="/c")
+    job.source(kafka_source(uid="one")).map_batches(identity).sink(kafka_sink())
+    job.source(StubSource(bounded=True)).sink(StubSink())
+    ending = job.until_end().spec
+    assert [each.source.bounded for each in ending.pipelines] == [True, True]
+    assert [each.source.bounded for each in job.spec.pipelines] == [False, True]
+    assert [each.source.uid for each in ending.pipelines] == ["one", None]
+    assert replace(ending, pipelines=()) == replace(job.spec, pipelines=())
+    for made, first in zip(ending.pipelines, job.spec.pipelines, strict=True):
+        assert (made.steps, made.sinks) == (first.steps, first.sinks)
+
+
+def test_a_source_without_an_end_is_refused() -> None:
+    job = Job("orders", None, checkpoint_dir="/c")
+    job.source(StubSource()).sink(StubSink())
+    with pytest.raises(ConfigError, match="no end"):
+        job.until_end()

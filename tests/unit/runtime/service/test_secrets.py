@@ -198,7 +198,7 @@ def test_no_error_of_an_option_holds_its_secret(
 def test_a_line_that_is_no_option_is_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(f"kafka.security.protocol=SSL\n{CANARY}\n")
-    with pytest.raises(ConfigError, match="option=2") as raised:
+    with pytest.raises(ConfigError, match="line=2") as raised:
         read_options(None, file)
     assert CANARY not in str(raised.value)
     with pytest.raises(ConfigError, match=r"begins_with=kafka\.acks"):

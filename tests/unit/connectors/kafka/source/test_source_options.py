@@ -37,6 +37,32 @@ def error_of(options: dict[str, str], *, is_stream: bool = True) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "startingOffsets",
+        "endingOffsets",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp",
+        "assign",
+    ],
+)
+def test_the_form_that_a_refusal_shows_is_taken(option: str, is_stream: bool) -> None:
+    """Word by word, as users copy it."""
+    if is_stream and option.startswith("ending"):
+        return  # a stream has no end
+    servers = {"kafka.bootstrap.servers": "b:9092"}
+    given = servers if option == "assign" else {**servers, "subscribe": "topic"}
+    for value in ('{"topic": 1}', '{"topic": {"0": "1"}}', "[]", "no json", '{"topic": [-1]}'):
+        form = re.search(
+            r"(?:Write it as|such as) (\{.*\})",
+            error_of({**given, option: value}, is_stream=is_stream),
+        )
+        assert form is not None
+        SourceOptions.of({**given, option: form[1]}, bounded=not is_stream, stream=is_stream)
+
+
 def test_names_are_case_insensitive_as_in_spark() -> None:
     found = SourceOptions.of(
         {"KAFKA.Bootstrap.Servers": "b:9092", "SUBSCRIBE": "a, b,a", "maxoffsetspertrigger": "7"},

@@ -13,14 +13,14 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
     RestartRequested,
 )
-from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError, IllegalTransitionError, StreamError, WrongJobError
 from sluice.runtime.model import offsets
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateSnapshot
 from sluice.runtime.model.json_values import from_json, to_json
-from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
 
@@ -114,6 +114,45 @@ def test_a_batch_over_decided_ranges_is_refused() -> None:
     )
     with pytest.raises(IllegalTransitionError, match="input-0"):
         driver.tell(Acknowledged(ack=doubled))
+
+
+def _batch(driver: CoreDriver, number: int, *splits: SplitRange) -> None:
+    ack = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=number))
+    driver.tell(Acknowledged(ack=replace(ack, region=replace(ack.region, splits=splits))))
+
+
+def test_a_topic_that_a_drop_in_query_gave_up_begins_as_a_new_one() -> None:
+    """Its batches have all positions of a source, so one without the topic has given it up
+    (``forgetTopics``). Positions of another source stay."""
+    other = replace(split(0, 0, 5), source_id="second")
+    returns = replace(split(0, 0, 7), topic="returns")
+    by_trigger = CheckpointSettings(interval_s=None)
+    driver = CoreDriver(by_trigger, regions=[RegionPlan(name="main", keeps_logs=True)])
+    _batch(driver, 1, split(0, 0, 3), split(1, 0, 2), returns, other)
+    _batch(driver, 2, split(0, 3, 4))
+    decided = driver.seen(Publish)[-1]
+    keys = {split(0, 3, 4).key, split(1, 0, 2).key, other.key}
+    assert {each.key for each in decided.regions[0].splits} == keys
+    assert decided.assignment is not None
+    assert decided.assignment.regions == {"main": keys}
+    with pytest.raises(IllegalTransitionError, match="input-1"):
+        _batch(driver, 3, split(0, 4, 5), split(1, 0, 1))
+    _batch(driver, 3, split(0, 4, 5), replace(returns, start_offset=0))
+    found = driver.seen(Publish)[-1]
+    assert found.assignment is not None
+    assert found.assignment.regions == {"main": keys | {returns.key}}
+
+
+def test_a_job_keeps_the_positions_of_a_topic_that_a_batch_has_not_read() -> None:
+    """Its batch names the splits that had records."""
+    driver = CoreDriver(FAST, regions=[RegionPlan(name="main", source_ids=("source",))])
+    returns = replace(split(0, 0, 7), topic="returns")
+    _batch(driver, 1, split(0, 0, 3), returns)
+    driver.tick(1.0)
+    _batch(driver, 2, split(0, 3, 4))
+    driver.tick(1.0)
+    keys = {each.key for each in driver.seen(Publish)[-1].regions[0].splits}
+    assert keys == {split(0, 0, 3).key, returns.key}
 
 
 def test_a_second_batch_before_the_first_is_decided_is_a_bug() -> None:

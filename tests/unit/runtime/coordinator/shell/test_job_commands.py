@@ -27,6 +27,9 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.job.job_cli import app
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import (
     CoordinatorAddress,
@@ -140,6 +143,43 @@ def test_a_suspended_region_is_shown_with_its_growing_lag(
     assert "right  running" in shown
     found = json.loads(run("status", str(directory), "--json"))["job"]["regions"][0]
     assert found["lags"] == {"input-0": 1234}
+
+
+def test_rows_later_than_the_watermark_are_shown_from_their_decision_on(
+    coordinator: BarrierCoordinator, job: Job, directory: Path
+) -> None:
+    assert coordinator.started is not None
+    attempt_id = coordinator.started.attempt_id
+
+    def poll() -> Barrier | None:
+        return coordinator.poll_barrier("left", attempt_id, wait_s=0.2)
+
+    job.region(coordinator, "right")
+    assert "watermark" not in run("status", str(directory))
+    for end, late in ((7, 3), (9, 1_000)):
+        job.source.ends[0] = end
+        wait_for(poll)
+        barrier = poll()
+        assert barrier is not None
+        key = BatchKey(region="left", attempt_id=attempt_id, batch_id=end)
+        read = RegionRecord(region="left", attempt_id=attempt_id, splits=barrier.splits)
+        coordinator.acknowledge(
+            Acknowledgement(
+                batch=key,
+                checkpoint_id=barrier.checkpoint_id,
+                region=read,
+                counts={"windows": RecordCounts(late=late), "parsed": RecordCounts(read=7)},
+            )
+        )
+        coordinator.await_committed(key, timeout_s=60)
+    assert "later than the watermark, dropped since the start: 1,003 rows" in run(
+        "status", str(directory)
+    )
+    regions = json.loads(run("status", str(directory), "--json"))["job"]["regions"]
+    assert {region["region"]: region["late_rows"] for region in regions} == {
+        "left": 1003,
+        "right": 0,
+    }
 
 
 def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Job) -> None:

@@ -525,6 +525,20 @@ def test_an_epoch_of_dead_letters_alone_is_a_transaction(rig: Rig) -> None:
     assert decode_handle(entry).record_count == 1
 
 
+def test_a_writer_of_dead_letters_alone_ignores_other_records(rig: Rig) -> None:
+    """Whatever their columns are; an epoch without a dead letter has no transaction."""
+    rig.writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, None, dead_letters_only=True)
+    rig.writer.write(pa.RecordBatch.from_pydict({"amount": [1, 2]}))
+    assert rig.writer.pre_commit() == []
+    rig.renew()
+    rig.writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, None, dead_letters_only=True)
+    rig.writer.write(records(b"a"))
+    rig.writer.write_dead_letters("dead", letters(b"x"))
+    [entry] = rig.writer.pre_commit()
+    [transaction] = rig.cluster.open_transactions(decode_handle(entry).transactional_id)
+    assert [(m.record_topic, m.record_value) for m in transaction.records] == [("dead", b"x")]
+
+
 def test_dead_letters_go_with_the_epoch_that_is_given_up(rig: Rig) -> None:
     """A failed attempt leaves none; the next one writes them again."""
     rig.writer.write(records(b"a"))

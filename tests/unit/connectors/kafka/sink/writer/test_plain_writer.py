@@ -136,7 +136,9 @@ def queue(client: Client, value: bytes) -> None:
     cast(FakeClient, client).produce("out", value, None, -1, lambda *_: None, None, 0, None)
 
 
-def keyed_writer(*, partition_count: int | None) -> tuple[PlainWriter, list[FakeMessage]]:
+def keyed_writer(
+    *, partition_count: int | None, dead_letters_only: bool = False
+) -> tuple[PlainWriter, list[FakeMessage]]:
     """A writer that knows how many partitions its topic has; and what reaches the cluster."""
     cluster = FakeCluster()
     seen: list[FakeMessage] = []
@@ -148,6 +150,7 @@ def keyed_writer(*, partition_count: int | None) -> tuple[PlainWriter, list[Fake
         guarantee=Guarantee.AT_LEAST_ONCE,
         partition_count=partition_count,
         drop=lambda: None,
+        dead_letters_only=dead_letters_only,
     )
     return writer, seen
 
@@ -170,3 +173,11 @@ def test_a_sink_without_transactions_writes_dead_letters_as_it_writes_the_rest()
     writer.write_dead_letters("dead", letters(b"x"))
     assert writer.pre_commit() == []
     assert [(m.record_topic, m.record_value) for m in seen] == [("out", b"a"), ("dead", b"x")]
+
+
+def test_a_plain_writer_of_dead_letters_alone_ignores_other_records() -> None:
+    writer, seen = keyed_writer(partition_count=None, dead_letters_only=True)
+    writer.write(pa.RecordBatch.from_pydict({"amount": [1, 2]}))
+    writer.write_dead_letters("dead", letters(b"x"))
+    assert writer.pre_commit() == []
+    assert [(m.record_topic, m.record_value) for m in seen] == [("dead", b"x")]

@@ -1,0 +1,1 @@
+"""Schemas of a registry: its client, the ids in records, and each format in both directions."""

@@ -1,0 +1,1 @@
+"""Protobuf records of a registry: descriptors, values as Arrow structs, and both directions."""
