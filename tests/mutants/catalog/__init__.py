@@ -12,6 +12,7 @@ from tests.mutants.catalog import (
     kafka_source,
     kafka_writing,
     ownership,
+    registry,
     spark,
     startup,
     testing,
@@ -33,4 +34,5 @@ ALL_MUTANTS: tuple[Mutant, ...] = (
     *drop_in.MUTANTS,
     *spark.MUTANTS,
     *testing.MUTANTS,
+    *registry.MUTANTS,
 )

@@ -245,3 +245,11 @@ def test_bytes_that_are_no_value_are_an_error(schema: Any, bad: bytes) -> None:
     for records in ([bad], [bad, b"\x00"]):
         with pytest.raises(ValueError, match=r"a (record|number|boolean|list)|out of range|UTF8"):
             deserializer.deserialize(pa.array(records, pa.binary()))
+
+
+def test_a_length_moves_nothing_back() -> None:
+    """A negative length of a skipped text would let its bytes be read twice."""
+    written, read = AvroSchema(record(a="string", b="int")), AvroSchema(record(b="int"))
+    column = unframed_records(pa.array([b"\x01"]))
+    with pytest.raises(ValueError, match="impossible length"):
+        read_records(column, {None: reading(written, read)}, arrow_type(read))
