@@ -14,14 +14,14 @@ from sluice import DeadLetters, Job, KafkaSink, KafkaSource, StreamError, fast_s
 
 
 def in_cents(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """An amount of "9.90" becomes 990; another text raises. The key chooses a partition."""
+    """An amount of "9.90" becomes 990; other text raises. The key chooses the partition."""
     payments = [json.loads(value) for value in batch["value"].to_pylist()]
     made = [json.dumps(p | {"amount": round(float(p["amount"]) * 100)}) for p in payments]
     return batch.set_column(1, "value", pa.array(made, pa.string())).drop_columns(["partition"])
 
 
 def repaired(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """An amount of "9,90" becomes "9.9", without Sluice's headers; other letters raise and stay."""
+    """An amount of "9,90" becomes "9.9", without Sluice's headers; others are skipped."""
     payments = [json.loads(value) for value in batch["value"].to_pylist()]
     made = [json.dumps(p | {"amount": str(float(p["amount"].replace(",", ".")))}) for p in payments]
     headers = [[h for h in hs if h["key"][:7] != "sluice."] for hs in batch["headers"].to_pylist()]
@@ -30,7 +30,7 @@ def repaired(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def list_letters(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Print a row for each dead letter."""
+    """Print a row for each dead letter; 1,000 at most."""
     install(spark)
     reader = spark.read.format("sluice-kafka").option("includeHeaders", "true")
     letters = reader.option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()

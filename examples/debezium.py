@@ -1,6 +1,7 @@
 """Turn Debezium's change events into a topic of current rows as JSON, exactly once.
 
 The change events are JSON, or with ``--registry`` Avro. Compact the output: it has tombstones.
+Needs the extra ``registry``.
 """
 
 import argparse

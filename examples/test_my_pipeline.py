@@ -10,7 +10,7 @@ PIPELINE = Path(__file__).with_name("kafka_to_kafka.py")
 
 
 def shouted(order: Record) -> bytes:
-    """What the pipeline makes of an order."""
+    """An order as the pipeline writes it."""
     return (order.value or b"") + b"!"
 
 

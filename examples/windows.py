@@ -15,7 +15,8 @@ from sluice import Job, KafkaSink, KafkaSource, Progress, State, StreamError, fa
 
 
 def sums_per_minute(records: DataFrame, delay_s: int) -> DataFrame:
-    """Values are JSON: {"at": "2026-01-01T12:00:30Z", "amount": 5}; other values are left out."""
+    """Values are JSON: {"at": "2026-01-01T12:00:30Z", "amount": 5}; other values are left out, and
+    times in the future, too: one of them would end all minutes before it."""
     sale = F.from_json(F.col("value").cast("string"), "at timestamp, amount double")
     sales = records.select("key", sale.alias("sale")).select("key", "sale.at", "sale.amount")
     on_time = sales.where("at <= current_timestamp()").withWatermark("at", f"{delay_s} seconds")

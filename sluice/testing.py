@@ -1,7 +1,8 @@
 """The kit for your own tests: kill a pipeline, restart it, and check every record of its output.
 
 The pytest plugin of this package adds the fixtures ``sluice_kafka``, ``sluice_topic``,
-``sluice_hdfs`` and ``sluice_spark``; `KafkaServer`, `Topic` and `TopicFactory` are their types.
+``sluice_hdfs`` and ``sluice_spark``. Their types are `KafkaServer`, `TopicFactory`,
+`sluice.local.EmbeddedHdfs` and Spark's ``SparkSession``.
 """
 
 from sluice.runtime.extras import extras_named
@@ -20,11 +21,12 @@ with extras_named():
         kill_and_restart,
     )
     from sluice.connectors.testing.topics import Topic, TopicFactory
-    from sluice.connectors.testing.verdict import NotExactlyOnceError, Verdict
+    from sluice.connectors.testing.verdict import Fault, NotExactlyOnceError, Verdict
     from sluice.runtime.checker import Payload, Record, SpilledPrefix
 
 __all__ = [
     "STEPS",
+    "Fault",
     "KafkaServer",
     "KillReport",
     "NotExactlyOnceError",

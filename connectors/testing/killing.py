@@ -28,8 +28,8 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 }
 """Steps at which `kill_and_restart` kills, each with its failpoints: the first one reached counts.
 
-- ``start``: a start has fenced older runs, and has not yet finished their decided work.
-- ``record``: a task has written records into an open transaction or a staged file.
+- ``start``: a start has fenced older runs, and has not yet committed what they had decided.
+- ``record``: a task has written records into an open transaction, or rows into a staged file.
 - ``pre-commit``: all tasks have flushed their work, and nothing is decided.
 - ``decision``: the decision is durable, and nothing is committed.
 - ``commit``: one or all of its transactions are committed; the checkpoint is not complete.
@@ -131,13 +131,13 @@ def _check(kills: Sequence[str | float], after: int) -> None:
     known = [kill in STEPS if isinstance(kill, str) else kill > 0 for kill in kills]
     if not kills or not all(known) or after < 0:
         raise ConfigError(
-            "no such kill",
+            "kill_and_restart has no such step or time",
             {"at": kills, "after": after},
             f"Name one of {', '.join(STEPS)}, or seconds above 0; after is 0 or more.",
         )
     if after and not isinstance(kills[0], str):
         raise ConfigError(
-            "a kill after seconds passes no steps",
+            "after counts steps, and this kill is at a time",
             {"at": kills[0], "after": after},
             "Leave after out, or name a step.",
         )

@@ -33,7 +33,7 @@ _MEANINGS = {
         "order=False if order does not matter.",
     ),
     Kind.CORRUPTED.value: (
-        "has the name of a missing record, and another content",
+        "has the name of a missing record, and other content",
         "Compare the content with the result of `expected`.",
     ),
     Kind.ABORTED.value: (

@@ -34,7 +34,7 @@ class AvroRegistryDeserializer(HeaderDeserializer):
     it. A registry that does not answer fails the task instead.
 
     Attributes:
-        registry: that has the writers' schemas.
+        registry: has the writers' schemas.
         reader_schema: of the column: JSON text, its value, or ``registry.latest(subject)``.
     Raises:
         ConfigError: the reader's schema is invalid, or has types without a column.

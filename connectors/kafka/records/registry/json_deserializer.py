@@ -25,7 +25,7 @@ class JsonRegistryDeserializer(HeaderDeserializer):
     its values do not fit ``schema``. A registry that does not answer fails the task instead.
 
     Attributes:
-        registry: that has the writers' schemas.
+        registry: has the writers' schemas.
         schema, unknown_fields: of the column; see `JsonDeserializer`.
         validate: check each record against its writer's schema.
     Raises:

@@ -167,7 +167,7 @@ class RegistryClient:
                 "a schema is not compatible with the versions of its subject",
                 "Change the schema as the answer says, or the subject's compatibility rule.",
             ),
-            _INVALID: ("the registry takes a schema for invalid", "Correct the schema."),
+            _INVALID: ("the registry refuses a schema as invalid", "Correct the schema."),
         }.get(
             status or 0,
             (

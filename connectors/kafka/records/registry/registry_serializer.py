@@ -16,28 +16,30 @@ from sluice.connectors.kafka.records.registry.schema_writing import (
     with_schema_id,
 )
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.spelling import choice_of
 
 __all__ = ["RegistrySerializer"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegistrySerializer(abc.ABC):
-    """A function for ``map_batches`` that makes a column records with the id of their schema.
+    """A function for ``map_batches`` that turns a column into records with the id of their schema.
 
-    The schema is registered or looked up when the serializer is made, once, on the driver. Null
-    stays null: a tombstone. A row that the schema does not take fails by the ``on_error`` of
-    ``map_batches``; a column of another type fails the job.
+    The driver registers or fetches the schema once, when it creates the serializer; tasks need no
+    registry. Null stays null: a tombstone. For a row that does not fit the schema, the ``on_error``
+    of ``map_batches`` decides. A column of another type fails the job.
 
     Attributes:
-        registry: that has the schema.
-        topic: that the records are written to; the subject's name has it.
-        subject: of the schema, in place of ``topic``.
+        registry: has the schema.
+        topic: of the records; it names the subject.
+        subject: of the schema, instead of ``topic``.
         column: ``value`` or ``key``.
-        fields: columns of the batch that make the fields of the record, and leave the batch; none:
+        fields: columns that become the fields of the record and are removed from the batch; none:
             the column itself has the record.
         subject_name_strategy: names the subject.
         auto_register_schemas: register the schema; False: the subject must have it.
-        use_latest_version: write with the latest schema of the subject.
+        use_latest_version: write with the latest schema of the subject; needs
+            ``auto_register_schemas=False``.
         normalize_schemas: the registry compares schemas in one normal form.
         id_location: before each value, or in a header.
     Raises:
@@ -53,14 +55,20 @@ class RegistrySerializer(abc.ABC):
     subject: str | None = None
     column: str = "value"
     fields: Sequence[str] = ()
-    subject_name_strategy: SubjectNameStrategy = SubjectNameStrategy.TOPIC
+    subject_name_strategy: SubjectNameStrategy | str = SubjectNameStrategy.TOPIC
     auto_register_schemas: bool = True
     use_latest_version: bool = False
     normalize_schemas: bool = False
-    id_location: IdLocation = IdLocation.PREFIX
+    id_location: IdLocation | str = IdLocation.PREFIX
     _written: RegisteredSchema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        strategy = choice_of(
+            SubjectNameStrategy, self.subject_name_strategy, setting="subject_name_strategy"
+        )
+        object.__setattr__(self, "subject_name_strategy", strategy)
+        location = choice_of(IdLocation, self.id_location, setting="id_location")
+        object.__setattr__(self, "id_location", location)
         written = schema_to_write(
             self.registry,
             given := self._given(),
@@ -102,8 +110,9 @@ class RegistrySerializer(abc.ABC):
             )
         if self.subject is not None:
             return self.subject
-        is_named = self.subject_name_strategy is not SubjectNameStrategy.TOPIC
-        return self.subject_name_strategy.subject(
+        strategy = SubjectNameStrategy(self.subject_name_strategy)
+        is_named = strategy is not SubjectNameStrategy.TOPIC
+        return strategy.subject(
             topic=self.topic or "",
             column=self.column,
             record=self._name(given) if given is not None and is_named else None,
@@ -117,7 +126,7 @@ class RegistrySerializer(abc.ABC):
             raise ConfigError(
                 "a serializer has no column to work on",
                 {"missing": ",".join(missing), "columns": ",".join(batch.schema.names)},
-                "Let the function before it give this column.",
+                "Return this column from the function before it.",
             )
         if self.fields:
             columns = [batch.column(name) for name in self.fields]
@@ -131,6 +140,6 @@ class RegistrySerializer(abc.ABC):
             self.column,
             payloads,
             self._written,
-            self.id_location,
+            IdLocation(self.id_location),
             message=self._message(),
         )

@@ -17,11 +17,11 @@ _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", p
 
 
 class SubjectNameStrategy(enum.Enum):
-    """The subject of a schema; the names are those of Confluent's serializers."""
+    """How a serializer names the subject of its schema, as Confluent's serializers do."""
 
-    TOPIC = "TOPIC"  # ``{topic}-value`` or ``{topic}-key``
-    RECORD = "RECORD"  # ``{record name}``
-    TOPIC_RECORD = "TOPIC_RECORD"  # ``{topic}-{record name}``
+    TOPIC = "topic"  # ``{topic}-value`` or ``{topic}-key``
+    RECORD = "record"  # ``{record name}``
+    TOPIC_RECORD = "topic_record"  # ``{topic}-{record name}``
 
     def subject(self, *, topic: str, column: str, record: str | None) -> str:
         """The subject for records of a topic.
@@ -100,8 +100,8 @@ def with_schema_id(
     """The batch with payloads as the bytes of a column, and with the id of their schema.
 
     A header has the GUID if the registry told it, as Confluent's serializers write it, else the
-    number. A payload that is null has no id. A header with the id of another schema goes: the
-    record that this one was made of had it, and readers take a header first.
+    number. A payload that is null has no id. A header with the id of another schema is
+    removed: a copied record has that of its input, and readers take a header first.
 
     Args:
         message: the bytes after the id: the place of a Protobuf message in its schema.
@@ -143,6 +143,8 @@ def _with_column(batch: pa.RecordBatch, place: int, name: str, values: pa.Array)
 def _number(schema: RegisteredSchema) -> SchemaId:
     if schema.schema_id is None:
         raise ConfigError(
-            "the registry told no id of a schema", {"guid": schema.guid}, "Update the registry."
+            "the registry returned no id for a schema",
+            {"guid": schema.guid},
+            "Update the registry, or set id_location=IdLocation.HEADER.",
         )
     return schema.schema_id

@@ -50,10 +50,10 @@ def from_registry(
 
     Args:
         column: of the records' bytes.
-        registry: that has the writers' schemas.
+        registry: has the writers' schemas.
         subject: its latest schema, Avro or Protobuf, gives the column's type. It is looked up once,
             when this function is called.
-        schema: the column's type for JSON records, in place of ``subject``; a type or its DDL.
+        schema: the column's type for JSON records, instead of ``subject``; a type or its DDL.
         headers: Kafka's headers, if schema ids are in them.
         is_key: the records are keys: their id is in the header ``__key_schema_id``.
         mode: for a record that cannot be read: ``FAILFAST`` fails the task, ``PERMISSIVE`` makes it
@@ -64,7 +64,7 @@ def from_registry(
     """
     if mode.upper() not in _MODES:
         raise ConfigError(
-            "Spark has no such mode here", {"mode": mode}, "Use FAILFAST or PERMISSIVE."
+            "from_registry has no such mode", {"mode": mode}, "Use FAILFAST or PERMISSIVE."
         )
     reader = _deserializer(registry, subject, schema, settings)
     kind = _spark_type(reader.type)
@@ -99,7 +99,7 @@ def to_registry(
 
     Args:
         column: of the values.
-        registry: for the schema.
+        registry: has the schema, or gets it.
         subject: of the schema.
         schema: its text; it is registered if the subject does not have it. None: the subject's
             latest schema, as of the call of this function.
@@ -147,7 +147,7 @@ def _deserializer(
 ) -> HeaderDeserializer:
     if (subject is None) == (schema is None):
         raise ConfigError(
-            "a column of a registry needs a subject or a schema",
+            "from_registry needs either a subject or a schema",
             {"subject": subject, "schema": schema},
             "Give the subject of Avro or Protobuf records, or the schema of JSON records.",
         )

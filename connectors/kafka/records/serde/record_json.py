@@ -36,7 +36,7 @@ class JsonSerializer:
             raise ConfigError(
                 "a serializer has no column to work on",
                 {"column": self.column, "columns": ",".join(batch.schema.names)},
-                "Let the function before it give this column.",
+                "Return this column from the function before it.",
             )
         texts = pa.array(json_texts(batch.column(at)), pa.string())
         return batch.set_column(at, self.column, texts)

@@ -42,7 +42,7 @@ class ProtobufRegistryDeserializer(HeaderDeserializer):
     value. A registry that does not answer fails the task instead.
 
     Attributes:
-        registry: that has the writers' schemas.
+        registry: has the writers' schemas.
         reader_schema: of the column: its ``.proto`` text, or ``registry.latest(subject)``.
         message: full name of the message in it; None: the first one.
         unknown_fields: ``ignore`` fields that the message does not have, or make them an ``error``.

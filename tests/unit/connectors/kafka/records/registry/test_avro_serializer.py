@@ -203,10 +203,23 @@ def test_plain_bytes_have_no_length(registry: FakeRegistry) -> None:
 def test_a_strategy_names_the_subject(registry: FakeRegistry, strategy: str, subject: str) -> None:
     """As Confluent's do."""
     schema = {"type": "record", "name": "r", "namespace": "shop", "fields": []}
-    serializer(registry, schema=schema, subject_name_strategy=SubjectNameStrategy(strategy))
+    serializer(registry, schema=schema, subject_name_strategy=strategy)
     assert list(registry.subjects) == [subject]
     with pytest.raises(ConfigError, match="schema that has none"):
         serializer(registry, schema="int", subject_name_strategy=SubjectNameStrategy.RECORD)
+
+
+def test_a_choice_is_a_member_or_its_name(registry: FakeRegistry) -> None:
+    """Another text is refused: it must not become the other choice in silence."""
+    made = [
+        serializer(registry, schema="int", id_location=at) for at in (IdLocation.PREFIX, "PREFIX")
+    ]
+    assert made[0] == made[1]
+    for wrong in ({"id_location": "heder"}, {"subject_name_strategy": "TopicNameStrategy"}):
+        with pytest.raises(
+            ConfigError, match=f"{next(iter(wrong))} has a value that does not exist"
+        ):
+            serializer(registry, schema="int", **wrong)
 
 
 class TestStart:

@@ -216,7 +216,7 @@ class TestWriting:
     def test_an_invalid_schema_is_named(self, registry: FakeRegistry) -> None:
         """As such."""
         registry.failures = [(422, {"error_code": 42201, "message": "Invalid schema"})]
-        with pytest.raises(ConfigError, match="takes a schema for invalid"):
+        with pytest.raises(ConfigError, match="refuses a schema as invalid"):
             Clocked(registry.url).client.registered("n", self.LONG, register=True)
 
 
