@@ -43,7 +43,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     """Three workers of one core; the job uses two of them, so that one may die."""
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), hosts=(HOST, HOST, HOST)) as made:
+    directory, hosts = tmp_path_factory.mktemp("cluster"), (HOST, HOST, HOST)
+    with SparkCluster(directory, hosts=hosts, python_path="") as made:
         yield made
 
 

@@ -26,10 +26,18 @@ class SparkCluster:
     Args:
         directory: for logs and the executors' own directories.
         hosts: of the workers; addresses of this machine.
+        python_path: of the workers; None: they have this checkout.
     """
 
-    def __init__(self, directory: Path, *, hosts: Sequence[str] = (HOST, HOST)) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hosts: Sequence[str] = (HOST, HOST),
+        python_path: str | None = None,
+    ) -> None:
         self._directory = directory
+        self._python_path = quick_python() if python_path is None else python_path
         port, web, *ports = free_ports(2 + 2 * len(hosts))
         self.url = f"spark://{HOST}:{port}"
         self._master = self._server(
@@ -109,7 +117,7 @@ class SparkCluster:
     def _server(self, role: str, ready_text: str, main: str, *arguments: str) -> ServerProcess:
         environment = (
             *("/usr/bin/env", f"SPARK_HOME={_HOME}", f"SPARK_LOCAL_IP={HOST}"),
-            f"PYTHONPATH={quick_python()}",
+            f"PYTHONPATH={self._python_path}",
             # Else executors are looked for in the folders of Spark's own build.
             f"SPARK_SCALA_VERSION={_scala_version()}",
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeGuard
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -91,14 +92,15 @@ def _needs_headers(made: Deserializer | None) -> TypeGuard[HeaderDeserializer]:
 
 def last_headers(headers: pa.Array, name: str) -> pa.Array | None:
     """The last header of this name of each record, null where it has none; None: no record has."""
-    names = headers.flatten().field(0)
-    if not pc.any(pc.equal(names, name)).as_py():
+    names, values = headers.flatten().flatten()
+    found = np.flatnonzero(pc.fill_null(pc.equal(names, name), False))
+    if not len(found):
         return None
-    found = [
-        next((header["value"] for header in reversed(each or ()) if header["key"] == name), None)
-        for each in headers.to_pylist()
-    ]
-    return pa.array(found, pa.binary())
+    counts = pc.fill_null(pc.list_value_length(headers), 0)
+    owners = np.repeat(np.arange(len(headers)), counts)
+    places = np.full(len(headers), -1)
+    places[owners[found]] = found  # the last one of a record counts
+    return values.take(pa.array(places, mask=places < 0))
 
 
 def require_deserializable(

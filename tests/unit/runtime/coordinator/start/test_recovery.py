@@ -9,7 +9,7 @@ from sluice.runtime.contracts import OpenWork, RegionRegistration
 from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
 from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.startup import Found
+from sluice.runtime.coordinator.start.startup import MAY_STOP_AT, Found
 from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
 from sluice.runtime.model.checkpoint_record import StateEntry, Verdict
 from sluice.runtime.model.splits import BatchKey, SplitRange
@@ -117,6 +117,33 @@ def test_decided_checkpoints_are_committed_oldest_first_and_marked() -> None:
     assert job.broker.read_committed(0) == ["first", "second"]
     assert job.store.committed == {0, 1, 2}
     assert sorted(set(marks)) == [1, 2, 3]
+
+
+def test_a_stop_before_the_fencing_record_changes_nothing() -> None:
+    job = Job(record(0), committed=(0,))
+    job.store.records[1] = record(1, entries=(job.pre_commit("decided"),))
+    with pytest.raises(InterruptedError, match="before-fencing"):
+        _stopped(job, after="before-fencing")
+    assert (job.store.history, job.broker.read_committed(0)) == ([], [])
+
+
+def test_a_stop_after_the_fencing_record_waits_until_decided_work_is_committed() -> None:
+    job = Job(record(0), committed=(0,))
+    job.store.records[1] = record(1, entries=(job.pre_commit("decided"),))
+    assert _stopped(job, after="after-fencing").record.checkpoint_id == 1
+    assert job.broker.read_committed(0) == ["decided"]
+
+
+def _stopped(job: Job, *, after: str) -> Found:
+    """A start whose stop is requested at this step; it raises where the engine would."""
+    seen: list[str] = []
+
+    def on_step(name: str) -> None:
+        seen.append(name)
+        if after in seen and name in MAY_STOP_AT:
+            raise InterruptedError(name)
+
+    return drive(job.sequence(session="stops").run(timeout_s=30.0, restore_from=None), on_step)
 
 
 def test_a_crash_at_any_point_of_a_start_is_repaired_by_the_next() -> None:

@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.records.serde.avro_records import AvroDeserializer, Framing
-from sluice.connectors.kafka.records.serde.deserializing import DeserializedColumn, Deserializer
+from sluice.connectors.kafka.records.serde.deserializing import (
+    DeserializedColumn,
+    Deserializer,
+    last_headers,
+)
 from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import FunctionRun
@@ -504,3 +508,23 @@ def test_what_makes_no_sense_is_refused_where_it_is_written() -> None:
     job = Job("j", cast(Any, None), checkpoint_dir="/c")
     with pytest.raises(ConfigError, match="from_json"):
         job.source(source(value_deserializer=deserializer)).transform(lambda frame: frame)
+
+
+@pytest.mark.parametrize("part", [slice(0, 6), slice(1, 5), slice(4, 4)], ids=str)
+def test_the_last_header_of_a_name_counts(part: slice) -> None:
+    """Of each record, whatever stands before it in the column."""
+    lists = [
+        [("id", b"a"), ("x", b"b"), ("id", b"c")],
+        None,
+        [("x", b"d")],
+        [("id", None)],
+        [],
+        [("id", b"e")],
+    ]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    made = [found and [{"key": k, "value": v} for k, v in found] for found in lists]
+    expected = [b"c", None, None, None, None, b"e"]
+    found = last_headers(pa.array(made, kind)[part], "id")
+    assert (found is None) == (part == slice(4, 4))
+    assert found is None or found.to_pylist() == expected[part]
+    assert last_headers(pa.array(made, kind), "y") is None
