@@ -7,7 +7,6 @@ from typing import Any
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system import FileSystem
-from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
 
 __all__ = ["absolute_uri", "needs_jvm", "open_file_system"]
@@ -42,6 +41,9 @@ def open_file_system(uri: str, jvm: Any = None) -> FileSystem:  # noqa: ANN401 -
             {"uri": uri},
             "Call sluice.install(spark) in the process of the SparkSession, or use file:.",
         )
+    # A package without the extra `spark` has no py4j, and describes jobs all the same.
+    from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
+
     return HadoopFileSystem(uri, jvm)
 
 
