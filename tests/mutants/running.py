@@ -45,6 +45,11 @@ _OPTIONS = (
     *("-m", "not integration and not containers and not chaos"),
     # The parent has imported plugins before pytest could rewrite their assertions.
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+    *(
+        option
+        for name in ("hypothesispytest", "sluice.connectors.testing.plugin", "timeout", "xdist")
+        for option in ("-p", name)
+    ),
 )
 _TIMEOUT_S = 900.0
 _PASSED, _FAILED = 0, 1  # pytest's exit codes
@@ -146,6 +151,8 @@ def _run_pytest(tests: Sequence[str], edits: Sequence[Edit], root: Path, directo
         os.dup2(output, descriptor)
     os.chdir(root)
     sys.path.insert(0, str(root))
+    # Otherwise pytest itself imports the product, which has a plugin, and rewrites its assertions.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     mutate_imports(edits)
 
     import pytest

@@ -6,6 +6,8 @@ _CLIENT = "tests/unit/connectors/kafka/records/registry/test_registry_client.py"
 _AVRO = "tests/unit/connectors/kafka/records/registry/test_avro_deserializer.py"
 _SCHEMAS = "tests/unit/connectors/kafka/records/serde/test_avro_schemas.py"
 _COLUMNS = "tests/property/test_avro_columns.py"
+_PROTOBUF = "tests/unit/connectors/kafka/records/registry/protobuf/test_protobuf_values.py"
+_WRITING = "tests/unit/connectors/kafka/records/registry/test_json_and_protobuf_writing.py"
 _REGISTRY = "sluice.connectors.kafka.records.registry"
 _SERDE = "sluice.connectors.kafka.records.serde"
 
@@ -117,6 +119,73 @@ if ((sizes < 0) | (sizes > self.end - start)).any():
                 function=f"{_SERDE}.avro_resolution:_conversion",
                 old="if written is not None and read is not None and written != read:",
                 new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="protobuf-value-vanishes",
+        rules=(),
+        wrong="A value that Protobuf's parser puts aside counts as an absent field.",
+        catchers=(
+            f"{_PROTOBUF}::TestWhatAReaderRefuses::test_a_number_that_a_closed_enum_does_not_have",
+        ),
+        edits=(
+            Edit(
+                function=f"{_REGISTRY}.protobuf.protobuf_reading:MessageReader._require_known",
+                old="if field is not None:",
+                new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="protobuf-number-is-cut",
+        rules=(),
+        wrong="A reader's narrower type cuts the writer's numbers.",
+        catchers=(f"{_PROTOBUF}::TestAnotherSchemaOfTheReader::test_not_readable",),
+        edits=(
+            Edit(
+                function=f"{_REGISTRY}.protobuf.protobuf_resolution:_is_readable",
+                old="return written.type == read.type or (written.type, read.type) in _LARGER",
+                new="return True",
+            ),
+        ),
+    ),
+    Mutant(
+        name="protobuf-null-becomes-zero",
+        rules=(),
+        wrong="A null is written as 0 where a field cannot be absent.",
+        catchers=(f"{_PROTOBUF}::TestWhatAWriterRefuses::test_values",),
+        edits=(
+            Edit(
+                function=f"{_REGISTRY}.protobuf.protobuf_writing:_field",
+                old="if not field.has_presence and _has_null(found):",
+                new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="protobuf-oneof-keeps-the-last",
+        rules=(),
+        wrong="Of two values in a oneof one is lost.",
+        catchers=(f"{_PROTOBUF}::TestWhatAWriterRefuses::test_two_members_of_a_oneof",),
+        edits=(
+            Edit(
+                function=f"{_REGISTRY}.protobuf.protobuf_writing:_require_one",
+                old="if sum(row) > 1:",
+                new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="registry-header-of-the-input-stays",
+        rules=(),
+        wrong="A copied header names the schema of the input for the value that was written.",
+        catchers=(f"{_WRITING}::test_the_header_of_a_copied_record_goes",),
+        edits=(
+            Edit(
+                function=f"{_REGISTRY}.schema_writing:_headers",
+                old="""kept = [header for header in found or () if header["key"] != name]""",
+                new="kept = list(found or ())",
             ),
         ),
     ),

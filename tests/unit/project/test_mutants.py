@@ -2,7 +2,10 @@
 
 import ast
 import functools
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 
 from sluice.runtime.errors import ConfigError
+from tests.kit.waiting import PATIENCE_S
 from tests.mutants.catalog import ALL_MUTANTS
 from tests.mutants.failure_report import kind_of
 from tests.mutants.model import CRITICAL_RULES, OTHER_RULES, Edit, Mutant, chosen
@@ -219,3 +223,17 @@ def test_the_page_has_a_row_for_each_outcome() -> None:
     start = "| `three` | publish-whole | two() is 3. |"
     assert f"{start} `tests/a.py::b[x\\|y]` | assertion |\n{start} survived |  |\n" in text
     assert "1 of 2 mutants are caught." in text
+
+
+def test_the_product_is_mutated_in_the_tests_of_a_mutant() -> None:
+    """Also now that the product has a pytest plugin: pytest imports such packages itself."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.mutants", "registry-down-is-a-bad-record"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (run.returncode, run.stdout.splitlines()[-1]) == (0, "1 of 1 mutants caught")
