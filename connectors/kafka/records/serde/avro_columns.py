@@ -42,6 +42,7 @@ _MOST_EMPTY_ITEMS = 1_000_000
 _FEW_ROWS = 16
 _BITS, _LAST_SHIFT, _ONE = np.uint8(0x7F), 63, np.uint64(1)
 _SHORT = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(128)], np.int64)
+_TOO_LONG = "a number has more than 64 bits"
 _TORN = "a record ends within a value, or has an impossible length"
 _EVEN = pa.array(np.arange(0, 1 << 15, 2))
 
@@ -107,7 +108,7 @@ class Cursor:
             pos = self.pos[rows]
             found = self.bytes[pos]
             if shift == _LAST_SHIFT and (found > 1).any():
-                raise ValueError("a number has more than 64 bits")
+                raise ValueError(_TOO_LONG)
             values[rows] |= (found & _BITS).astype(np.uint64) << np.uint64(shift)
             self.pos[rows] = pos + 1
             rows = rows[found > _BITS]
@@ -313,8 +314,7 @@ class Struct:
 
     @property
     def size(self) -> int | None:
-        sizes = [node.size for node in self.nodes]
-        return None if None in sizes else sum(size or 0 for size in sizes)
+        return _size(self.nodes)
 
     def read(self, cursor: Cursor) -> pa.Array:
         found: dict[int | None, pa.Array] = {
@@ -427,6 +427,11 @@ class Map:
         return pa.MapArray.from_arrays(offsets, names, values, type=self.type)
 
 
+def _size(nodes: Sequence[Node]) -> int | None:
+    sizes = [node.size for node in nodes]
+    return None if None in sizes else sum(size or 0 for size in sizes)
+
+
 def _fixed_bytes(cursor: Cursor, width: int) -> npt.NDArray[np.uint8]:
     start = cursor.skip(width)
     return np.ascontiguousarray(cursor.bytes[start[:, None] + np.arange(width)])
@@ -472,13 +477,12 @@ def _items(
             for values, more in zip(parts, found, strict=True):
                 values.append(more)
 
-    sizes = [node.size for node in nodes]
-    size = None if None in sizes else sum(each or 0 for each in sizes)
+    size, taken = _size(nodes), np.zeros(len(cursor), np.int64)
     open_rows, left = np.arange(len(cursor)), np.zeros(len(cursor), np.int64)
     while len(open_rows):
         fresh = open_rows[left[open_rows] == 0]
         if len(fresh):
-            left[fresh] = _block_counts(cursor, fresh, size)
+            left[fresh] = _block_counts(cursor, fresh, size, taken)
             open_rows = open_rows[left[open_rows] > 0]
         if size is None and len(open_rows) < _FEW_ROWS:
             rows, part, stops = _scanned(cursor, nodes, open_rows, left)
@@ -516,11 +520,11 @@ def _scanned(
     starts: list[int] = []
     stops: list[int] = []
     for row in open_rows.tolist():
-        pos = int(cursor.pos[row])
+        pos, data = int(cursor.pos[row]), view[: int(cursor.end[row])]
         for _ in range(int(left[row])):
             starts.append(pos)
             for node in nodes:
-                pos = _after(node, view, pos)
+                pos = _after(node, data, pos)
             stops.append(pos)
         cursor.pos[row] = pos
     rows = np.repeat(open_rows, left[open_rows])
@@ -555,14 +559,14 @@ def _after(node: Node, data: memoryview, pos: int) -> int:
 
 
 def _after_blocks(nodes: Sequence[Node], data: memoryview, number: int, pos: int) -> int:
+    size = _size(nodes)
     while number:
-        if number < 0:
-            size, pos = _number(data, pos)
-            pos += max(size, 0)
+        if number < 0:  # the bytes of the block follow, which `_block_counts` does not use either
+            _, pos = _number(data, pos)
+        if size is not None:
+            pos += abs(number) * size
         else:
-            if number > len(data):
-                raise ValueError("a list or a map has more items than its record has bytes")
-            for _ in range(number):
+            for _ in range(abs(number)):  # each item has a byte, and the data end
                 for node in nodes:
                     pos = _after(node, data, pos)
         number, pos = _number(data, pos)
@@ -571,18 +575,22 @@ def _after_blocks(nodes: Sequence[Node], data: memoryview, number: int, pos: int
 
 def _number(data: memoryview, pos: int) -> tuple[int, int]:
     """A number and the place after it."""
-    found = shift = 0
-    while True:
+    found = 0
+    for shift in range(0, 70, 7):
         byte = data[pos]
         pos += 1
         found |= (byte & 0x7F) << shift
         if byte <= 0x7F:
             return (found >> 1) ^ -(found & 1), pos
-        shift += 7
+    raise ValueError(_TOO_LONG)
 
 
-def _block_counts(cursor: Cursor, rows: Ints, size: int | None) -> Ints:
-    """Number of items in the next block of these records; none is the end."""
+def _block_counts(cursor: Cursor, rows: Ints, size: int | None, taken: Ints) -> Ints:
+    """Number of items in the next block of these records; none is the end.
+
+    Args:
+        taken: items of the blocks before; bounds those without bytes.
+    """
     part = cursor.part(rows)
     counts = part.varints()
     sized = (counts < 0).nonzero()[0]
@@ -593,7 +601,8 @@ def _block_counts(cursor: Cursor, rows: Ints, size: int | None) -> Ints:
         part.join(sized, with_bytes)
     cursor.join(rows, part)
     left = part.end - part.pos
-    most = left // size if size else _MOST_EMPTY_ITEMS if size == 0 else left
+    most = left // size if size else _MOST_EMPTY_ITEMS - taken[rows] if size == 0 else left
     if ((counts < 0) | (counts > most)).any():
         raise ValueError("a list or a map has more items than its record has bytes")
+    taken[rows] += counts
     return counts
