@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.kafka.records.serde.avro_columns import read_records
+from sluice.connectors.kafka.records.serde.avro_encoding import encoded
 from sluice.connectors.kafka.records.serde.avro_resolution import reading
 from sluice.connectors.kafka.records.serde.avro_types import AvroSchema, arrow_type
 from sluice.connectors.kafka.records.serde.schema_ids import unframed_records
@@ -63,6 +64,15 @@ def test_many_blocks_of_nothing_take_no_memory() -> None:
     assert len(read(NULLS, [MILLION + b"\0"])[0]) == 1_000_000
     with pytest.raises(ValueError, match="more items"):
         read(NULLS, [MILLION * 100 + b"\0"])
+
+
+@pytest.mark.parametrize("is_dictionary", [False, True])
+def test_a_number_above_any_float_is_refused(is_dictionary: bool) -> None:
+    infinite = encoded(AvroSchema("float"), pa.array([float("inf"), 1.5, float("nan")]))
+    assert infinite.to_pylist()[0] == b"\0\0\x80\x7f"
+    values = pa.array([1.0, 1e300])
+    with pytest.raises(ValueError, match="above any float"):
+        encoded(AvroSchema("float"), values.dictionary_encode() if is_dictionary else values)
 
 
 @pytest.mark.parametrize(
