@@ -324,12 +324,14 @@ class KafkaSource(
     def streaming_reader(self) -> StreamingReader:
         return KafkaStreamingReader(reader=self._split_reader())
 
-    def rereads(self, sink: Sink) -> str | None:
-        if not isinstance(sink, KafkaSink) or sink.topic is None:
+    def rereads(self, sink: Sink, topics: Sequence[str] | None = None) -> str | None:
+        if not isinstance(sink, KafkaSink):
             return None
-        options = self._options
-        shared = set(options.connection.servers).intersection(sink.connection.servers)
-        return sink.topic if shared and options.subscription.reads(sink.topic) else None
+        options, own = self._options, () if sink.topic is None else (sink.topic,)
+        if not set(options.connection.servers).intersection(sink.connection.servers):
+            return None
+        written = own if topics is None else topics
+        return next((topic for topic in written if options.subscription.reads(topic)), None)
 
     def outlived(
         self, sink: Sink, positions: Sequence[SplitRange], *, timeout_s: float

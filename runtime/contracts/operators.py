@@ -267,8 +267,12 @@ class ForgettingSource(Source, Protocol):
 class RereadingSource(Source, Protocol):
     """A source that may read what a sink of its own pipeline writes."""
 
-    def rereads(self, sink: "Sink") -> str | None:
-        """The names that both use; None: nothing, as far as their settings show."""
+    def rereads(self, sink: "Sink", topics: Sequence[str] | None = None) -> str | None:
+        """A name that both use; None: none, as far as their settings show.
+
+        Args:
+            topics: that the sink writes; None: that of its output.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ from sluice.runtime.contracts import (
     ForgettingSource,
     FrameSink,
     RateLimitedSource,
+    RereadingSource,
     Sink,
     Source,
     TaskSink,
@@ -55,8 +56,8 @@ def require_dead_letters_possible(pipeline: Pipeline) -> None:
     """Check before the start whether the pipeline can write its dead letters.
 
     Raises:
-        ConfigError: no sink can take dead letters, or the source lacks columns that they need; or
-            a sink of dead letters has nothing to write or no other sink beside it.
+        ConfigError: no sink can take dead letters, the source reads their topic, or lacks columns
+            that they need; or a sink of dead letters has nothing to write or no sink beside it.
     """
     topics = _topics(pipeline)
     where = {"source": pipeline.source.name, "topics": ",".join(topics)}
@@ -70,14 +71,23 @@ def require_dead_letters_possible(pipeline: Pipeline) -> None:
         )
     if not topics:
         return
-    if _dead_letter_target(pipeline.sinks) is None:
+    target = _dead_letter_target(pipeline.sinks)
+    if target is None:
         raise ConfigError(
             "on_error writes dead letters in a pipeline without a Kafka sink",
             where | {"sinks": ",".join(sink.name for sink in pipeline.sinks)},
             "Add a Kafka sink, whose transaction also holds the dead letters, or use "
             "on_error='skip'.",
         )
-    columns = _column_names(pipeline.source.schema_ddl())
+    source, sink = pipeline.source, target[1]
+    reread = source.rereads(sink, topics) if isinstance(source, RereadingSource) else None
+    if reread is not None:
+        raise ConfigError(
+            "a pipeline reads the topic of its own dead letters",
+            where | {"topic": reread},
+            "Give dead letters a topic that the source does not read: one could fail forever.",
+        )
+    columns = _column_names(source.schema_ddl())
     missing = [name for name in NEEDED_COLUMNS if name not in columns]
     if missing:
         raise ConfigError(

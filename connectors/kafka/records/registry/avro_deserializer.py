@@ -14,7 +14,7 @@ from sluice.connectors.kafka.records.registry.registered_schema import (
 from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
 from sluice.connectors.kafka.records.serde.avro_columns import Node, read_records
 from sluice.connectors.kafka.records.serde.avro_records import given_schema
-from sluice.connectors.kafka.records.serde.avro_resolution import reading
+from sluice.connectors.kafka.records.serde.avro_resolution import reading, require_defaults
 from sluice.connectors.kafka.records.serde.avro_types import AvroSchema, arrow_type
 from sluice.connectors.kafka.records.serde.deserializing import HeaderDeserializer
 from sluice.connectors.kafka.records.serde.schema_ids import framed_records
@@ -53,6 +53,7 @@ class AvroRegistryDeserializer(HeaderDeserializer):
             reader = given_schema(given)
         object.__setattr__(self, "_reader", reader)
         object.__setattr__(self, "_type", arrow_type(reader))
+        require_defaults(reader)
 
     @property
     def type(self) -> pa.DataType:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from sluice.connectors.kafka.records.serde.schema_ids import FramedRecords
 
 __all__ = [
+    "TOO_LONG",
     "Boolean",
     "Bytes",
     "Constant",
@@ -32,12 +33,14 @@ __all__ = [
     "Unreadable",
     "Varint",
     "read_records",
+    "size_of",
 ]
 
 Ints = npt.NDArray[np.int64]
 
 _BITS, _LAST_SHIFT, _ONE = np.uint8(0x7F), 63, np.uint64(1)
 _SHORT = np.array([(byte >> 1) ^ -(byte & 1) for byte in range(128)], np.int64)
+TOO_LONG = "a number has more than 64 bits"
 _TORN = "a record ends within a value, or has an impossible length"
 _EVEN = pa.array(np.arange(0, 1 << 15, 2))
 
@@ -103,7 +106,7 @@ class Cursor:
             pos = self.pos[rows]
             found = self.bytes[pos]
             if shift == _LAST_SHIFT and (found > 1).any():
-                raise ValueError("a number has more than 64 bits")
+                raise ValueError(TOO_LONG)
             values[rows] |= (found & _BITS).astype(np.uint64) << np.uint64(shift)
             self.pos[rows] = pos + 1
             rows = rows[found > _BITS]
@@ -309,8 +312,7 @@ class Struct:
 
     @property
     def size(self) -> int | None:
-        sizes = [node.size for node in self.nodes]
-        return None if None in sizes else sum(size or 0 for size in sizes)
+        return size_of(self.nodes)
 
     def read(self, cursor: Cursor) -> pa.Array:
         found: dict[int | None, pa.Array] = {
@@ -370,6 +372,12 @@ class Later:
 
     def read(self, cursor: Cursor) -> pa.Array:
         return self.node.read(cursor)
+
+
+def size_of(nodes: Sequence[Node]) -> int | None:
+    """Bytes of one value of each node; None: it depends on the values."""
+    sizes = [node.size for node in nodes]
+    return None if None in sizes else sum(size or 0 for size in sizes)
 
 
 def _fixed_bytes(cursor: Cursor, width: int) -> npt.NDArray[np.uint8]:

@@ -111,7 +111,9 @@ class _Encoder:
         if kind == "enum":
             return _varints(_symbols(part["symbols"], values, path))
         wanted = type_of(self._schema, part)
-        values = values.cast(wanted)
+        given, values = values, values.cast(wanted)
+        if kind == "float" and _has_overflow(given, values):
+            raise ValueError(f"the field {path or '(the record)'} has a number above any float")
         if pa.types.is_decimal(wanted):
             return _of_decimals(values, part.get("size"))
         if kind == "boolean":
@@ -219,6 +221,12 @@ def _symbols(symbols: list[str], values: pa.Array, path: str) -> Numbers:
     if found.null_count:
         raise ValueError(f"the enum {path or '(the record)'} lacks a symbol")
     return _numpy(found)
+
+
+def _has_overflow(given: pa.Array, floats: pa.Array) -> bool:
+    """Whether a finite number has become infinite; Arrow's cast lets it."""
+    wide = given.filter(pc.is_inf(floats)).cast(pa.float64())
+    return not pc.all(pc.is_inf(wide), min_count=0).as_py()
 
 
 def _spread(found: pa.Array, values: pa.Array) -> pa.Array:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.connectors.kafka.records.serde.avro_columns import (
+    TOO_LONG,
     Bytes,
     Converted,
     Cursor,
@@ -21,6 +22,7 @@ from sluice.connectors.kafka.records.serde.avro_columns import (
     Node,
     Struct,
     Union,
+    size_of,
 )
 
 __all__ = ["Array", "Map"]
@@ -102,13 +104,12 @@ def _items(
             for values, more in zip(parts, found, strict=True):
                 values.append(more)
 
-    sizes = [node.size for node in nodes]
-    size = None if None in sizes else sum(each or 0 for each in sizes)
+    size, taken = size_of(nodes), np.zeros(len(cursor), np.int64)
     open_rows, left = np.arange(len(cursor)), np.zeros(len(cursor), np.int64)
     while len(open_rows):
         fresh = open_rows[left[open_rows] == 0]
         if len(fresh):
-            left[fresh] = _block_counts(cursor, fresh, size)
+            left[fresh] = _block_counts(cursor, fresh, size, taken)
             open_rows = open_rows[left[open_rows] > 0]
         if size is None and len(open_rows) < _FEW_ROWS:
             rows, part, stops = _scanned(cursor, nodes, open_rows, left)
@@ -146,11 +147,11 @@ def _scanned(
     starts: list[int] = []
     stops: list[int] = []
     for row in open_rows.tolist():
-        pos = int(cursor.pos[row])
+        pos, data = int(cursor.pos[row]), view[: int(cursor.end[row])]
         for _ in range(int(left[row])):
             starts.append(pos)
             for node in nodes:
-                pos = _after(node, view, pos)
+                pos = _after(node, data, pos)
             stops.append(pos)
         cursor.pos[row] = pos
     rows = np.repeat(open_rows, left[open_rows])
@@ -185,32 +186,37 @@ def _after(node: Node, data: memoryview, pos: int) -> int:
 
 
 def _after_blocks(nodes: Sequence[Node], data: memoryview, number: int, pos: int) -> int:
+    size = size_of(nodes)
     while number:
-        if number > len(data):
-            raise ValueError("a list or a map has more items than its record has bytes")
-        if number < 0:  # with its bytes
-            size, pos = _number(data, pos)
-            pos += max(size, 0)
-        for node in (node for _ in range(number) for node in nodes):
-            pos = _after(node, data, pos)
+        if number < 0:  # the bytes of the block follow, which `_block_counts` does not use either
+            _, pos = _number(data, pos)
+        if size is not None:
+            pos += abs(number) * size
+        else:  # each item has a byte, and the data end
+            for node in (node for _ in range(abs(number)) for node in nodes):
+                pos = _after(node, data, pos)
         number, pos = _number(data, pos)
     return pos
 
 
 def _number(data: memoryview, pos: int) -> tuple[int, int]:
     """A number and the place after it."""
-    found = shift = 0
-    while True:
+    found = 0
+    for shift in range(0, 70, 7):
         byte = data[pos]
         pos += 1
         found |= (byte & 0x7F) << shift
         if byte <= 0x7F:
             return (found >> 1) ^ -(found & 1), pos
-        shift += 7
+    raise ValueError(TOO_LONG)
 
 
-def _block_counts(cursor: Cursor, rows: Ints, size: int | None) -> Ints:
-    """Number of items in the next block of these records; none is the end."""
+def _block_counts(cursor: Cursor, rows: Ints, size: int | None, taken: Ints) -> Ints:
+    """Number of items in the next block of these records; none is the end.
+
+    Args:
+        taken: items of the blocks before; bounds those without bytes.
+    """
     part = cursor.part(rows)
     counts = part.varints()
     sized = (counts < 0).nonzero()[0]
@@ -221,7 +227,8 @@ def _block_counts(cursor: Cursor, rows: Ints, size: int | None) -> Ints:
         part.join(sized, with_bytes)
     cursor.join(rows, part)
     left = part.end - part.pos
-    most = left // size if size else _MOST_EMPTY_ITEMS if size == 0 else left
+    most = left // size if size else _MOST_EMPTY_ITEMS - taken[rows] if size == 0 else left
     if ((counts < 0) | (counts > most)).any():
         raise ValueError("a list or a map has more items than its record has bytes")
+    taken[rows] += counts
     return counts

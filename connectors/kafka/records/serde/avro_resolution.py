@@ -22,8 +22,9 @@ from sluice.connectors.kafka.records.serde.avro_types import (
     logical_type,
     type_of,
 )
+from sluice.runtime.errors import ConfigError
 
-__all__ = ["default_of", "reading"]
+__all__ = ["default_of", "reading", "require_defaults"]
 
 Json = Any
 
@@ -158,7 +159,26 @@ class _Resolution:
             later = self._skipped[name] = columns.Later()
             nodes = [self._skip(field["type"]) for field in written["fields"]]
             later.node = columns.Struct(nodes, [None] * len(nodes), None)
+            later.size = later.node.size
         return self._skipped[name]
+
+
+def require_defaults(schema: AvroSchema) -> None:
+    """Check the defaults of a reader's schema: a wrong one would make good records bad.
+
+    Raises:
+        ConfigError: a default is no value of its type.
+    """
+    for record in schema.names.values():
+        for field in record.get("fields", ()):
+            try:
+                default_of(schema, field)
+            except (ValueError, TypeError, AttributeError, OverflowError, KeyError) as err:
+                raise ConfigError(
+                    "a default of an Avro schema does not fit its type",
+                    {"record": record["name"], "field": field["name"], "error": err},
+                    "Correct the default in the reader's schema.",
+                ) from err
 
 
 def default_of(schema: AvroSchema, field: Json) -> pa.Array | None:
@@ -180,12 +200,15 @@ def _value(schema: AvroSchema, value: Json, part: Json) -> object:
         found = value.encode("latin-1")
         return found if logical is None else _decimal(found, logical)
     if kind in _RECORDS:
-        given = {f["name"]: value.get(f["name"], f.get("default")) for f in part["fields"]}
+        own = {f["name"]: f["default"] for f in part["fields"] if "default" in f}
+        given = {**own, **value}
         return {f["name"]: _value(schema, given[f["name"]], f["type"]) for f in part["fields"]}
     if kind == "array":
         return [_value(schema, each, part["items"]) for each in value]
     if kind == "map":
         return [(name, _value(schema, each, part["values"])) for name, each in value.items()]
+    if kind == "enum" and value not in part["symbols"]:
+        raise ValueError(f"{value!r} is no symbol of {part['name']}")
     return float(value) if kind in ("float", "double") else value
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice import KafkaSink, KafkaSource
+from sluice import DeadLetters, KafkaSink, KafkaSource
 from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
 from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
 from sluice.runtime.graph.job_graph import Region
@@ -131,6 +131,30 @@ def test_a_pipeline_that_reads_what_it_writes_is_reported(
     found = [each.getMessage() for each in caplog.records if "reads its own output" in each.msg]
     assert len(found) == (topic is not None)
     assert topic is None or found[0].endswith(f"topic={topic}")
+
+
+@pytest.mark.parametrize(
+    ("servers", "reads", "is_refused"),
+    [
+        ("b:1", {"topics": ["in", "dead"]}, True),
+        ("a:1, b:1", {"pattern": "in|de.*"}, True),
+        ("b:1", {"partitions": {"dead": [0]}}, True),
+        ("other:1", {"topics": ["dead"]}, False),
+        ("b:1", {"topics": ["in"]}, False),
+    ],
+)
+def test_a_pipeline_must_not_read_its_dead_letters(
+    servers: str, reads: Mapping[str, Any], *, is_refused: bool
+) -> None:
+    job = _described()
+    rows = job.source(_Source(bootstrap_servers=servers, **reads))
+    rows = rows.map_batches(identity, on_error=DeadLetters(topic="dead"))
+    rows.sink(_Sink(_Asked(900.0)))
+    if not is_refused:
+        assert lay_out(job.spec).regions
+        return
+    with pytest.raises(ConfigError, match=r"its own dead letters.*topic=dead"):
+        lay_out(job.spec)
 
 
 def _described(*sinks: _Sink, **options: Any) -> Job:
