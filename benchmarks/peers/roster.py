@@ -253,6 +253,16 @@ CONTENDERS: Sequence[Contender] = (
         is_ours=True,
     ),
     Contender(
+        name="drop-in-sql-serial",
+        label="Sluice, drop-in query, SQL, serial collector",
+        command=_drop_in("sql"),
+        environment={
+            "PYSPARK_SUBMIT_ARGS": "--conf spark.driver.extraJavaOptions=-XX:+UseSerialGC "
+            "pyspark-shell"
+        },
+        is_ours=True,
+    ),
+    Contender(
         name="drop-in-arrow",
         label="Sluice, drop-in query, `mapInArrow`",
         command=_drop_in("arrow"),
