@@ -76,12 +76,19 @@ class SchemaRegistry:
                 "Set 0 < request_timeout_s <= timeout_s.",
             )
         for name in self.options:
+            if "_" in name:
+                raise ConfigError(
+                    "the registry has no such option",
+                    {"option": name},
+                    "Use confluent-kafka's names, with dots, or the fields of SchemaRegistry.",
+                )
             if name in _SET_HERE or name.replace(".", "_") in self._given():
                 raise ConfigError(
                     "an option of the registry has a field of its own, or is given twice",
                     {"option": name},
                     _SET_HERE.get(name, "Give it once."),
                 )
+        self._settings()  # refuses credentials that are given twice
 
     def __repr__(self) -> str:
         shown = {n: REDACTED if n in _SECRETS else v for n, v in self._settings().items()}

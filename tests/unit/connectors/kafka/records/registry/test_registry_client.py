@@ -274,7 +274,6 @@ class TestDescription:
             ({"url": "ftp://here"}, "Invalid url"),
             ({"ssl_ca_location": "/no/such/file"}, "No such file"),
             ({"ssl_key_location": "/no/such/file"}, "ssl.certificate.location required"),
-            ({"url": "http://a:b@here", "basic_auth_user_info": "c:d"}, "given twice"),
         ],
         ids=str,
     )
@@ -285,7 +284,13 @@ class TestDescription:
 
     @pytest.mark.parametrize(
         "options",
-        [{"options": {"timeout": 1}}, {"timeout_s": 1}, {"proxy": "p", "options": {"proxy": "q"}}],
+        [
+            {"options": {"timeout": 1}},
+            {"timeout_s": 1},
+            {"proxy": "p", "options": {"proxy": "q"}},
+            {"options": {"basic_auth_user_info": "ann:s3cret"}},
+            {"url": "http://a:b@here", "basic_auth_user_info": "c:d"},
+        ],
         ids=str,
     )
     def test_options_that_contradict_each_other_are_refused(self, options: Any) -> None:
