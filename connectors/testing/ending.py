@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from sluice.runtime.errors import WaitedTooLongError
+from sluice.runtime.errors import StreamError, WaitedTooLongError
 from sluice.runtime.job.job import Job
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def run_until_end(job: Job, *, timeout: float = 300.0) -> "JobResult":
     Returns:
         A summary, after readers can see all records of the run.
     Raises:
-        StreamError: the job failed.
+        StreamError: the job failed, or another start of it stopped this one.
         WaitedTooLongError: it did not end in time; it is stopped in order.
     """
     with job.until_end().start() as handle:  # also an interrupt of the test stops it
@@ -32,6 +32,11 @@ def run_until_end(job: Job, *, timeout: float = 300.0) -> "JobResult":
                 {"job": handle.name, "waited_s": timeout, "status": handle.status()},
                 "Send fewer records, or raise timeout. The job is stopped in order.",
             )
-    result = handle.result
-    assert result is not None  # it has ended without an error
+    status, result = handle.status(), handle.result
+    if status.state != "finished" or result is None:
+        raise StreamError(
+            "the job was stopped before its end",
+            {"job": handle.name, "status": status},
+            "Start a job once at a time, each test with its own checkpoint directory.",
+        )
     return result
