@@ -38,6 +38,7 @@ STEPS: Mapping[str, tuple[str, ...]] = {
 """
 
 _POLL_S = 0.1
+_INTERRUPTED = (0, -signal.SIGINT, 128 + signal.SIGINT)  # by a signal, or as `Job.run` ends then
 _CALL = "import pickle, sys; call, given = pickle.load(open(sys.argv[1], 'rb')); call(*given)"
 
 
@@ -110,7 +111,8 @@ def kill_and_restart(
         environment: added to that of this process.
     Raises:
         ConfigError: no such step or program, or the function cannot be imported by another process.
-        UnexpectedEndError: a run ended before its kill, or the last run failed.
+        UnexpectedEndError: a run ended before its kill, or the last run failed, also at the
+            interrupt of ``until``.
         WaitedTooLongError: a run did not end in time; all its processes are killed.
     """
     kills = [at] if isinstance(at, str | int | float) else list(at)
@@ -224,7 +226,7 @@ class _Starts:
             self._await_exit(program, "its end", remedy)
             program.kill()
             run = self._noted(program, None)
-        if run.exit_code and not is_interrupted:
+        if run.exit_code not in (_INTERRUPTED if is_interrupted else (0,)):
             raise UnexpectedEndError(
                 "the restarted program failed", _end_of(run), "Read the log of the program."
             )

@@ -16,6 +16,7 @@ from tests.kit.stand_in_programs import (
     CHECKPOINTS,
     checkpoints,
     dies_elsewhere,
+    failing_at_its_interrupt,
     failing_the_second_time,
     forever,
     forever_with_a_child,
@@ -36,6 +37,12 @@ def is_alive(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def runs_now(journal: Path) -> bool:
+    """Whether a process that noted its id here is alive: the last one, after a kill."""
+    lines = noted(journal) if journal.exists() else []
+    return any(is_alive(int(line.split()[1])) for line in lines if line.startswith("runs"))
 
 
 @pytest.fixture
@@ -87,7 +94,9 @@ def test_all_processes_of_a_killed_program_end(journal: Path, at: str | float) -
 
 
 def test_a_kill_after_seconds_comes_after_them(journal: Path) -> None:
-    report = kill_and_restart(forever, [journal], at=0.5, until=lambda: True, timeout=PATIENCE_S)
+    report = kill_and_restart(
+        forever, [journal], at=0.5, until=lambda: runs_now(journal), timeout=PATIENCE_S
+    )
     killed = report.kills[0]
     assert (killed.at, killed.failpoint, killed.exit_code) == (0.5, None, -signal.SIGKILL)
     assert killed.elapsed_s >= 0.5
@@ -100,7 +109,18 @@ def test_an_endless_program_is_interrupted_once_its_condition_holds(journal: Pat
     report = kill_and_restart(
         forever, [journal], at="decision", until=is_restarted, timeout=PATIENCE_S
     )
-    assert report.runs[-1].exit_code in (-signal.SIGINT, 1)
+    assert report.runs[-1].exit_code == -signal.SIGINT
+
+
+def test_a_program_that_fails_at_its_interrupt_is_an_error(journal: Path) -> None:
+    with pytest.raises(UnexpectedEndError, match=r"restarted program failed.*\n*not committed"):
+        kill_and_restart(
+            failing_at_its_interrupt,
+            [journal],
+            at="decision",
+            until=lambda: runs_now(journal),
+            timeout=PATIENCE_S,
+        )
 
 
 @pytest.mark.parametrize("after", [CHECKPOINTS, 99])

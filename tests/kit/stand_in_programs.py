@@ -54,6 +54,7 @@ def forever_with_a_child(journal: Path) -> None:
 def forever(journal: Path) -> None:
     """Ctrl-C ends it."""
     note(journal, "begun")
+    note(journal, f"runs {os.getpid()}")
     failpoint("after-decision")
     threading.Event().wait()
 
@@ -68,3 +69,11 @@ def failing_the_second_time(journal: Path) -> None:
 def dies_elsewhere(_: Path) -> None:
     """As if the system had killed it."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failing_at_its_interrupt(journal: Path) -> None:
+    """Ends an interrupt with a failure."""
+    try:
+        forever(journal)
+    except KeyboardInterrupt:
+        sys.exit("not committed")
