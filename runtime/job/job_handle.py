@@ -99,7 +99,8 @@ class JobHandle:
     """A job that `Job.start` has started. Driver; any thread.
 
     The job runs in a thread of its own. At the end of the program it is stopped in order. In a
-    ``with`` statement, the end of the block stops it. A handle cannot be pickled.
+    ``with`` statement, the end of the block stops it, and raises the error of a job that failed
+    unless the block has it from `wait` or `exception`. A handle cannot be pickled.
     """
 
     def __init__(self, name: str, checkpoint_dir: str, run: JobRun) -> None:
@@ -110,6 +111,7 @@ class JobHandle:
         self._checked = threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
+        self._is_error_read = False
         self._refusal: BaseException | None = None
 
     def start(self) -> None:
@@ -118,12 +120,17 @@ class JobHandle:
         Raises:
             StreamError: the checks failed; nothing was changed.
         """
-        threading.Thread(target=self._run_job, name=f"sluice-job-{self._name}", daemon=True).start()
+        thread = threading.Thread(
+            target=self._run_job, name=f"sluice-job-{self._name}", daemon=True
+        )
         with waiting():
             try:
+                thread.start()
                 self._checked.wait()
-            except BaseException:
-                self.stop()  # the caller never gets this handle
+            except BaseException:  # the caller never gets this handle
+                self._stop.request()
+                if thread.ident is not None:  # otherwise it changes nothing before its first check
+                    self.stop()
                 raise
         if self._refusal is not None:
             raise self._refusal
@@ -183,7 +190,8 @@ class JobHandle:
     @property
     def exception(self) -> BaseException | None:
         """The error that ended the job; None: it runs, finished, or was stopped."""
-        return self._error if self._ended.is_set() else None
+        self._is_error_read |= not self.is_active
+        return self._error if self._is_error_read else None
 
     @property
     def result(self) -> JobResult | None:
@@ -217,8 +225,8 @@ class JobHandle:
         return "starting" if found is None else "running"
 
     def _last_failure(self, regions: tuple[RegionStatusView, ...]) -> str | None:
-        if self.exception is not None:
-            return f"{type(self.exception).__name__}: {self.exception}"
+        if not self.is_active and self._error is not None:
+            return f"{type(self._error).__name__}: {self._error}"
         ended = [attempt for region in regions for attempt in region.attempts]
         return max(ended, key=lambda each: each.ended_ms).why if ended else None
 
@@ -259,8 +267,8 @@ class JobHandle:
             raise KeyboardInterrupt(
                 f"the wait ended, and job {self._name} continues; handle.stop() stops it"
             ) from None
-        if has_ended and self._error is not None:
-            raise self._error
+        if has_ended and self.exception is not None:
+            raise self.exception
         return has_ended
 
     def stop(self, timeout: float | None = None) -> None:
@@ -311,6 +319,8 @@ class JobHandle:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+        if kind is None and self._error is not None and not self._is_error_read:
+            raise self._error
 
     def _await_end(self, timeout: float | None) -> bool:
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout

@@ -303,6 +303,60 @@ class TestStop:
             run.settle_when(lambda: handle.status().state == "stopping")
         assert handle.status().state == "stopped"
 
+    def test_a_block_raises_a_failure_that_it_does_not_know(self, run: LedRun) -> None:
+        def block() -> None:
+            with started(run) as handle:
+                run.end("failed", FAILED)
+                wait_for(lambda: not handle.is_active)
+                assert handle.status().state == "failed"
+
+        with pytest.raises(UnreachableError):
+            block()
+
+    @pytest.mark.parametrize("is_waited_for", [False, True])
+    def test_a_block_does_not_raise_a_known_failure_again(
+        self, run: LedRun, *, is_waited_for: bool
+    ) -> None:
+        with started(run) as handle:
+            run.end("failed", FAILED)
+            wait_for(lambda: not handle.is_active)
+            if is_waited_for:
+                with pytest.raises(UnreachableError):
+                    handle.wait()
+            else:
+                assert handle.exception is FAILED
+
+    def test_a_block_keeps_its_own_error(self, run: LedRun) -> None:
+        def block() -> None:
+            with started(run) as handle:
+                run.end("failed", FAILED)
+                wait_for(lambda: not handle.is_active)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            block()
+
+    @pytest.mark.parametrize("is_begun", [False, True])
+    def test_an_interrupt_of_the_thread_s_start_leaves_no_job(
+        self, run: LedRun, monkeypatch: pytest.MonkeyPatch, *, is_begun: bool
+    ) -> None:
+        """The caller gets no handle that could stop it."""
+        start = threading.Thread.start
+
+        def interrupted(thread: threading.Thread) -> None:
+            if is_begun:
+                start(thread)
+            raise KeyboardInterrupt
+
+        handle = handle_of(run)
+        if is_begun:
+            run.settle_when(lambda: handle.status().state == "stopping")
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            handle.start()
+        monkeypatch.undo()
+        assert handle.is_active is not is_begun
+
     def test_waits_of_other_threads_end_with_a_stop(self, run: LedRun) -> None:
         handle = started(run)
         found: list[bool] = []
