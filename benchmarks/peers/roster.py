@@ -117,7 +117,7 @@ def _ours(*settings: str, epoch: tuple[int, int] | None = None) -> Callable[[Ord
     return command
 
 
-def _drop_in(kind: str) -> Callable[[Order], Sequence[str]]:
+def _drop_in(kind: str, *settings: str) -> Callable[[Order], Sequence[str]]:
     """A plain Structured Streaming query into our formats."""
 
     def command(order: Order) -> Sequence[str]:
@@ -125,7 +125,7 @@ def _drop_in(kind: str) -> Callable[[Order], Sequence[str]]:
         return [
             *(sys.executable, "-u", str(_PROGRAMS / "drop_in.py"), *order.topics()),
             *("--directory", str(order.directory), "--interval", str(order.interval_s)),
-            *("--kind", kind, *limit),
+            *("--kind", kind, *limit, *settings),
         ]
 
     return command
@@ -253,9 +253,9 @@ CONTENDERS: Sequence[Contender] = (
         is_ours=True,
     ),
     Contender(
-        name="drop-in-sql-serial",
-        label="Sluice, drop-in query, SQL, serial collector",
-        command=_drop_in("sql"),
+        name="drop-in-sql-lean",
+        label="Sluice, drop-in query, SQL, one column and the serial collector",
+        command=_drop_in("sql", "--columns", "value binary"),
         environment={
             "PYSPARK_SUBMIT_ARGS": "--conf spark.driver.extraJavaOptions=-XX:+UseSerialGC "
             "pyspark-shell"

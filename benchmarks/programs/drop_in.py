@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, required=True)
     parser.add_argument("--kind", choices=_KINDS, required=True)
     parser.add_argument("--max-records", help="of a batch")
+    parser.add_argument("--columns", help="that the source creates, as a schema; without it all")
     args = parser.parse_args()
     spark = (
         SparkSession.builder.master("local[2]")
@@ -61,14 +62,14 @@ def main() -> None:
     )
     sluice.install(spark)
     limit = {} if args.max_records is None else {"maxOffsetsPerTrigger": args.max_records}
-    records = (
+    source = (
         spark.readStream.format("sluice-kafka")
         .option("kafka.bootstrap.servers", args.bootstrap)
         .option("subscribe", args.input)
         .option("startingOffsets", "earliest")
         .options(**limit)
-        .load()
     )
+    records = (source if args.columns is None else source.schema(args.columns)).load()
     (
         _KINDS[args.kind](records)
         .writeStream.format("sluice-kafka")

@@ -233,7 +233,8 @@ def test_a_bounded_job_finishes(copies: Copies) -> None:
     with copies.job("micro-batch", bounded=True).start() as handle:
         assert handle.wait(PATIENCE_S)
         status, result = handle.status(), handle.result
-    assert (status.state, status.records, status.lag_records) == ("finished", 500, 0)
+    assert (status.state, status.records) == ("finished", 500)
+    assert status.lag_records in (0, None)  # None: the run was shorter than a request for the lag
     assert result is not None
     assert result.last_checkpoint_id == status.checkpoint_id
     copies.expect_exactly_once_after_restart("micro-batch")
