@@ -12,7 +12,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.leftover_files import Leftovers
 from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
-from sluice.runtime.errors import FencedError, UnreachableError
+from sluice.runtime.errors import AuthenticationError, FencedError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
@@ -248,3 +248,27 @@ def test_what_cannot_be_deleted_stays_and_is_reported(caplog: pytest.LogCaptureF
     is_away = False
     leftovers.delete_abandoned()
     assert not disk.files
+
+
+def test_a_run_that_cannot_write_its_command_file_runs_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = Disk()
+    run = RunRecord(job_uid="job", leader_session_id="s", address="http://here", attempt_id=3)
+    refusing = FakeFileSystem(disk, fault=lambda _: Fault.REFUSED)
+    with RunRecordStore(refusing).accept_commands(run, is_newest=lambda: True):
+        assert "job accepts no commands" in caplog.text
+        with pytest.raises(UnreachableError, match="no job runs"):
+            RunRecordStore(FakeFileSystem(disk)).newest_command()
+
+
+def test_a_command_file_of_another_user_is_refused_by_name() -> None:
+    class OfAnotherUser(FakeFileSystem):
+        def read(self, path: str) -> bytes | None:
+            raise AuthenticationError("permission denied", {"path": path}, "Ask its owner.")
+
+    run = RunRecord(job_uid="job", leader_session_id="s", address="http://here", attempt_id=3)
+    disk = Disk()
+    commands = RunRecordStore(FakeFileSystem(disk)).accept_commands(run, is_newest=lambda: True)
+    with commands, pytest.raises(AuthenticationError, match="only the user who runs the job"):
+        RunRecordStore(OfAnotherUser(disk)).newest_command()

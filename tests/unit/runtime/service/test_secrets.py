@@ -24,6 +24,7 @@ from sluice.connectors.kafka.client.credentials import (
     OAuthToken,
     without_credentials,
 )
+from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
 from sluice.connectors.kafka.tools.connection_options import read_options
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.service.drop_in_client import DropInClient, DropInMessage, QueryRun
@@ -95,6 +96,13 @@ def _objects() -> Iterator[object]:
     yield ClientCredentials(
         token_url=f"https://u:{CANARY}@issuer/t", client_id="me", client_secret=CANARY
     )
+    yield SchemaRegistry(
+        url="http://here",
+        bearer_auth_token=CANARY,
+        ssl_key_password=CANARY,
+        proxy=f"http://u:{CANARY}@there",
+        options={"bearer.auth.client.secret": CANARY},
+    )
     yield OAuthToken(value=CANARY, expires_at_s=1.0, extensions={"a": CANARY})
     yield _ADDRESS
     yield CoordinatorClient(_ADDRESS)
@@ -138,7 +146,14 @@ def test_what_clients_are_configured_with_hides_its_secrets_from_a_repr(role: Ro
 # --- whatever class comes next --------------------------------------------------------------------
 
 _NAMED = re.compile(r"(^|_)(token|password|passphrase|secret|credentials?)($|_(?!url|file))")
-_NONE = frozenset({"sluice.runtime.service.service_client.CoordinatorAddress.token"})
+_REGISTRY = "sluice.connectors.kafka.records.registry.schema_registry.SchemaRegistry"
+_NONE = frozenset(
+    {
+        "sluice.runtime.service.service_client.CoordinatorAddress.token",
+        f"{_REGISTRY}.bearer_auth_token",
+        f"{_REGISTRY}.ssl_key_password",
+    }
+)
 """Their class has a ``repr`` of its own, which is tried above."""
 
 
