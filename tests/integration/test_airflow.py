@@ -138,9 +138,9 @@ def test_a_killed_try_is_repeated_by_airflow(
         wait_for((tmp_path / "checkpoint").exists, what="its checkpoints")
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        second = wait_for(lambda: job_of(tmp_path), what="the second try")
+        # The killed process has its command line for a moment more.
+        wait_for(lambda: job_of(tmp_path) not in (None, first), what="the second try")
         assert run.wait(1800) == 0
-    assert second != first
     assert "non-zero exit code -9" in (tmp_path / "log").read_text("utf-8")
     assert values(kafka.bootstrap, settings["output"]) == EXPECTED
 
