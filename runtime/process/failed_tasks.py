@@ -17,13 +17,13 @@ _RANGES = "sluice: source_ranges="
 _RECORD = "sluice: record="
 _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
+_NO_PYTHON = r'java\.io\.IOException: Cannot run program "([^"]+)"'
 _UNFIT = (
-    (r"ModuleNotFoundError: No module named '([^']+)'", "an executor's Python lacks a module"),
-    (r'Cannot run program "([^"]+)"', "an executor cannot start this Python"),
-    (r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)", "an executor has another Python"),
+    (r"^ModuleNotFoundError: No module named '([^']+)'", "an executor's Python lacks a module"),
+    (r"\[PYTHON_VERSION_MISMATCH\] (.+)", "an executor has another Python"),
     (r"an executor has another Sluice \[([^\]]+)\]", "an executor has another Sluice"),
 )
-"""Texts of Python, Spark and `load_sent`: each says that an executor's Python does not fit."""
+"""The errors of Python, Spark and `load_sent` which say that an executor's Python does not fit."""
 
 
 def note_ranges(error: Exception, ranges: str, *, record: str = "") -> None:
@@ -49,11 +49,11 @@ def task_failed(
     """
     text = "".join(traceback.format_exception(error))
     ranges, record = _noted(text, _RANGES) or ranges, _noted(text, _RECORD)
-    if unfit := _unfit_executor(text, region):
-        unfit.__cause__ = error
-        return unfit
     python = text.partition(_JAVA_FRAME)[0]  # Java's stack follows
     python = python.partition(_QUERY)[0].rstrip()  # Spark's offsets follow
+    if unfit := _unfit_executor(text, raised_in(python), region):
+        unfit.__cause__ = error
+        return unfit
     failed = StreamError(
         what,
         {
@@ -77,21 +77,28 @@ def _noted(text: str, name: str) -> str:
     return found[-1].removeprefix(name) if found else ""
 
 
-def _unfit_executor(text: str, region: str) -> ConfigError | None:
-    """The error if a task could not begin in the executors' Python; a restart would fail, too."""
+def _unfit_executor(text: str, raised: str, region: str) -> ConfigError | None:
+    """The error if a task could not begin in the executors' Python; a restart would fail, too.
+
+    Errors that a function has handled on the way stand in the text as well, so only the one at its
+    end counts.
+    """
     for pattern, what in _UNFIT:
-        if found := re.search(pattern, text):
-            return ConfigError(
-                what,
-                {
-                    "found": found[1],
-                    "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON"),
-                    "region": region,
-                },
-                "Give all executors the driver's Python and packages, installed or as an archive "
-                "(docs/guide/deploy.md).",
-            )
-    return None
+        if found := re.search(pattern, raised):
+            return _unfit(what, found[1], region)
+    found = re.search(_NO_PYTHON, text)
+    return (
+        None if found is None else _unfit("an executor cannot start this Python", found[1], region)
+    )
+
+
+def _unfit(what: str, found: str, region: str) -> ConfigError:
+    return ConfigError(
+        what,
+        {"found": found, "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON"), "region": region},
+        "Give all executors the driver's Python and packages, installed or as an archive "
+        "(docs/guide/deploy.md).",
+    )
 
 
 def raised_in(text: str) -> str:

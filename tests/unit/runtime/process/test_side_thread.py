@@ -1,5 +1,6 @@
 """Side threads, and errors of failed tasks."""
 
+import importlib
 import pickle
 import threading
 
@@ -108,7 +109,8 @@ def test_failed_work_crosses_processes_without_the_error_itself() -> None:
     ("text", "what", "found"),
     [
         (
-            "in run\nModuleNotFoundError: No module named 'sluice'\n",
+            'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n'
+            "ModuleNotFoundError: No module named 'sluice'\n\n\tat org.apache.spark.Runner",
             "an executor's Python lacks a module",
             "sluice",
         ),
@@ -119,7 +121,7 @@ def test_failed_work_crosses_processes_without_the_error_itself() -> None:
         ),
         (
             "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "
-            "version: 3.11 than that in driver: 3.12, PySpark cannot run.\n at",
+            "version: 3.11 than that in driver: 3.12, PySpark cannot run.\n\tat org.apache.spark.Runner",
             "an executor has another Python",
             "Python in worker has different version: 3.11 than that in driver: 3.12, "
             "PySpark cannot run.",
@@ -138,3 +140,19 @@ def test_an_executor_without_the_drivers_python_is_a_lasting_error_that_says_so(
     failed = task_failed("the task failed", ValueError(text), region="main", attempt_id=3)
     assert isinstance(failed, ConfigError)
     assert (failed.args[0], failed.args[1]["found"]) == (what, found)
+
+
+def test_a_missing_module_that_a_function_has_handled_is_no_fault_of_the_executor() -> None:
+    """The region restarts as after any other error of the function."""
+
+    def function() -> None:
+        try:
+            importlib.import_module("no_such_module")
+        except ModuleNotFoundError:
+            raise TimeoutError("the fallback did not answer")  # noqa: B904 - as users write it
+
+    with pytest.raises(TimeoutError) as raised:
+        function()
+    failed = task_failed("the task failed", raised.value, region="main", attempt_id=3)
+    assert not isinstance(failed, ConfigError)
+    assert failed.args[1]["error"] == "TimeoutError: the fallback did not answer"
