@@ -397,6 +397,7 @@ def _join(
 ) -> None:
     region = state.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
+    checkpoint.acknowledged_at_s[ack.batch.region] = now_s
     checkpoint.decide_by(region.decide_by_s)
     region.open_ranges[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:

@@ -13,7 +13,7 @@ from sluice.runtime.contracts import (
     UnsettledWork,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, RegionTimes
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
@@ -499,6 +499,7 @@ class Progress(Action):
             next barrier was due and the region still worked on the one before.
         rate_limits: records per second that each limited region may read now, once marked.
         attempts: attempts of each region in this run, with the current one; empty at first.
+        stages: times of each region with a batch in it, once marked or aborted.
     """
 
     checkpoint_id: int
@@ -518,3 +519,4 @@ class Progress(Action):
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
     rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, RegionTimes] = field(default_factory=dict)
