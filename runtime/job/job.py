@@ -40,7 +40,7 @@ from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
-from sluice.runtime.service.driver_host import require_reachable
+from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.interrupts import is_interactive
 from sluice.runtime.storage.file_system_opening import absolute_uri
@@ -242,6 +242,9 @@ class Job:
             from the newest checkpoint.
         host: address of the driver for executors and Spark's Python processes; see
             docs/guide/security.md for addresses beyond loopback.
+        metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
+            start to the end; 0: a free port, which the log names; None: no such port.
+        metrics_host: address that the read-only port listens on.
         listeners: objects with ``on_progress``, called for each change of a checkpoint.
     Raises:
         ConfigError: a setting is missing or out of range.
@@ -275,6 +278,8 @@ class Job:
         task_memory_mib: int = DEFAULT_MIB,
         restore_from: int | None = None,
         host: str = "127.0.0.1",
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
         listeners: Iterable[ProgressListener] = (),
     ) -> None:
         require_reachable(host)
@@ -306,6 +311,8 @@ class Job:
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
             restore_from=restore_from,
             host=host,
+            metrics_port=checked_port(metrics_port),
+            metrics_host=metrics_host,
             listeners=tuple(listeners),
         )
         self._pipelines: list[Pipeline] = []

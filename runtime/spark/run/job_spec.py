@@ -38,5 +38,7 @@ class JobSpec:
     task_memory_mib: int
     restore_from: int | None
     host: str
+    metrics_port: int | None
+    metrics_host: str
     listeners: Sequence[ProgressListener]
     pipelines: Sequence[Pipeline] = ()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from prometheus_client import CollectorRegistry
+
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
@@ -32,6 +34,8 @@ from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
 from sluice.runtime.process.closing import close_logged
+from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.read_only_server import ReadOnlyServer
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.region_start import (
     batches_to_retain,
@@ -95,6 +99,7 @@ class JobRun:
 
     Attributes:
         totals: what it has committed so far.
+        read_only: its read-only server, once it runs; None: it has none.
     """
 
     def __init__(self, job: JobSpec, *, is_foreground: bool) -> None:
@@ -106,6 +111,7 @@ class JobRun:
         self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
         self._layout: Layout | None = None
         self._coordinator: BarrierCoordinator | None = None
+        self.read_only: ReadOnlyServer | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -170,6 +176,12 @@ class JobRun:
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
             coordinator, sources = _coordinator(job, layout, store, listeners, tasks_first)
             stack.callback(coordinator.stop)
+            registry = job_registry(coordinator)
+            if job.metrics_port is not None:  # before the start, which takes the job over
+                self.read_only = ReadOnlyServer(
+                    registry, host=job.metrics_host, port=job.metrics_port
+                )
+                stack.enter_context(self.read_only)
 
             def step(name: str) -> None:
                 on_step()
@@ -189,7 +201,9 @@ class JobRun:
                 ends=lambda source_id: sources[source_id].fixed_ends(),
                 lost_timeout_s=lost_timeout.seconds,
             )
-            _run_regions(job, layout, started, coordinator, store, retain, ends, streaming)
+            _run_regions(
+                job, layout, started, coordinator, store, retain, ends, streaming, registry
+            )
 
 
 def run_job(job: JobSpec) -> JobResult:
@@ -289,6 +303,7 @@ def _run_regions(
     retain: int,
     ends: EndRequests,
     continuous: ContinuousRegions,
+    registry: CollectorRegistry,
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
     regions = layout.regions
@@ -303,6 +318,7 @@ def _run_regions(
                 checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
                 commands=JobCommands(coordinator, hosts=hosts),
                 barrier_service=continuous.barrier_service,
+                registry=registry,
             )
         )
         stack.enter_context(_announced(store, started, service))
