@@ -206,6 +206,8 @@ class RequestThread:
             view=RequestView(request_id=secrets.token_hex(3), kind=name, parent=parent),
         )
         with self._lock:
+            if self._stopping.is_set():
+                raise _job_ended()
             waiting = [each for each in self._requests if not each.answer.done()]
             if len(waiting) >= _MOST_WAITING:
                 raise ConfigError(
@@ -214,7 +216,7 @@ class RequestThread:
                     "Wait until one has ended.",
                 )
             self._requests = [*self._requests, request][-_MOST_SHOWN:]
-        self._inbox.put(request)
+            self._inbox.put(request)
         return request
 
     def views(self) -> tuple[RequestView, ...]:
@@ -251,8 +253,9 @@ class RequestThread:
 
     def stop(self, *, timeout_s: float) -> None:
         """Give up a copy that is under way, and end the thread."""
-        self._stopping.set()
-        self._inbox.put(None)
+        with self._lock:
+            self._stopping.set()
+            self._inbox.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -261,9 +264,6 @@ class RequestThread:
     def _run(self) -> None:
         while (request := self._inbox.get()) is not None:
             self._serve(request)
-        while not self._inbox.empty():
-            if (left := self._inbox.get_nowait()) is not None:
-                self._end(left, _job_ended())
 
     def _serve(self, request: RequestedCheckpoint) -> None:
         try:
