@@ -20,6 +20,7 @@ __all__ = ["app", "checkpoint_app"]
 
 app = typer.Typer(help="Show a job, restart its regions, and stop it.", no_args_is_help=True)
 
+_ENDED_S = 1.0  # a job whose address refuses connections for so long has ended
 _COMMAND_S = 60.0
 
 _Running = Annotated[
@@ -155,7 +156,7 @@ def stop(
 
     Its last line is the savepoint's path, if there is one.
     """
-    with running_job(path) as client:
+    with running_job(path, answer_s=_ENDED_S) as client:
         request = client.stop(
             drain=drain,
             savepoint=savepoint is not None,

@@ -27,9 +27,11 @@ _POLL_S = 0.2
 
 
 @contextlib.contextmanager
-def running_job(path: str) -> Iterator[CoordinatorClient]:
+def running_job(path: str, *, answer_s: float = _ANSWER_S) -> Iterator[CoordinatorClient]:
     """A client of the job that runs with this checkpoint directory.
 
+    Args:
+        answer_s: how long refused connections are repeated.
     Raises:
         UnreachableError: no job runs with it.
         ConfigError: the directory belongs to a drop-in query.
@@ -45,7 +47,7 @@ def running_job(path: str) -> Iterator[CoordinatorClient]:
                 "`sluice checkpoint list` shows its decisions.",
             )
         address = command_address(store.fs)
-    with CoordinatorClient(address, deadline_s=_ANSWER_S) as client:
+    with CoordinatorClient(address, deadline_s=answer_s) as client:
         try:
             yield client
         except UnreachableError as err:
