@@ -8,7 +8,6 @@ from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, other_recor
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
-    CheckpointKind,
     CheckpointRecord,
     Verdict,
 )
@@ -146,7 +145,6 @@ def _facts_of_unread(checkpoint_id: int) -> SlotFacts:
     return SlotFacts(
         checkpoint_id=checkpoint_id,
         verdict=Verdict.ABORTED,
-        kind=CheckpointKind.CHECKPOINT,
         names=frozenset(),
         has_committables=False,
         is_fencing_record=True,
