@@ -61,6 +61,7 @@ from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestT
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
@@ -157,6 +158,7 @@ class BarrierCoordinator(Coordinator):
         timeout_s: float,
         *,
         restore_from: int | None = None,
+        restore: RestoreRequest | None = None,
         registrations: Sequence[RegionRegistration] = (),
         on_step: Callable[[str], None] = lambda _: None,
     ) -> StartedJob:
@@ -165,6 +167,7 @@ class BarrierCoordinator(Coordinator):
         Args:
             timeout_s: for the whole start; repairs get more.
             restore_from: checkpoint id to resume from, instead of the newest decision.
+            restore: begins the job with the state of another one; see `StartSequence.run`.
             registrations: of attempts of earlier runs that a handle still reaches. The start aborts
                 their open work that no decision names. The caller stops them before it starts new
                 attempts.
@@ -193,7 +196,8 @@ class BarrierCoordinator(Coordinator):
             registrations=registrations,
         )
         self._leases.start()
-        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
+        steps = sequence.run(timeout_s=timeout_s, restore_from=restore_from, restore=restore)
+        found = drive(steps, on_step)
         self._started = StartedJob(
             job_uid=found.record.job_uid,
             session=self.session,

@@ -54,6 +54,7 @@ from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
+from sluice.runtime.spark.run.restore_request import restore_request
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -214,7 +215,10 @@ class JobRun:
                     ends.check()
 
             started = coordinator.start(
-                timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from, on_step=step
+                timeout_s=_START_TIMEOUT_S,
+                restore_from=job.restore_from if isinstance(job.restore_from, int) else None,
+                restore=restore_request(job, layout, store, jvm=jvm),
+                on_step=step,
             )
             self._coordinator = coordinator
             ends.check()
@@ -284,7 +288,7 @@ def _coordinator(
                 regions,
                 checkpoints=job.settings,
                 spark_version=job.spark.version,
-                cluster_ids=layout.cluster_ids,
+                cluster_ids=tuple(layout.clusters.values()),
                 continuous=layout.continuous,
             ),
             store,
