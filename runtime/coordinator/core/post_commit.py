@@ -304,7 +304,7 @@ def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
                 committables=checkpoint.remaining,
                 after_crash=checkpoint.after_crash,
                 regions=checkpoint.regions,
-                skipped=dict(checkpoint.skipped),
+                failed_tasks=checkpoint.failed_tasks,
             )
         )
 
