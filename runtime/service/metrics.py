@@ -4,7 +4,7 @@ them."""
 from collections.abc import Iterator
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -13,7 +13,7 @@ from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.at_most_once import offsets_in
 
-__all__ = ["CheckpointMetrics", "RegionMetrics"]
+__all__ = ["CheckpointMetrics", "RegionMetrics", "job_registry"]
 
 _REGION_METRICS = (
     ("sluice_region_suspended", "1: the region is suspended", "region"),
@@ -144,6 +144,15 @@ class RegionMetrics(Collector):
             for split, records in region.lags.items():
                 lag.add_metric([region.region, split], records)
         yield from (suspended, age, alarm, lag, lost, pending)
+
+
+def job_registry(coordinator: BarrierCoordinator) -> CollectorRegistry:
+    """The metrics of one job, from now on; all of its servers show this registry."""
+    registry = CollectorRegistry()
+    coordinator.add_listener(CheckpointMetrics(registry))
+    registry.register(RegionMetrics(coordinator))
+    ProcessCollector(registry=registry)
+    return registry
 
 
 def _families() -> list[GaugeMetricFamily]:

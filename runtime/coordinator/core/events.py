@@ -30,13 +30,16 @@ __all__ = [
     "Acknowledged",
     "Action",
     "BarrierPolled",
+    "CheckpointRequested",
     "CommandAccepted",
     "Commit",
     "CommitReported",
+    "CopyFiles",
     "CoreEvent",
     "EndJob",
     "FailBatches",
     "FetchBarrierOffsets",
+    "FilesCopied",
     "GiveBarrier",
     "MarkCommitted",
     "Marked",
@@ -57,6 +60,7 @@ __all__ = [
     "RemoteAction",
     "Repair",
     "Repaired",
+    "RequestEnded",
     "RestartCommanded",
     "RestartRequested",
     "Retire",
@@ -119,6 +123,31 @@ class TriggerRequested(CoreEvent):
 
     kind: CheckpointKind
     requested_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested(CoreEvent):
+    """A savepoint, a full checkpoint or a stop is requested. `RequestEnded` or `CopyFiles` follows.
+
+    Attributes:
+        kind: SAVEPOINT, FULL, or FINAL: the job ends after it.
+        is_copied: its files are copied once it is committed on record; a job ends after that.
+        drain_to: end offsets that the job reads to first, by split.
+        limit_s: until it is committed on record; after that the job continues without it.
+    """
+
+    kind: CheckpointKind
+    is_copied: bool
+    drain_to: Mapping[SplitKey, int] = field(default_factory=dict)
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesCopied(CoreEvent):
+    """Answer to `CopyFiles`; ``error``: why there is no copy."""
+
+    checkpoint_id: int
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,6 +382,23 @@ class NoteUnsettled(RemoteAction):
 
     checkpoint_id: int
     works: tuple[UnsettledWork, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFiles(RemoteAction):
+    """Copy the files that this checkpoint names, answer `FilesCopied`; ``suspended``: regions that
+    stand in it with an older snapshot."""
+
+    checkpoint_id: int
+    suspended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEnded(Action):
+    """Answer to `CheckpointRequested`: its checkpoint is committed on record and the job ends, or
+    ``error``: it has none, and the job continues."""
+
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,13 @@ from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey
 from sluice.runtime.model.timestamps import earliest
 
-__all__ = ["PendingCheckpoint", "RemoteStep"]
+__all__ = ["PUBLISHES_ALL", "CheckpointRequest", "PendingCheckpoint", "RemoteStep"]
+
+PUBLISHES_ALL = frozenset({CheckpointKind.SAVEPOINT, CheckpointKind.FULL, CheckpointKind.FINAL})
+"""Their records name no file outside: sinks publish what they would keep for later epochs."""
 
 
 _STAGES = {
@@ -40,6 +43,32 @@ class RemoteStep(enum.Enum):
     IDLE = "idle"  # nothing: the next step may begin, after its pause
     IN_FLIGHT = "in flight"  # a step that has not returned yet
     HALTED = "halted"  # nothing, until the next run
+
+
+@dataclass(slots=True)
+class CheckpointRequest:
+    """A savepoint, a full checkpoint or a stop that is under way.
+
+    Attributes:
+        kind, is_copied, drain_to: see `sluice.runtime.coordinator.core.events.CheckpointRequested`.
+        until_s: clock until which its checkpoint must be committed on record.
+        checkpoint_id: its checkpoint; None before it begins.
+        is_copying: it is committed on record, and its files are being copied.
+        batches: from its decision on, the Spark batch that it names for each region with state.
+    """
+
+    kind: CheckpointKind
+    is_copied: bool
+    drain_to: Mapping[SplitKey, int]
+    until_s: float
+    checkpoint_id: int | None = None
+    is_copying: bool = False
+    batches: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ends_job(self) -> bool:
+        """Whether the job ends after it."""
+        return self.kind is CheckpointKind.FINAL
 
 
 @dataclass(slots=True)
