@@ -1,6 +1,7 @@
 """The barrier checkpoint coordinator of one job: threads and clients around the pure core."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import random
@@ -548,6 +549,9 @@ class BarrierCoordinator(Coordinator):
     def status(self) -> JobStatus:
         """The state of the job for people; returns within milliseconds."""
         status = self._ask(lambda core: core.status(now_s=self._core_clock(), now_ms=wall_ms()))
+        names = {node.operator_id: node.name for node in self._job.graph}
+        counters = {names.get(i, i): found for i, found in status.counters.items()}
+        status = dataclasses.replace(status, counters=counters)
         return status if self._watch is None else self._watch.with_lags(status)
 
     # --- inside -----------------------------------------------------------------------------------
