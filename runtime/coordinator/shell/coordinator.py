@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Self, TypeVar
 
 from sluice.runtime.continuous.native_commits import TasksFirst
@@ -53,6 +54,7 @@ from sluice.runtime.coordinator.shell.action_dispatcher import (
     WakeUp,
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.shell.open_transactions import OpenTransactions
 from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
@@ -136,6 +138,8 @@ class BarrierCoordinator(Coordinator):
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
+        names = {node.operator_id: node.name for node in job.graph}
+        self._transactions = OpenTransactions(names, ages=self._age_clock)
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
         self._watch: RegionWatch | None = None
@@ -251,16 +255,17 @@ class BarrierCoordinator(Coordinator):
             ages=self._age_clock,
         )
         self._threads.start()
-        if not self._settings.is_external:
-            self._watch = RegionWatch(
-                lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
-                sources=self._sources,
-                interval_s=self._settings.refresh_interval_s,
-                alarm_s=self._settings.pressure_alarm_s,
-                timeout_s=self._settings.call_timeout_s,
-                clock=self._clock,
-            )
-            self._watch.start()
+        self._transactions.begin({name: sink.facts for name, sink in self._sinks.items()})
+        self._watch = RegionWatch(
+            lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
+            sources=self._sources,
+            interval_s=self._settings.refresh_interval_s,
+            alarm_s=None if self._settings.is_external else self._settings.pressure_alarm_s,
+            timeout_s=self._settings.call_timeout_s,
+            clock=self._clock,
+            warn=lambda: self._transactions.warn(self._ask(lambda core: core.open_since())),
+        )
+        self._watch.start()
 
     def add_listener(self, listener: ProgressListener) -> None:
         """Add a listener for all progress from now on."""
@@ -447,7 +452,8 @@ class BarrierCoordinator(Coordinator):
         return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        self._ask(lambda core: core.register(attempt))
+        at_s = self._age_clock()
+        self._ask(lambda core: core.register(attempt, at_s))
         log.debug("attempt registered: attempt=%s", attempt)
         return self._age_clock()
 
@@ -488,7 +494,13 @@ class BarrierCoordinator(Coordinator):
 
     def status(self) -> JobStatus:
         """The state of the job for people; returns within milliseconds."""
-        status = self._ask(lambda core: core.status(now_s=self._core_clock(), now_ms=wall_ms()))
+        status, since = self._ask(
+            lambda core: (
+                core.status(now_s=self._core_clock(), now_ms=wall_ms()),
+                core.open_since(),
+            )
+        )
+        status = replace(status, transactions=self._transactions.views(since))
         return status if self._watch is None else self._watch.with_lags(status)
 
     # --- inside -----------------------------------------------------------------------------------
