@@ -35,6 +35,7 @@ from sluice.runtime.graph.pipeline import (
     Step,
 )
 from sluice.runtime.job.job_handle import JobHandle
+from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
@@ -245,6 +246,9 @@ class Job:
         metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
             start to the end; 0: a free port, which the log names; None: no such port.
         metrics_host: address that the read-only port listens on.
+        registry: directory or Hadoop URI in which jobs register for ``sluice serve``. None: the
+            environment variable ``SLUICE_REGISTRY``, if it is set. No failure there reaches the
+            job.
         listeners: objects with ``on_progress``, called for each change of a checkpoint.
     Raises:
         ConfigError: a setting is missing or out of range.
@@ -280,6 +284,7 @@ class Job:
         host: str = "127.0.0.1",
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
+        registry: str | os.PathLike[str] | None = None,
         listeners: Iterable[ProgressListener] = (),
     ) -> None:
         require_reachable(host)
@@ -313,6 +318,7 @@ class Job:
             host=host,
             metrics_port=checked_port(metrics_port),
             metrics_host=metrics_host,
+            registry=_registry(registry),
             listeners=tuple(listeners),
         )
         self._pipelines: list[Pipeline] = []
@@ -472,6 +478,11 @@ def _interval(seconds: float | None) -> float:
             "Use seconds; 0 takes barriers without a pause.",
         )
     return seconds
+
+
+def _registry(given: str | os.PathLike[str] | None) -> str | None:
+    uri = os.environ.get(REGISTRY_VARIABLE) if given is None else os.fspath(given)
+    return absolute_uri(uri) if uri else None
 
 
 def _regions(number: int | None) -> int | None:

@@ -40,5 +40,6 @@ class JobSpec:
     host: str
     metrics_port: int | None
     metrics_host: str
+    registry: str | None
     listeners: Sequence[ProgressListener]
     pipelines: Sequence[Pipeline] = ()
