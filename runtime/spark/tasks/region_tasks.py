@@ -23,8 +23,9 @@ from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.splits import BatchKey, SplitRange
@@ -86,6 +87,7 @@ class TaskResult:
         counts: of the functions that count their records, by operator id.
         examples: a description of one failed record for each of them.
         failed_rows: failed rows for each of them; see `FunctionRun`.
+        stages: its times, as far as they are known.
         error: set when the task failed. Spark sees a finished task, so it does not retry against a
             broker that has already refused, and the error keeps its type.
     """
@@ -99,6 +101,7 @@ class TaskResult:
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     failed_rows: Mapping[str, int] = field(default_factory=dict)
+    stages: StageTimes | None = None
     error: StreamError | None = None
 
 
@@ -224,15 +227,19 @@ def _write_and_pre_commit(
 
     A typed error becomes the result, and no further batch is yielded; Spark gets any other error.
     """
+    timer = StageTimer(WRITING_STAGES if functions is None else ALL_STAGES)
     functions = functions or FunctionRun()
     try:
         key, task = _identity(tasks)
         writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
-            applied = functions.applied(batches, writers.write_dead_letter)
+            applied = functions.applied(timer.reading(batches), writers.write_dead_letter)
             for batch in map(output.conform, applied):
+                timer.enter("write_s")
                 writers.write(batch)
                 yield batch
+                timer.enter("function_s")
+            timer.enter("flush_s")
             committables = writers.pre_commit()
         except BaseException:
             writers.abort()
@@ -254,6 +261,7 @@ def _write_and_pre_commit(
         counts=functions.counts,
         examples=functions.examples,
         failed_rows=functions.failed_rows,
+        stages=timer.times(),
     )
 
 
