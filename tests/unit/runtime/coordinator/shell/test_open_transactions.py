@@ -13,7 +13,7 @@ from sluice.runtime.errors import UnreachableError
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.coordinated_job import QUICK, Job
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
-from tests.kit.fakes import FakeSink, ManualClock
+from tests.kit.fakes import ManualClock
 
 _NAMES = {"sink-1": "orders", "sink-2": "orders", "files": "lake"}
 _FACTS = {
@@ -122,14 +122,9 @@ def test_each_alarm_of_a_transaction_is_logged_once(caplog: pytest.LogCaptureFix
 
 
 def test_the_status_of_a_job_has_its_open_transactions(job: Job) -> None:
-    class TimedSink(FakeSink):
-        def check(self, *, timeout_s: float) -> dict[str, str]:
-            return {**super().check(timeout_s=timeout_s), "transaction_timeout_s": "900"}
-
-    coordinator = job.coordinator(QUICK, sink=TimedSink(job.broker))
-    coordinator.start(300.0)
+    coordinator, _ = job.started(QUICK)
     batch = BatchKey(region="main", attempt_id=0, batch_id=1)
     attempt = RegisteredAttempt(batch=batch, operator_id="sink", resource="id|7|0")
     coordinator.register(attempt)
     (view,) = coordinator.status().transactions
-    assert (view.region, view.sink, view.timeout_s) == ("main", "sink", 900.0)
+    assert (view.region, view.sink, view.timeout_s) == ("main", "sink", 60.0)
