@@ -187,7 +187,7 @@ def metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
     labels = {each.describe()[0].name: each._labelnames for each in vars(metrics).values()}  # noqa: SLF001 - it has no public name
     status = StatusMetrics(cast(Any, SimpleNamespace(started=None))).describe()
     for family in (*registry.collect(), *status):
-        names: Sequence[str] = labels.get(family.name) or getattr(family, "_labelnames", ())
+        names = cast(Sequence[str], labels.get(family.name) or cast(Any, family)._labelnames)  # noqa: SLF001 - as above
         yield family.name + ("_total" if family.type == "counter" else ""), family, tuple(names)
 
 
