@@ -187,7 +187,8 @@ def metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
     labels = {each.describe()[0].name: each._labelnames for each in vars(metrics).values()}  # noqa: SLF001 - it has no public name
     status = StatusMetrics(cast(Any, SimpleNamespace(started=None))).describe()
     for family in (*registry.collect(), *status):
-        names = cast(Sequence[str], labels.get(family.name) or cast(Any, family)._labelnames)  # noqa: SLF001 - as above
+        known = labels.get(family.name)
+        names = known if known is not None else cast(Any, family)._labelnames  # noqa: SLF001 - as above
         yield family.name + ("_total" if family.type == "counter" else ""), family, tuple(names)
 
 
