@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
 _LONGEST_POLL_S = 5.0
-_FOR_PEOPLE = frozenset({"/v1/status", "/v1/regions/restart", "/metrics"})
+_FOR_PEOPLE = frozenset({"/v1/status", "/v1/hosts", "/v1/regions/restart", "/metrics"})
 
 
 class QueryHandler(Protocol):
@@ -153,6 +153,7 @@ class CoordinatorService(HttpThread):
         ]
         shown = [
             ("/v1/status", self._status),
+            ("/v1/hosts", self._hosts),
             ("/metrics", metrics_endpoint(self._registry)),
         ]
         return Starlette(
@@ -257,11 +258,18 @@ class CoordinatorService(HttpThread):
 
     def _restart(self, body: RestartMessage) -> dict[str, Any]:
         self._of(body)
+        done = self._accepted_commands().restart(body.regions, body.exclude_hosts)
+        return dataclasses.asdict(done)
+
+    async def _hosts(self, request: Request) -> Response:
+        del request
+        found = await run_in_threadpool(self._accepted_commands().placement)
+        return Answer(dataclasses.asdict(found))
+
+    def _accepted_commands(self) -> JobCommands:
         if self._commands is None:
-            raise ConfigError(
-                "this service takes no commands", {}, "Restart only regions of a Job."
-            )
-        return dataclasses.asdict(self._commands.restart(body.regions, body.exclude_hosts))
+            raise ConfigError("this service takes no commands", {}, "Command only a Job.")
+        return self._commands
 
     async def _query(self, request: Request) -> Response:
         body, key = await body_of(QueryMessage, request), request.path_params["key"]
