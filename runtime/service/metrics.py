@@ -2,7 +2,6 @@
 them."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -43,6 +42,7 @@ _REGION_METRICS = (
         "Seconds since the barrier of the oldest uncommitted checkpoint; 0: none",
     ),
 )
+_OUTCOMES = ("read", "skipped", "dead_lettered", "late")
 _BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -102,8 +102,8 @@ class CheckpointMetrics:
         self._records.inc(progress.records)
         self._dropped.inc(offsets_in(progress.dropped))
         for operator, counts in progress.counts.items():
-            for outcome, records in asdict(counts).items():
-                self._by_function.labels(operator, outcome).inc(records)
+            for outcome in _OUTCOMES:
+                self._by_function.labels(operator, outcome).inc(getattr(counts, outcome))
         self._last.set(progress.checkpoint_id)
         for region, ratio in progress.pending_ratios.items():
             self._pending.labels(region).set(ratio)

@@ -454,6 +454,11 @@ class BarrierCoordinator(Coordinator):
     # --- queries ----------------------------------------------------------------------------------
 
     @property
+    def plan(self) -> JobPlan:
+        """The job that it coordinates."""
+        return self._job
+
+    @property
     def started(self) -> StartedJob | None:
         """The result of the start; None before."""
         return self._started
