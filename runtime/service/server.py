@@ -59,7 +59,14 @@ _LOOPBACK = "127.0.0.1"
 _THREADS = 256
 _LONGEST_POLL_S = 5.0
 _FOR_PEOPLE = frozenset(
-    {"/v1/status", "/v1/regions/restart", "/v1/savepoints", "/v1/stop", "/metrics"}
+    {
+        "/v1/status",
+        "/v1/hosts",
+        "/v1/regions/restart",
+        "/v1/savepoints",
+        "/v1/stop",
+        "/metrics",
+    }
 )
 
 
@@ -161,6 +168,7 @@ class CoordinatorService(HttpThread):
         shown = [
             ("/v1/status", self._status),
             ("/v1/savepoints", self._savepoints),
+            ("/v1/hosts", self._hosts),
             ("/metrics", metrics_endpoint(self._registry)),
         ]
         return Starlette(
@@ -285,6 +293,14 @@ class CoordinatorService(HttpThread):
 
     def _commands_for(self, body: Message) -> JobCommands:
         self._of(body)
+        return self._accepted_commands()
+
+    async def _hosts(self, request: Request) -> Response:
+        del request
+        found = await run_in_threadpool(self._accepted_commands().placement)
+        return Answer(dataclasses.asdict(found))
+
+    def _accepted_commands(self) -> JobCommands:
         if self._commands is None:
             raise ConfigError("this service takes no commands", {}, "Send commands only to a Job.")
         return self._commands
