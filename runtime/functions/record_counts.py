@@ -36,9 +36,9 @@ def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts
     return sums
 
 
-def described(counts: RecordCounts) -> dict[str, int]:
+def described(counts: RecordCounts) -> dict[str, object]:
     """The counts of a function by name, as they are recorded."""
-    return {name: getattr(counts, name) for name in _NAMES}
+    return {**{name: getattr(counts, name) for name in _NAMES}, "counters": dict(counts.counters)}
 
 
 def encode_totals(counts: RecordCounts, *, operator_id: str) -> StateEntry:
@@ -59,11 +59,22 @@ def decode_totals(entry: StateEntry) -> RecordCounts:
     """
     return content_of(
         entry,
-        lambda content: RecordCounts(**{name: number(content[name]) for name in _NAMES}),
+        lambda content: RecordCounts(
+            read=number(content["read"]),
+            skipped=number(content["skipped"]),
+            dead_lettered=number(content["dead_lettered"]),
+            counters=_numbers(content["counters"]),
+        ),
         kind=COUNTS_KIND,
         version=COUNTS_VERSION,
         what="counts of records",
     )
+
+
+def _numbers(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise TypeError(f"not an object: {value!r}")
+    return {name: number(count) for name, count in value.items()}
 
 
 def totals_after(

@@ -63,6 +63,7 @@ def build_graph(specs: Sequence[OperatorSpec]) -> tuple[OperatorNode, ...]:
                 name=spec.name,
                 kind=spec.kind,
                 upstream=upstream,
+                uid=spec.uid or "",
             )
         )
     return tuple(nodes)

@@ -35,12 +35,13 @@ from sluice.runtime.graph.pipeline import (
     Step,
 )
 from sluice.runtime.job.job_handle import JobHandle
+from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
-from sluice.runtime.service.driver_host import require_reachable
+from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.interrupts import is_interactive
 from sluice.runtime.storage.file_system_opening import absolute_uri
@@ -242,6 +243,12 @@ class Job:
             from the newest checkpoint.
         host: address of the driver for executors and Spark's Python processes; see
             docs/guide/security.md for addresses beyond loopback.
+        metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
+            start to the end; 0: a free port, which the log names; None: no such port.
+        metrics_host: address that the read-only port listens on.
+        registry: directory or Hadoop URI in which jobs register for ``sluice serve``. None: the
+            environment variable ``SLUICE_REGISTRY``, if it is set. No failure there reaches the
+            job.
         listeners: objects with ``on_progress``, called for each change of a checkpoint.
     Raises:
         ConfigError: a setting is missing or out of range.
@@ -275,6 +282,9 @@ class Job:
         task_memory_mib: int = DEFAULT_MIB,
         restore_from: int | None = None,
         host: str = "127.0.0.1",
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
+        registry: str | os.PathLike[str] | None = None,
         listeners: Iterable[ProgressListener] = (),
     ) -> None:
         require_reachable(host)
@@ -306,6 +316,9 @@ class Job:
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
             restore_from=restore_from,
             host=host,
+            metrics_port=checked_port(metrics_port),
+            metrics_host=metrics_host,
+            registry=_registry(registry),
             listeners=tuple(listeners),
         )
         self._pipelines: list[Pipeline] = []
@@ -465,6 +478,11 @@ def _interval(seconds: float | None) -> float:
             "Use seconds; 0 takes barriers without a pause.",
         )
     return seconds
+
+
+def _registry(given: str | os.PathLike[str] | None) -> str | None:
+    uri = os.environ.get(REGISTRY_VARIABLE) if given is None else os.fspath(given)
+    return absolute_uri(uri) if uri else None
 
 
 def _regions(number: int | None) -> int | None:

@@ -2,10 +2,9 @@
 them."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -14,7 +13,7 @@ from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.at_most_once import offsets_in
 
-__all__ = ["CheckpointMetrics", "RegionMetrics"]
+__all__ = ["CheckpointMetrics", "RegionMetrics", "job_registry"]
 
 _REGION_METRICS = (
     ("sluice_region_suspended", "1: the region is suspended", "region"),
@@ -43,6 +42,7 @@ _REGION_METRICS = (
         "Seconds since the barrier of the oldest uncommitted checkpoint; 0: none",
     ),
 )
+_OUTCOMES = ("read", "skipped", "dead_lettered", "late")
 _BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -102,8 +102,8 @@ class CheckpointMetrics:
         self._records.inc(progress.records)
         self._dropped.inc(offsets_in(progress.dropped))
         for operator, counts in progress.counts.items():
-            for outcome, records in asdict(counts).items():
-                self._by_function.labels(operator, outcome).inc(records)
+            for outcome in _OUTCOMES:
+                self._by_function.labels(operator, outcome).inc(getattr(counts, outcome))
         self._last.set(progress.checkpoint_id)
         for region, ratio in progress.pending_ratios.items():
             self._pending.labels(region).set(ratio)
@@ -144,6 +144,15 @@ class RegionMetrics(Collector):
             for split, records in region.lags.items():
                 lag.add_metric([region.region, split], records)
         yield from (suspended, age, alarm, lag, lost, pending)
+
+
+def job_registry(coordinator: BarrierCoordinator) -> CollectorRegistry:
+    """The metrics of one job, from now on; all of its servers show this registry."""
+    registry = CollectorRegistry()
+    coordinator.add_listener(CheckpointMetrics(registry))
+    registry.register(RegionMetrics(coordinator))
+    ProcessCollector(registry=registry)
+    return registry
 
 
 def _families() -> list[GaugeMetricFamily]:

@@ -33,6 +33,8 @@ from sluice.runtime.service.service_messages import (
     NextBarrierMessage,
     QueryMessage,
     RestartMessage,
+    SavepointMessage,
+    StopMessage,
     WaitMessage,
 )
 from sluice.runtime.service.unanswered_calls import (
@@ -217,6 +219,41 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             **self._envelope, regions=tuple(regions), exclude_hosts=tuple(exclude_hosts)
         )
         return self._send("/v1/regions/restart", body, timeout_s=timeout_s, deadline_s=0.0)
+
+    def savepoint(
+        self, to: str | None = None, *, kind: str = "savepoint", timeout_s: float = _CALL_TIMEOUT_S
+    ) -> Mapping[str, Any]:
+        """Request a savepoint below ``to``, or a full checkpoint; `savepoints` shows its progress.
+
+        Returns ``request_id`` and ``parent``. Sent once: a repeated request would write another.
+        """
+        body = SavepointMessage(**self._envelope, kind=kind, to=to)
+        return self._send("/v1/savepoints", body, timeout_s=timeout_s, deadline_s=0.0)
+
+    def savepoints(self) -> Sequence[Mapping[str, Any]]:
+        """Savepoints, full checkpoints and stops that were requested in this run, oldest first."""
+        path = "/v1/savepoints"
+        answer = self._send(path)
+        with _understood(path):
+            return from_json(tuple[dict[str, Any], ...], answer["savepoints"])
+
+    def stop(
+        self,
+        *,
+        drain: bool = False,
+        savepoint: bool = False,
+        to: str | None = None,
+        stop_within_s: float | None = None,
+        timeout_s: float = _CALL_TIMEOUT_S,
+    ) -> Mapping[str, Any]:
+        """Request the end of the job after a last checkpoint; `savepoints` shows its progress.
+
+        Returns ``request_id`` and ``parent``. Sent once: a second request ends the job at once.
+        """
+        body = StopMessage(
+            **self._envelope, drain=drain, savepoint=savepoint, to=to, timeout_s=stop_within_s
+        )
+        return self._send("/v1/stop", body, timeout_s=timeout_s, deadline_s=0.0)
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         """Call a mounted `sluice.runtime.service.server.QueryHandler` (drop-in).

@@ -9,6 +9,7 @@ from sluice.runtime.coordinator.core import (
     failed_steps,
     post_commit,
     region_attempts,
+    requested_checkpoint,
 )
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
@@ -16,8 +17,10 @@ from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
     BarrierPolled,
+    CheckpointRequested,
     CommitReported,
     CoreEvent,
+    FilesCopied,
     Marked,
     OrphansSwept,
     Published,
@@ -132,7 +135,11 @@ class CoordinatorCore:
         """When the next `Tick` is due, if time alone can make something due."""
         if self._state.is_fenced:
             return None
-        moments = (alignment.next_trigger_s(self._state), post_commit.next_step_s(self._state))
+        moments = (
+            alignment.next_trigger_s(self._state),
+            post_commit.next_step_s(self._state),
+            requested_checkpoint.deadline_s(self._state),
+        )
         return min((moment for moment in moments if moment is not None), default=None)
 
     # --- views ------------------------------------------------------------------------------------
@@ -313,6 +320,8 @@ def _completed_in(record: RegionRecord, last_decided: int) -> int:
 
 
 def _phase_in_words(state: CoordinatorState) -> str:
+    if state.request is not None and state.request.ends_job:
+        return "stopping"
     is_incomplete = state.phase is JobPhase.FINISHED and state.error is not None
     return (JobPhase.FAILED if is_incomplete else state.phase).value
 
@@ -334,6 +343,7 @@ _REQUESTS = (
     RestartRequested,
     RestartCommanded,
     TriggerRequested,
+    CheckpointRequested,
 )
 """The sender waits for an answer, if only for an error."""
 
@@ -343,6 +353,8 @@ _ROUTINE = (Tick, BarrierPolled, RegionBarrierOffsets, Acknowledged)
 _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     Tick: lambda *_: None,  # time alone; `CoordinatorCore.step` does all due steps
     TriggerRequested: alignment.trigger_requested,
+    CheckpointRequested: requested_checkpoint.checkpoint_requested,
+    FilesCopied: requested_checkpoint.files_copied,
     BarrierPolled: alignment.barrier_polled,
     RegionBarrierOffsets: alignment.offsets_fetched,
     SplitsDiscovered: alignment.splits_discovered,

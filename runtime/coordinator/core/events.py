@@ -13,7 +13,7 @@ from sluice.runtime.contracts import (
     UnsettledWork,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, RegionTimes
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
@@ -29,13 +29,16 @@ __all__ = [
     "Acknowledged",
     "Action",
     "BarrierPolled",
+    "CheckpointRequested",
     "CommandAccepted",
     "Commit",
     "CommitReported",
+    "CopyFiles",
     "CoreEvent",
     "EndJob",
     "FailBatches",
     "FetchBarrierOffsets",
+    "FilesCopied",
     "GiveBarrier",
     "MarkCommitted",
     "Marked",
@@ -56,6 +59,7 @@ __all__ = [
     "RemoteAction",
     "Repair",
     "Repaired",
+    "RequestEnded",
     "RestartCommanded",
     "RestartRequested",
     "Retire",
@@ -118,6 +122,31 @@ class TriggerRequested(CoreEvent):
 
     kind: CheckpointKind
     requested_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested(CoreEvent):
+    """A savepoint, a full checkpoint or a stop is requested. `RequestEnded` or `CopyFiles` follows.
+
+    Attributes:
+        kind: SAVEPOINT, FULL, or FINAL: the job ends after it.
+        is_copied: its files are copied once it is committed on record; a job ends after that.
+        drain_to: end offsets that the job reads to first, by split.
+        limit_s: until it is committed on record; after that the job continues without it.
+    """
+
+    kind: CheckpointKind
+    is_copied: bool
+    drain_to: Mapping[SplitKey, int] = field(default_factory=dict)
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesCopied(CoreEvent):
+    """Answer to `CopyFiles`; ``error``: why there is no copy."""
+
+    checkpoint_id: int
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +384,23 @@ class NoteUnsettled(RemoteAction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFiles(RemoteAction):
+    """Copy the files that this checkpoint names, answer `FilesCopied`; ``suspended``: regions that
+    stand in it with an older snapshot."""
+
+    checkpoint_id: int
+    suspended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEnded(Action):
+    """Answer to `CheckpointRequested`: its checkpoint is committed on record and the job ends, or
+    ``error``: it has none, and the job continues."""
+
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReturnBatches(Action):
     """Step 7: these batches are committed on record; their callbacks return."""
 
@@ -453,6 +499,7 @@ class Progress(Action):
             next barrier was due and the region still worked on the one before.
         rate_limits: records per second that each limited region may read now, once marked.
         attempts: attempts of each region in this run, with the current one; empty at first.
+        stages: times of each region with a batch in it, once marked or aborted.
     """
 
     checkpoint_id: int
@@ -472,3 +519,4 @@ class Progress(Action):
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
     rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, RegionTimes] = field(default_factory=dict)

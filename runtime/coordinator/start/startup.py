@@ -210,6 +210,14 @@ class StartSequence:
             facts = sink.check(timeout_s=min(self._left_s(), _CHECK_S))
             if "cluster_id" in facts:
                 found.add(facts["cluster_id"])
+        for node in self.plan.graph:
+            log.info(
+                "operator: id=%s name=%s kind=%s uid=%s",
+                node.operator_id,
+                node.name,
+                node.kind,
+                node.uid,
+            )
         return tuple(sorted(found))
 
     def _read(self, restore_from: int | None) -> History:

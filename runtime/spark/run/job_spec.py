@@ -38,5 +38,8 @@ class JobSpec:
     task_memory_mib: int
     restore_from: int | None
     host: str
+    metrics_port: int | None
+    metrics_host: str
+    registry: str | None
     listeners: Sequence[ProgressListener]
     pipelines: Sequence[Pipeline] = ()

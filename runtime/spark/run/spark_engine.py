@@ -2,11 +2,14 @@
 
 import contextlib
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+from prometheus_client import CollectorRegistry
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
@@ -31,7 +34,12 @@ from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
+from sluice.runtime.job_registry.job_registrar import JobRegistrar
+from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
+from sluice.runtime.process.host_clock import wall_ms
+from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.read_only_server import ReadOnlyServer
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.region_start import (
     batches_to_retain,
@@ -55,7 +63,7 @@ from sluice.runtime.spark.session.spark_session import (
     require_task_retries,
 )
 from sluice.runtime.storage.file_system import close_quietly
-from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["JobResult", "JobRun", "run_job"]
 
@@ -95,6 +103,7 @@ class JobRun:
 
     Attributes:
         totals: what it has committed so far.
+        read_only: its read-only server, once it runs; None: it has none.
     """
 
     def __init__(self, job: JobSpec, *, is_foreground: bool) -> None:
@@ -106,6 +115,7 @@ class JobRun:
         self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
         self._layout: Layout | None = None
         self._coordinator: BarrierCoordinator | None = None
+        self.read_only: ReadOnlyServer | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -164,12 +174,21 @@ class JobRun:
             stack.callback(close_quietly, store.fs)
             retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
+            registrar = stack.enter_context(
+                JobRegistrar(job.registry, partial(open_file_system, jvm=jvm))
+            )
             listeners = [*job.listeners, self.totals]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
             coordinator, sources = _coordinator(job, layout, store, listeners, tasks_first)
             stack.callback(coordinator.stop)
+            registry = job_registry(coordinator)
+            if job.metrics_port is not None:  # before the start, which takes the job over
+                self.read_only = ReadOnlyServer(
+                    registry, host=job.metrics_host, port=job.metrics_port
+                )
+                stack.enter_context(self.read_only)
 
             def step(name: str) -> None:
                 on_step()
@@ -189,7 +208,15 @@ class JobRun:
                 ends=lambda source_id: sources[source_id].fixed_ends(),
                 lost_timeout_s=lost_timeout.seconds,
             )
-            _run_regions(job, layout, started, coordinator, store, retain, ends, streaming)
+
+            def registers(address: str) -> None:
+                read_only = None if self.read_only is None else self.read_only.address
+                registrar.begin(_registration(job, started, address, read_only))
+
+            _run_regions(
+                *(job, layout, started, coordinator, store, retain, ends, streaming, registry),
+                on_address=registers,
+            )
 
 
 def run_job(job: JobSpec) -> JobResult:
@@ -280,6 +307,24 @@ def _announced(
     return records.accept_commands(run, is_newest=is_newest)
 
 
+def _registration(
+    job: JobSpec, started: StartedJob, address: str, read_only_address: str | None
+) -> Registration:
+    now_ms = wall_ms()
+    return Registration(
+        job_uid=started.job_uid,
+        name=job.name,
+        checkpoint_uri=absolute_uri(job.checkpoint_dir),
+        address=address,
+        read_only_address=read_only_address,
+        host=job.spark.sparkContext.getConf().get("spark.driver.host") or "",
+        run_attempt=started.attempt_id,
+        started_ms=now_ms,
+        renewed_ms=now_ms,
+        submission_id=os.environ.get(SUBMISSION_VARIABLE),
+    )
+
+
 def _run_regions(
     job: JobSpec,
     layout: Layout,
@@ -289,6 +334,9 @@ def _run_regions(
     retain: int,
     ends: EndRequests,
     continuous: ContinuousRegions,
+    registry: CollectorRegistry,
+    *,
+    on_address: Callable[[str], None],
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
     regions = layout.regions
@@ -303,9 +351,11 @@ def _run_regions(
                 checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
                 commands=JobCommands(coordinator, hosts=hosts),
                 barrier_service=continuous.barrier_service,
+                registry=registry,
             )
         )
         stack.enter_context(_announced(store, started, service))
+        on_address(service.address)
         launcher = RegionLauncher(
             job,
             {region.name: region for region in regions},

@@ -50,7 +50,8 @@ from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 from tests.kit.coordinator.starting_job import Job, record
 
 VERSION_1 = Path(__file__).parents[3] / "data" / "record-counts-v1.json"
-COUNTS = RecordCounts(read=12, skipped=3, dead_lettered=2)
+COUNTS = RecordCounts(read=12, skipped=3, dead_lettered=2, counters={"rejected": 4})
+NO_NUMBERS = b'{"read":1,"skipped":0,"dead_lettered":0,"counters":[1]}'
 
 
 def test_version_1_is_read_for_ever() -> None:
@@ -63,10 +64,15 @@ def test_version_1_is_read_for_ever() -> None:
 def test_people_see_what_a_record_counts() -> None:
     """`sluice checkpoint inspect`; and a start knows the kind."""
     entry = encode_totals(COUNTS, operator_id="op")
-    assert installed_kinds().describe(entry) == {"read": 12, "skipped": 3, "dead_lettered": 2}
+    assert installed_kinds().describe(entry) == {
+        "read": 12,
+        "skipped": 3,
+        "dead_lettered": 2,
+        "counters": {"rejected": 4},
+    }
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"read":"1"}'])
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"read":"1"}', NO_NUMBERS])
 def test_damaged_counts_are_named(payload: bytes) -> None:
     entry = encode_totals(COUNTS, operator_id="op")
     with pytest.raises(DamagedCheckpointError):
@@ -75,6 +81,8 @@ def test_damaged_counts_are_named(payload: bytes) -> None:
         decode_totals(dataclasses.replace(entry, version=2))
     with pytest.raises(ConfigError):
         RecordCounts(read=-1)
+    with pytest.raises(ConfigError):
+        RecordCounts(counters={"rejected": -1})
 
 
 def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_id: int = 0) -> None:
