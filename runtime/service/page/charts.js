@@ -3,7 +3,9 @@
 import { h, s } from "./dom.js";
 import { compact, hour, number, perSecond, time } from "./format.js";
 
-const [WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [560, 150, 46, 12, 10, 22];
+const [WIDE, NARROW, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [560, 320, 172, 46, 12, 8, 22];
+const narrow = window.matchMedia("(max-width: 760px)");
+const widthNow = () => (narrow.matches ? NARROW : WIDE);
 
 export function charts({ history, points }) {
   const last = history.samples.at(-1)?.[0] ?? 0;
@@ -24,19 +26,20 @@ function chart(key, title, samples, format) {
 }
 
 function drawn(title, samples, format) {
+  const width = widthNow();
   const [from, to] = [samples[0][0], samples.at(-1)[0]];
   const most = roundUp(Math.max(...samples.map(([, value]) => value)));
-  const x = (ms) => LEFT + ((ms - from) / Math.max(1, to - from)) * (WIDTH - LEFT - RIGHT);
+  const x = (ms) => LEFT + ((ms - from) / Math.max(1, to - from)) * (width - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - (value / most) * (HEIGHT - TOP - BOTTOM);
   const places = samples.map(([ms, value]) => [x(ms), y(value), ms, value]);
   const path = places.map(([px, py], at) => `${at ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
   const base = HEIGHT - BOTTOM;
   const shown = places.map(([px, py, ms, value]) =>
     [Math.round(px * 10) / 10, Math.round(py * 10) / 10, `${format(value)} at ${time(ms)}`]);
-  return s("svg", { class: "line", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img",
+  return s("svg", { class: "line", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img",
     "aria-label": summary(title, samples, format), "data-places": JSON.stringify(shown) },
     [0, most / 2, most].map((value) => [
-      s("line", { class: "rule", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
+      s("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
       s("text", { class: "tick", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, compact(value)),
     ]),
     [from, (from + to) / 2, to].map((ms, at) => s("text", { class: "tick", x: x(ms), y: HEIGHT - 6,
@@ -77,7 +80,7 @@ export function showSample() {
     cursor.setAttribute("visibility", isHere ? "visible" : "hidden");
     const places = JSON.parse(svg.dataset.places);
     const box = svg.getBoundingClientRect();
-    const at = isHere ? ((pointer.x - box.left) / box.width) * WIDTH : Infinity;
+    const at = isHere ? ((pointer.x - box.left) / box.width) * widthNow() : Infinity;
     const [x, y, text] = places.reduce((best, one) =>
       Math.abs(one[0] - at) <= Math.abs(best[0] - at) ? one : best);
     for (const [element, name, value] of [[cursor.firstChild, "x1", x], [cursor.firstChild, "x2", x],

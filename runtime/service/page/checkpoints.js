@@ -4,7 +4,7 @@ import { h, s } from "./dom.js";
 import { bytes, duration, number, plural, time } from "./format.js";
 
 const STAGES = ["read", "function", "write", "flush", "acknowledge", "decide", "commit", "mark"];
-const SHOWN = 20;
+const SHOWN = 12;
 const [WIDTH, HEIGHT] = [400, 14];
 
 export function checkpoints({ history, checkpoint }) {
@@ -53,7 +53,7 @@ function axis(from, to) {
   const zero = (x(0) / WIDTH) * 100;
   return h("span", { class: "ends" },
     zero > 15 && h("span", null, `−${duration(-from)}`),
-    h("span", null, zero > 15 ? "barrier" : "barrier"), h("span", null, duration(to)));
+    h("span", null, "barrier"), h("span", null, duration(to)));
 }
 
 function row(found, stages, from, to, chosen) {
@@ -69,8 +69,8 @@ function row(found, stages, from, to, chosen) {
       isAborted
         ? h("span", { class: "reason" }, "✕ Aborted: ", found.reason || "no reason given")
         : bar(stages, from, to),
-      h("span", { class: "sum" }, h("strong", null, duration(stages.at(-1)?.to)),
-        h("small", null, `${number(found.records)} records`),
+      h("span", { class: "sum" }, !isAborted && h("strong", null, duration(stages.at(-1)?.to)),
+        !isAborted && h("small", null, `${number(found.records)} records`),
         skipped.length > 0 && h("span", { class: "note low" }, `${number(skipped.length)} skipped`))),
     isOpen && details(found, stages, skipped));
 }

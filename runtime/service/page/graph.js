@@ -4,7 +4,8 @@ import { h, s } from "./dom.js";
 import { number } from "./format.js";
 import { REGION } from "./states.js";
 
-const [WIDTH, HEIGHT, GAP_ALONG, GAP_ACROSS, PAD, TITLE] = [148, 46, 44, 14, 16, 26];
+const [HEIGHT, GAP_ALONG, GAP_ACROSS, PAD, TITLE] = [46, 40, 12, 14, 24];
+const [WIDE, NARROW] = [140, 124];
 const MOST_LANES = 4;
 const KINDS = { source: "source", map_batches: "function", transform: "transform", sink: "sink" };
 
@@ -52,31 +53,32 @@ function part(lane, operators, edges, isDown) {
   const filled = Array(layers).fill(0);
   const cells = mine.map((each) => ({ each, layer: depth.get(each.id), row: filled[depth.get(each.id)]++ }));
   const rows = Math.max(...filled);
-  const across = isDown ? WIDTH + GAP_ACROSS : HEIGHT + GAP_ACROSS;
-  const along = isDown ? HEIGHT + GAP_ALONG * 0.6 : WIDTH + GAP_ALONG;
+  const wide = isDown ? NARROW : WIDE;
+  const across = isDown ? wide + GAP_ACROSS : HEIGHT + GAP_ACROSS;
+  const along = isDown ? HEIGHT + GAP_ALONG * 0.6 : wide + GAP_ALONG;
   const top = PAD + (lane.region ? TITLE : 0);
   const places = new Map(cells.map(({ each, layer, row }) => {
     const shift = row * across + ((rows - filled[layer]) * across) / 2;
     return [each.id, isDown ? [PAD + shift, top + layer * along] : [PAD + layer * along, top + shift]];
   }));
   const inside = edges.filter((each) => places.has(each.upstream) && places.has(each.downstream));
-  const [wide, high] = isDown
+  const [length, breadth] = isDown
     ? [rows * across - GAP_ACROSS, (layers - 1) * along + HEIGHT]
-    : [(layers - 1) * along + WIDTH, rows * across - GAP_ACROSS];
+    : [(layers - 1) * along + wide, rows * across - GAP_ACROSS];
   return {
-    width: wide + 2 * PAD,
-    height: high + top + PAD,
+    width: length + 2 * PAD,
+    height: breadth + top + PAD,
     drawn: [
-      inside.map((edge) => line(edge, places, isDown)),
-      cells.map(({ each }) => node(each, places.get(each.id), !lane.region)),
+      inside.map((edge) => line(edge, places, isDown, wide)),
+      cells.map(({ each }) => node(each, places.get(each.id), wide, !lane.region)),
     ],
   };
 }
 
-function line(edge, places, isDown) {
+function line(edge, places, isDown, wide) {
   const [[ax, ay], [bx, by]] = [places.get(edge.upstream), places.get(edge.downstream)];
-  const [x1, y1] = isDown ? [ax + WIDTH / 2, ay + HEIGHT] : [ax + WIDTH, ay + HEIGHT / 2];
-  const [x2, y2] = isDown ? [bx + WIDTH / 2, by] : [bx, by + HEIGHT / 2];
+  const [x1, y1] = isDown ? [ax + wide / 2, ay + HEIGHT] : [ax + wide, ay + HEIGHT / 2];
+  const [x2, y2] = isDown ? [bx + wide / 2, by] : [bx, by + HEIGHT / 2];
   const bend = isDown
     ? `C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`
     : `C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2} ${y2}`;
@@ -84,15 +86,15 @@ function line(edge, places, isDown) {
     d: `M${x1} ${y1}${bend}` }, s("title", null, edge.distribution));
 }
 
-function node(operator, [x, y], withCount) {
+function node(operator, [x, y], wide, withCount) {
   const kind = KINDS[operator.kind] ?? operator.kind;
   const count = withCount && operator.parallelism ? ` × ${number(operator.parallelism)}` : "";
   return s("g", { transform: `translate(${x} ${y})` },
     s("title", null, `${operator.name} (${kind}${operator.uid ? `, uid ${operator.uid}` : ""})`),
-    s("rect", { class: `node ${operator.kind}`, width: WIDTH, height: HEIGHT,
+    s("rect", { class: `node ${operator.kind}`, width: wide, height: HEIGHT,
       rx: operator.kind === "source" ? HEIGHT / 2 : 6 }),
-    s("text", { class: "kind", x: WIDTH / 2, y: 18 }, kind + count),
-    s("text", { class: "name", x: WIDTH / 2, y: 34 }, cut(operator.name, 18)));
+    s("text", { class: "kind", x: wide / 2, y: 18 }, kind + count),
+    s("text", { class: "name", x: wide / 2, y: 34 }, cut(operator.name, wide === WIDE ? 18 : 15)));
 }
 
 function frame(lane, width, height) {

@@ -10,7 +10,7 @@ import { regions } from "./regions.js";
 import { jobPill, pressurePill, regionStates } from "./states.js";
 import { attempts, counters, runs, savepoints, settings, transactions } from "./tables.js";
 
-/** `shown`: `{job, history, points, canCommand, region, allRegions, checkpoint, nowMs, hasList}`. */
+/** `shown`: `{job, history, points, canCommand, region, allRegions, checkpoint, nowMs, hasList, lostS}`. */
 export function jobView(shown) {
   const { job, history } = shown;
   const skipped = new Map(Object.entries(newestDecided(history)?.skipped ?? {}));
@@ -18,11 +18,11 @@ export function jobView(shown) {
   const view = { ...shown, skipped, states };
   return h("div", { class: "stack", "data-key": `job ${job.job_uid}` },
     header(view), alerts(view), tiles(view),
-    h("div", { class: "columns" },
-      graph(view), regions(view), charts(view), checkpoints(view)),
+    h("div", { class: "columns first" }, graph(view), charts(view)),
+    regions(view), checkpoints(view),
     h("div", { class: "columns two" },
-      attempts(view), transactions(view), counters(view), savepoints(view), runs(view),
-      settings(view)));
+      h("div", { class: "column" }, attempts(view), counters(view), settings(view)),
+      h("div", { class: "column" }, transactions(view), savepoints(view), runs(view))));
 }
 
 const newestDecided = (history) =>
@@ -38,10 +38,13 @@ function header({ job, canCommand, hasList }) {
     canCommand && jobCommands(job));
 }
 
-function alerts({ job, states }) {
+function alerts({ job, states, canCommand, lostS }) {
   const waiting = job.waiting_for_resources;
   const suspended = [...states].filter(([, state]) => state === "suspended");
   return h("div", { class: "alerts", "data-key": "alerts" },
+    lostS !== null && h("p", { class: "alert low", "data-key": "lost" },
+      h("strong", null, "No answer. "), "The job may have ended, or its host cannot be reached. ",
+      `This is its state of ${duration(Math.max(1, Math.round(lostS)))} ago.`),
     job.error && h("p", { class: "alert bad", "data-key": "error" },
       h("strong", null, "The job failed. "), job.error),
     waiting && h("p", { class: "alert low", "data-key": "waiting" },
@@ -50,8 +53,8 @@ function alerts({ job, states }) {
       `since ${moment(waiting.since_ms)}.`),
     suspended.length > 0 && h("p", { class: "alert bad", "data-key": "suspended" },
       h("strong", null, `${plural(suspended.length, "region is", "regions are")} suspended. `),
-      "Their records wait. Remove the cause, then restart them with ",
-      h("code", null, `sluice job restart ${job.checkpoint_uri}`), "."));
+      "Their records wait. Remove the cause, then restart them",
+      !canCommand && [" with ", h("code", null, `sluice job restart ${job.checkpoint_uri}`)], "."));
 }
 
 function tiles({ job, nowMs }) {

@@ -3,12 +3,15 @@
 import { h } from "./dom.js";
 import { moment, number, perSecond } from "./format.js";
 import { jobPill, jobState, jobStates, pressurePill } from "./states.js";
+import { cell } from "./tables.js";
 
 /** `filter`: `{text, state}`. */
 export function jobsView(list, filter) {
   const jobs = list.jobs.filter((job) => matches(job, filter)).sort(newestFirst);
   return h("div", { class: "stack", "data-key": "jobs" },
     h("div", { class: "row heading" }, h("h1", null, "Jobs"), filters(filter)),
+    list.registry_error && h("p", { class: "alert low" }, h("strong", null, "The registry cannot be read. "),
+      list.registry_error),
     list.jobs.length === 0
       ? h("p", { class: "message" }, "No job has registered here yet. Start one with ",
           h("code", null, "Job(registry=…)"), ", and it appears on this page.")
@@ -49,15 +52,12 @@ function row(job) {
   const suspended = job.suspended ? `${number(job.suspended)} suspended` : null;
   return h("tr", { "data-key": job.job_uid || job.name },
     h("th", { scope: "row" }, name(job), h("small", null, job.checkpoint_uri)),
-    h("td", { "data-label": "State" }, jobPill(job)),
-    h("td", { "data-label": "Throughput", class: "number" },
-      isOver(job) ? "–" : perSecond(job.records_per_s)),
-    h("td", { "data-label": "Lag", class: "number" }, number(job.lag_records)),
-    h("td", { "data-label": "Pressure" }, isOver(job) ? "–" : pressurePill(job.pressure)),
-    h("td", { "data-label": "Regions" }, number(job.regions),
-      suspended && h("span", { class: "note bad" }, suspended)),
-    h("td", { "data-label": "Started" }, moment(job.started_ms)),
-    h("td", { "data-label": "Ended" }, moment(job.ended_ms)));
+    cell("State", jobPill(job)),
+    cell("Throughput", isOver(job) ? "–" : perSecond(job.records_per_s), "number"),
+    cell("Lag", number(job.lag_records), "number"),
+    cell("Pressure", isOver(job) ? "–" : pressurePill(job.pressure)),
+    cell("Regions", [number(job.regions), suspended && h("span", { class: "note bad" }, suspended)]),
+    cell("Started", moment(job.started_ms)), cell("Ended", moment(job.ended_ms)));
 }
 
 const name = (job) =>

@@ -63,7 +63,9 @@ class LiveJob:
         """Its history; None: of another job."""
         started = self._coordinator.started
         known = "" if started is None else started.job_uid
-        return history_of(self._history(), checkpoints=checkpoints) if job_uid in ("", known) else None
+        return (
+            history_of(self._history(), checkpoints=checkpoints) if job_uid in ("", known) else None
+        )
 
     def _facts(self) -> JobFacts:
         started, plan = self._coordinator.started, self._coordinator.plan

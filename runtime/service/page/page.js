@@ -100,7 +100,8 @@ function content() {
   if (problem && !(uid ? job : list)) return message("No answer.", problem.message);
   if (uid && job) {
     return jobView({ ...chosen, job, history: known.history, points: known.points, nowMs: nowMs(),
-      canCommand: list?.can_command ?? false, hasList: list?.service !== "job" });
+      canCommand: (list?.can_command ?? false) && !problem, hasList: list?.service !== "job",
+      lostS: problem ? ageS() : null });
   }
   return list && !uid ? jobsView(list, chosen.filter) : h("p", { class: "message" }, "Loading …");
 }

@@ -27,7 +27,12 @@ PAGE_HEADERS = {
 """Headers of each file of the page: it runs only its own scripts, and sends requests only to the
 address that it came from."""
 
-_TYPES = {".svg": "image/svg+xml", ".css": "text/css", ".html": "text/html", ".js": "text/javascript"}
+_TYPES = {
+    ".svg": "image/svg+xml",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+}
 _MOST_ENTRIES = 10_000
 
 

@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { duration, moment, number, plural } from "./format.js";
 import { REGION, pressurePill, regionPill } from "./states.js";
+import { cell } from "./tables.js";
 
 const ORDER = Object.keys(REGION);
 const FEW = 8;
@@ -66,18 +67,16 @@ function row(name, region, { states, skipped, canCommand, region: chosen }) {
     ? `next attempt at ${moment(region.begins_ms)}` : null;
   return h("tr", { "data-key": name, class: name === chosen ? "chosen" : null },
     h("th", { scope: "row", class: "wrap" }, name),
-    h("td", { "data-label": "State" }, regionPill(state), waits && h("small", null, waits),
-      region?.suspended && h("small", null, `since ${moment(region.suspended.since_ms)}`)),
-    h("td", { "data-label": "Pressure" }, pressurePill(region?.pressure),
-      region?.has_alarm && h("span", { class: "note bad" }, "for too long")),
-    h("td", { "data-label": "Lag", class: "number" }, number(region?.lag_records),
-      region?.lost_records > 0 && h("small", { class: "note bad" },
-        `${number(region.lost_records)} deleted by retention`)),
-    h("td", { "data-label": "Snapshot" }, region?.snapshot_age_s == null
-      ? "–" : `${duration(region.snapshot_age_s)} old`),
-    h("td", { "data-label": "Attempts" }, region ? plural(region.ended, "failure", "failures") : "–"),
-    h("td", { "data-label": "Last cause", class: "wrap cause" },
-      region?.suspended?.why ?? skipped.get(name) ?? region?.attempts.at(-1)?.why ?? "–"),
-    canCommand && h("td", null, h("button", { type: "button", "data-action": "restart",
-      "data-region": name }, "Restart …")));
+    cell("State", [regionPill(state), waits && h("small", null, waits),
+      region?.suspended && h("small", null, `since ${moment(region.suspended.since_ms)}`)]),
+    cell("Pressure", [pressurePill(region?.pressure),
+      region?.has_alarm && h("span", { class: "note bad" }, "for too long")]),
+    cell("Lag", [number(region?.lag_records), region?.lost_records > 0 && h("small",
+      { class: "note bad" }, `${number(region.lost_records)} deleted by retention`)], "number"),
+    cell("Snapshot", region?.snapshot_age_s == null ? "–" : `${duration(region.snapshot_age_s)} old`),
+    cell("Attempts", region ? plural(region.ended, "failure", "failures") : "–"),
+    cell("Last cause",
+      region?.suspended?.why ?? skipped.get(name) ?? region?.attempts.at(-1)?.why ?? "–", "wrap cause"),
+    canCommand && h("td", null, ["suspended", "skipped"].includes(state) && h("button",
+      { type: "button", "data-action": "restart", "data-region": name }, "Restart …")));
 }

@@ -30,7 +30,8 @@ export const jobState = (job) =>
   job.waiting_for_resources && job.state === "running" ? "waiting" : job.state;
 
 export const jobPill = (job) => pill(JOB[jobState(job)] ?? [job.state, "?", "idle"]);
-export const regionPill = (state) => pill(REGION[state]);
+export const regionPill = (state) =>
+  pill(["high", "low", "ok"].includes(state) ? ["Running", "●", "good"] : REGION[state]);
 export const jobStates = () => Object.entries(JOB).map(([state, [label]]) => [state, label]);
 
 const PRESSURE = { OK: REGION.ok, LOW: ["LOW", "△", "low"], HIGH: ["HIGH", "▲", "high"] };

@@ -5,6 +5,12 @@ import { bytes, duration, moment, number } from "./format.js";
 
 const MOST = 12;
 
+/** A cell; a phone leaves out what is empty. */
+export function cell(label, content, kind = null) {
+  const names = [kind, [content].flat().every((each) => !each || each === "–") && "empty"];
+  return h("td", { "data-label": label, class: names.filter(Boolean).join(" ") || null }, content);
+}
+
 function section(key, title, note, content) {
   return h("section", { class: "card", "data-key": key, "aria-labelledby": `${key}-title` },
     h("h2", { id: `${key}-title` }, title), content ?? h("p", { class: "muted" }, note));
@@ -15,9 +21,9 @@ function table(columns, rows) {
   return h("table", { class: "cards" },
     h("thead", null, h("tr", null, columns.map(([title, isNumber]) =>
       h("th", { scope: "col", class: isNumber ? "number" : null }, title)))),
-    h("tbody", null, rows.map((cells) => h("tr", null, cells.map((cell, at) => at === 0
-      ? h("th", { scope: "row", class: "wrap" }, cell)
-      : h("td", { "data-label": columns[at][0], class: columns[at][1] ? "number" : "wrap" }, cell))))));
+    h("tbody", null, rows.map((cells) => h("tr", null, cells.map((found, at) => at === 0
+      ? h("th", { scope: "row", class: "wrap" }, found)
+      : cell(columns[at][0], found, columns[at][1] ? "number" : "wrap"))))));
 }
 
 export function attempts({ job, history }) {
