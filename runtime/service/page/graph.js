@@ -13,7 +13,7 @@ export function graph({ job, states }) {
   const { operators, edges, regions } = job.graph;
   if (!operators.length) return null;
   const isDown = window.matchMedia("(max-width: 760px)").matches;
-  const isSmall = states.size <= MOST_LANES && regions.length === states.size;
+  const isSmall = regions.length <= MOST_LANES && regions.every((each) => states.has(each.region));
   const lanes = isSmall
     ? regions.map((region) => ({ ...region, state: states.get(region.region) }))
     : [{ region: null, operators: operators.map((each) => each.id), state: null }];

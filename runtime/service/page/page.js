@@ -84,8 +84,15 @@ const ageS = () => (performance.now() - known.answered) / 1000;
 // --- showing it ----------------------------------------------------------------------------------
 
 function render() {
-  const next = h("main", { id: "view", tabindex: "-1" }, content());
-  update(view, next);
+  let shown;
+  try {
+    shown = content();
+  } catch (error) {
+    console.error(error);
+    shown = message("This page cannot show the answer.", `Its service may have another version: ${error}`);
+  }
+  update(view, h("main", { id: "view", tabindex: "-1" }, shown));
+  if (known.job && !performance.getEntriesByName("shown").length) performance.mark("shown");
   document.title = [known.uid && known.job?.name, "Sluice"].filter(Boolean).join(" · ");
   showConnection();
   showSample();
