@@ -40,6 +40,8 @@ from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Regist
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.page.live_job import LiveJob
+from sluice.runtime.service.page.page_routes import api_routes, page_routes
 from sluice.runtime.service.read_only_server import ReadOnlyServer
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.region_start import (
@@ -204,8 +206,12 @@ class JobRun:
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator)
             if job.metrics_port is not None:  # before the start, which takes the job over
+                shown = LiveJob(coordinator, checkpoint_uri=absolute_uri(store.fs.uri))
                 self.read_only = ReadOnlyServer(
-                    registry, host=job.metrics_host, port=job.metrics_port
+                    registry,
+                    host=job.metrics_host,
+                    port=job.metrics_port,
+                    routes=[*page_routes(), *api_routes(shown)],
                 )
                 stack.enter_context(self.read_only)
 
