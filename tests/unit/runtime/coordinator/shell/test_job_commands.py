@@ -27,8 +27,8 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from sluice.runtime.job.job_cli import app
 from sluice.runtime.functions.record_counts import encode_totals
+from sluice.runtime.job.job_cli import app
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
