@@ -250,7 +250,9 @@ class TestProtection:
             driver.tell(Acknowledged(ack=replace(found, region=replace(found.region, state=state))))
         return barriers["main"] is not None
 
-    def test_a_region_begins_no_batch_with_which_spark_could_delete_the_named_one(self) -> None:
+    def test_copy_protected_no_batch_begins_with_which_spark_could_delete_the_named_one(
+        self,
+    ) -> None:
         driver = self.driver()
         request(driver, CheckpointKind.SAVEPOINT, is_copied=True)
         assert self.batch(driver, 1)
@@ -270,7 +272,7 @@ class TestPublishesAll:
     """Savepoints, full and final checkpoints: no sink keeps rows back."""
 
     @pytest.mark.parametrize("kind", [CheckpointKind.SAVEPOINT, CheckpointKind.FULL])
-    def test_a_sink_that_keeps_rows_gets_a_batch_without_records(
+    def test_copy_protected_a_sink_that_keeps_rows_publishes_them(
         self, kind: CheckpointKind
     ) -> None:
         driver = CoreDriver(ONE_AT_A_TIME)

@@ -133,7 +133,7 @@ def stop(
 class TestSavepoints:
     """A copy of a committed checkpoint, while records flow."""
 
-    def test_it_is_copied_after_it_is_committed(
+    def test_copy_protected_files_are_copied_after_the_marker(
         self, coordinator: BarrierCoordinator, commands: JobCommands, copier: Copier, job: Job
     ) -> None:
         view = commands.savepoint("savepoint", to=None).result(LIMIT_S)
