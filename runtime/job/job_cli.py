@@ -83,6 +83,8 @@ def status(
                 f"pending: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
                 f"{pending['age_s']:.0f} s since its barrier"
             )
+    for operator, totals in job["counters"].items():
+        typer.echo(f"{operator}: {', '.join(f'{name}={n:,}' for name, n in totals.items())}")
     for region in job["regions"]:
         typer.echo(_line_of(region))
         for reason in _reasons_of(region):

@@ -241,6 +241,7 @@ class OperatorNode:
         upstream: operator ids.
         parallelism: subtasks now; 0 = Spark decides per batch.
         max_parallelism: bound on later rescaling.
+        uid: the user's stable id, "" without one.
     """
 
     operator_id: str
@@ -249,6 +250,7 @@ class OperatorNode:
     upstream: tuple[str, ...]
     parallelism: int = 0
     max_parallelism: int = 32_768
+    uid: str = ""
 
 
 FENCING = "fencing"

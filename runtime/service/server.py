@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import anyio.to_thread
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -31,9 +31,10 @@ from sluice.runtime.service.endpoints import (
     Endpoint,
     answering,
     body_of,
+    metrics_endpoint,
 )
 from sluice.runtime.service.http_thread import HttpThread
-from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from sluice.runtime.service.metrics import job_registry
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.service.service_messages import (
     AttemptMessage,
@@ -58,7 +59,14 @@ _LOOPBACK = "127.0.0.1"
 _THREADS = 256
 _LONGEST_POLL_S = 5.0
 _FOR_PEOPLE = frozenset(
-    {"/v1/status", "/v1/regions/restart", "/v1/savepoints", "/v1/stop", "/metrics"}
+    {
+        "/v1/status",
+        "/v1/hosts",
+        "/v1/regions/restart",
+        "/v1/savepoints",
+        "/v1/stop",
+        "/metrics",
+    }
 )
 
 
@@ -88,6 +96,7 @@ class CoordinatorService(HttpThread):
             none.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
+        registry: the coordinator's metrics; None: this makes them.
     """
 
     def __init__(
@@ -100,6 +109,7 @@ class CoordinatorService(HttpThread):
         checkpoint_web: WebHdfsAddress | None = None,
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._barrier_service = barrier_service
@@ -110,10 +120,9 @@ class CoordinatorService(HttpThread):
         self._checkpoint_web = checkpoint_web
         self._token = secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
-        self._registry = CollectorRegistry()
-        if coordinator is not None:
-            coordinator.add_listener(CheckpointMetrics(self._registry))
-            self._registry.register(RegionMetrics(coordinator))
+        if registry is None and coordinator is not None:
+            registry = job_registry(coordinator)
+        self._registry = registry or CollectorRegistry()
         self._handlers: dict[str, QueryHandler] = {}
         super().__init__(self._app(), host=host, port=port)
 
@@ -159,7 +168,8 @@ class CoordinatorService(HttpThread):
         shown = [
             ("/v1/status", self._status),
             ("/v1/savepoints", self._savepoints),
-            ("/metrics", self._metrics),
+            ("/v1/hosts", self._hosts),
+            ("/metrics", metrics_endpoint(self._registry)),
         ]
         return Starlette(
             routes=[
@@ -283,6 +293,14 @@ class CoordinatorService(HttpThread):
 
     def _commands_for(self, body: Message) -> JobCommands:
         self._of(body)
+        return self._accepted_commands()
+
+    async def _hosts(self, request: Request) -> Response:
+        del request
+        found = await run_in_threadpool(self._accepted_commands().placement)
+        return Answer(dataclasses.asdict(found))
+
+    def _accepted_commands(self) -> JobCommands:
         if self._commands is None:
             raise ConfigError("this service takes no commands", {}, "Send commands only to a Job.")
         return self._commands
@@ -299,11 +317,6 @@ class CoordinatorService(HttpThread):
             )
         call = request.path_params["call"]
         return Answer({"answer": await run_in_threadpool(handler.call, call, body.payload)})
-
-    async def _metrics(self, request: Request) -> Response:
-        del request
-        shown = await run_in_threadpool(generate_latest, self._registry)
-        return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
     def _of(self, body: Message) -> BarrierCoordinator:
         """The coordinator, if the message is meant for it."""

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.contracts import (
     CommitReport,
+    FailedTask,
     FailureReason,
     PublishOutcome,
     RegionRegistration,
     UnsettledWork,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, RegionTimes
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
@@ -350,13 +351,13 @@ class Publish(RemoteAction):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(RemoteAction):
     """Step 5: commit the rest of its committables; ``regions`` as decided, and since repaired;
-    ``skipped``: regions that it was decided without, and why."""
+    ``failed_tasks``: of the regions that it was decided without."""
 
     checkpoint_id: int
     committables: tuple[StateEntry, ...]
     after_crash: bool
     regions: tuple[RegionRecord, ...]
-    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,6 +491,7 @@ class Progress(Action):
         checkpoint_id, kind, requested_by, state: of the checkpoint, after the change.
         regions: with a batch in it.
         skipped: regions that keep their last snapshot, and why.
+        failed_tasks: of these regions.
         records: offsets covered by its batches (an upper bound of the records read).
         acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
         reason: why it was aborted.
@@ -499,6 +501,7 @@ class Progress(Action):
             next barrier was due and the region still worked on the one before.
         rate_limits: records per second that each limited region may read now, once marked.
         attempts: attempts of each region in this run, with the current one; empty at first.
+        stages: times of each region with a batch in it, once marked or aborted.
     """
 
     checkpoint_id: int
@@ -507,6 +510,7 @@ class Progress(Action):
     state: State
     regions: int = 0
     skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
     records: int = 0
     acked_s: float | None = None
     decided_s: float | None = None
@@ -518,3 +522,4 @@ class Progress(Action):
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
     rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, RegionTimes] = field(default_factory=dict)

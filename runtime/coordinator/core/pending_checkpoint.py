@@ -4,12 +4,12 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.runtime.contracts import FailureReason
+from sluice.runtime.contracts import FailedTask, FailureReason
 from sluice.runtime.coordinator.core.events import Progress, RegionalStep
 from sluice.runtime.coordinator.policy.state_tables import Event, State, advance
 from sluice.runtime.coordinator.region.region_pace import records_in
 from sluice.runtime.functions.record_counts import added
-from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.acknowledgement import Acknowledgement, RegionTimes, StageTimes
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
@@ -34,6 +34,7 @@ _STAGES = {
     Event.MARK_DURABLE: "marked_s",
 }
 """The moment that an event sets in its checkpoint."""
+_ENDED = frozenset({State.MARKED, State.ABORTED})
 
 
 class RemoteStep(enum.Enum):
@@ -80,7 +81,8 @@ class PendingCheckpoint:
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
         acks: by region; None: nothing to read, same offsets.
-        skipped: regions that it is decided without, and why.
+        acknowledged_at_s: clock at the acknowledgement of each region that has a barrier in it.
+        skipped, failed_tasks: regions that it is decided without, and why.
         excused: regions that a command restarted while it was under way: it does not wait for
             them.
         must_sweep: failed ones among the skipped regions may have left work open.
@@ -109,7 +111,9 @@ class PendingCheckpoint:
     decide_by_s: float | None = None
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
+    acknowledged_at_s: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
     excused: set[str] = field(default_factory=set)
     must_sweep: bool = False
     evaluated_s: float = 0.0
@@ -197,6 +201,7 @@ class PendingCheckpoint:
             state=self.state,
             regions=len(acknowledged),
             skipped=dict(self.skipped),
+            failed_tasks=self.failed_tasks,
             records=sum(records_in(ack.region.splits) for ack in acknowledged),
             acked_s=since(self.acked_s),
             decided_s=since(self.decided_s),
@@ -208,4 +213,21 @@ class PendingCheckpoint:
             attempts=attempts or {},
             pending_ratios=pending_ratios or {},
             rate_limits=rate_limits or {},
+            stages={
+                ack.batch.region: _times_of(
+                    ack, since(self.acknowledged_at_s.get(ack.batch.region))
+                )
+                for ack in (acknowledged if self.state in _ENDED else ())
+            },
         )
+
+
+def _times_of(ack: Acknowledgement, acknowledged_s: float | None) -> RegionTimes:
+    found = ack.stages or StageTimes()
+    return RegionTimes(
+        read_s=found.read_s,
+        function_s=found.function_s,
+        write_s=found.write_s,
+        flush_s=found.flush_s,
+        acknowledged_s=acknowledged_s,
+    )

@@ -1,6 +1,7 @@
 """The barrier checkpoint coordinator of one job: threads and clients around the pure core."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import random
@@ -56,11 +57,13 @@ from sluice.runtime.coordinator.shell.action_dispatcher import (
     WakeUp,
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.shell.open_transactions import OpenTransactions
 from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
 from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestThread
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
@@ -144,6 +147,8 @@ class BarrierCoordinator(Coordinator):
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
+        names = {node.operator_id: node.name for node in job.graph}
+        self._transactions = OpenTransactions(names, ages=self._age_clock)
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
         self._watch: RegionWatch | None = None
@@ -157,6 +162,7 @@ class BarrierCoordinator(Coordinator):
         timeout_s: float,
         *,
         restore_from: int | None = None,
+        restore: RestoreRequest | None = None,
         registrations: Sequence[RegionRegistration] = (),
         on_step: Callable[[str], None] = lambda _: None,
     ) -> StartedJob:
@@ -165,6 +171,7 @@ class BarrierCoordinator(Coordinator):
         Args:
             timeout_s: for the whole start; repairs get more.
             restore_from: checkpoint id to resume from, instead of the newest decision.
+            restore: begins the job with the state of another one; see `StartSequence.run`.
             registrations: of attempts of earlier runs that a handle still reaches. The start aborts
                 their open work that no decision names. The caller stops them before it starts new
                 attempts.
@@ -193,7 +200,8 @@ class BarrierCoordinator(Coordinator):
             registrations=registrations,
         )
         self._leases.start()
-        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
+        steps = sequence.run(timeout_s=timeout_s, restore_from=restore_from, restore=restore)
+        found = drive(steps, on_step)
         self._started = StartedJob(
             job_uid=found.record.job_uid,
             session=self.session,
@@ -274,16 +282,17 @@ class BarrierCoordinator(Coordinator):
         self._requests.start()
         if self._settings.full_checkpoint_every is not None:
             self._listeners.add(self._requests)
-        if not self._settings.is_external:
-            self._watch = RegionWatch(
-                lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
-                sources=self._sources,
-                interval_s=self._settings.refresh_interval_s,
-                alarm_s=self._settings.pressure_alarm_s,
-                timeout_s=self._settings.call_timeout_s,
-                clock=self._clock,
-            )
-            self._watch.start()
+        self._transactions.begin({name: sink.facts for name, sink in self._sinks.items()})
+        self._watch = RegionWatch(
+            lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
+            sources=self._sources,
+            interval_s=self._settings.refresh_interval_s,
+            alarm_s=None if self._settings.is_external else self._settings.pressure_alarm_s,
+            timeout_s=self._settings.call_timeout_s,
+            clock=self._clock,
+            warn=lambda: self._transactions.warn(self._ask(lambda core: core.open_since())),
+        )
+        self._watch.start()
 
     def add_listener(self, listener: ProgressListener) -> None:
         """Add a listener for all progress from now on."""
@@ -497,11 +506,17 @@ class BarrierCoordinator(Coordinator):
         return ends
 
     def register(self, attempt: RegisteredAttempt) -> float:
-        self._ask(lambda core: core.register(attempt))
+        at_s = self._age_clock()
+        self._ask(lambda core: core.register(attempt, at_s))
         log.debug("attempt registered: attempt=%s", attempt)
         return self._age_clock()
 
     # --- queries ----------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> JobPlan:
+        """The job that it coordinates."""
+        return self._job
 
     @property
     def started(self) -> StartedJob | None:
@@ -538,7 +553,16 @@ class BarrierCoordinator(Coordinator):
 
     def status(self) -> JobStatus:
         """The state of the job for people; returns within milliseconds."""
-        status = self._ask(lambda core: core.status(now_s=self._core_clock(), now_ms=wall_ms()))
+        status, since = self._ask(
+            lambda core: (
+                core.status(now_s=self._core_clock(), now_ms=wall_ms()),
+                core.open_since(),
+            )
+        )
+        names = {node.operator_id: node.name for node in self._job.graph}
+        counters = {names.get(i, i): found for i, found in status.counters.items()}
+        transactions = self._transactions.views(since)
+        status = dataclasses.replace(status, counters=counters, transactions=transactions)
         return status if self._watch is None else self._watch.with_lags(status)
 
     # --- inside -----------------------------------------------------------------------------------

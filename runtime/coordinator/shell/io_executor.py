@@ -198,7 +198,7 @@ class IoExecutor:
                 checkpoint_id=action.checkpoint_id,
                 regions=action.regions,
                 entries=action.committables,
-                skipped=action.skipped,
+                failed_tasks=action.failed_tasks,
             ),
             timeout_s=self._settings.call_timeout_s,
             after_crash=action.after_crash,

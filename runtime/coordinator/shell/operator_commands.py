@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from sluice.runtime.contracts import Placement
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
 from sluice.runtime.errors import ConfigError, FencedError
@@ -18,6 +19,10 @@ _COPIED = (CheckpointKind.SAVEPOINT, CheckpointKind.FULL)
 
 class HostControl(Protocol):
     """Keeps tasks off hosts. Driver; one thread at a time."""
+
+    def placement(self, job_uid: str) -> Placement:
+        """Where the job runs; only regions whose tasks are known to run on one host."""
+        ...
 
     def require(self, hosts: Sequence[str]) -> None:
         """Raise ConfigError with the hosts that cannot be excluded; changes nothing."""
@@ -48,6 +53,21 @@ class JobCommands:
         self._coordinator = coordinator
         self._hosts = hosts
         self._one_at_a_time = threading.Lock()
+
+    def placement(self) -> Placement:
+        """Where the job runs now.
+
+        Raises:
+            ConfigError: the hosts of this job are not known.
+        """
+        started = self._coordinator.started
+        if self._hosts is None or started is None:
+            raise ConfigError(
+                "the hosts of this job are not known", {}, "Look at Spark's own pages."
+            )
+        found = self._hosts.placement(started.job_uid)
+        running = [each.region for each in self._coordinator.status().regions if not each.suspended]
+        return replace(found, regions={name: found.regions.get(name) for name in running})
 
     def restart(self, regions: Sequence[str], exclude_hosts: Sequence[str]) -> Restarted:
         """Restart regions away from these hosts; without names, all suspended regions.

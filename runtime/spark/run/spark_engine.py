@@ -2,11 +2,14 @@
 
 import contextlib
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+from prometheus_client import CollectorRegistry
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
@@ -32,7 +35,14 @@ from sluice.runtime.errors import UnreachableError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
+from sluice.runtime.job_registry.job_registrar import JobRegistrar
+from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
+from sluice.runtime.process.host_clock import wall_ms
+from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.page.live_job import LiveJob
+from sluice.runtime.service.page.page_routes import api_routes, page_routes
+from sluice.runtime.service.read_only_server import ReadOnlyServer
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.region_start import (
     batches_to_retain,
@@ -46,6 +56,7 @@ from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
+from sluice.runtime.spark.run.restore_request import restore_request
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -57,7 +68,7 @@ from sluice.runtime.spark.session.spark_session import (
     require_task_retries,
 )
 from sluice.runtime.storage.file_system import close_quietly
-from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["JobResult", "JobRun", "run_job"]
 
@@ -97,6 +108,7 @@ class JobRun:
 
     Attributes:
         totals: what it has committed so far.
+        read_only: its read-only server, once it runs; None: it has none.
     """
 
     def __init__(self, job: JobSpec, *, is_foreground: bool) -> None:
@@ -108,6 +120,7 @@ class JobRun:
         self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
         self._layout: Layout | None = None
         self._coordinator: BarrierCoordinator | None = None
+        self.read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
 
     @property
@@ -180,6 +193,9 @@ class JobRun:
             stack.callback(close_quietly, store.fs)
             retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
+            registrar = stack.enter_context(
+                JobRegistrar(job.registry, partial(open_file_system, jvm=jvm))
+            )
             listeners = [*job.listeners, self.totals]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
@@ -188,6 +204,16 @@ class JobRun:
                 job, layout, store, listeners, tasks_first, spark_batches=retain
             )
             stack.callback(coordinator.stop)
+            registry = job_registry(coordinator)
+            if job.metrics_port is not None:  # before the start, which takes the job over
+                shown = LiveJob(coordinator, checkpoint_uri=absolute_uri(store.fs.uri))
+                self.read_only = ReadOnlyServer(
+                    registry,
+                    host=job.metrics_host,
+                    port=job.metrics_port,
+                    routes=[*page_routes(), *api_routes(shown)],
+                )
+                stack.enter_context(self.read_only)
 
             def step(name: str) -> None:
                 on_step()
@@ -195,7 +221,10 @@ class JobRun:
                     ends.check()
 
             started = coordinator.start(
-                timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from, on_step=step
+                timeout_s=_START_TIMEOUT_S,
+                restore_from=job.restore_from if isinstance(job.restore_from, int) else None,
+                restore=restore_request(job, layout, store, jvm=jvm),
+                on_step=step,
             )
             self._coordinator = coordinator
             ends.check()
@@ -207,19 +236,17 @@ class JobRun:
                 ends=lambda source_id: sources[source_id].fixed_ends(),
                 lost_timeout_s=lost_timeout.seconds,
             )
+
+            def registers(address: str) -> None:
+                read_only = None if self.read_only is None else self.read_only.address
+                registrar.begin(_registration(job, started, address, read_only))
+
             hosts = HostExclusion(SparkExecutors(job.spark))
             self._commands = JobCommands(coordinator, hosts=hosts)
             _run_regions(
-                job,
-                layout,
-                started,
-                coordinator,
-                self._commands,
-                hosts,
-                store,
-                retain,
-                ends,
-                streaming,
+                *(job, layout, started, coordinator, self._commands, hosts),
+                *(store, retain, ends, streaming, registry),
+                on_address=registers,
             )
 
 
@@ -267,7 +294,7 @@ def _coordinator(
                 regions,
                 checkpoints=job.settings,
                 spark_version=job.spark.version,
-                cluster_ids=layout.cluster_ids,
+                cluster_ids=tuple(layout.clusters.values()),
                 continuous=layout.continuous,
             ),
             store,
@@ -319,6 +346,24 @@ def _announced(
     return records.accept_commands(run, is_newest=is_newest)
 
 
+def _registration(
+    job: JobSpec, started: StartedJob, address: str, read_only_address: str | None
+) -> Registration:
+    now_ms = wall_ms()
+    return Registration(
+        job_uid=started.job_uid,
+        name=job.name,
+        checkpoint_uri=absolute_uri(job.checkpoint_dir),
+        address=address,
+        read_only_address=read_only_address,
+        host=job.spark.sparkContext.getConf().get("spark.driver.host") or "",
+        run_attempt=started.attempt_id,
+        started_ms=now_ms,
+        renewed_ms=now_ms,
+        submission_id=os.environ.get(SUBMISSION_VARIABLE),
+    )
+
+
 def _run_regions(
     job: JobSpec,
     layout: Layout,
@@ -330,6 +375,9 @@ def _run_regions(
     retain: int,
     ends: EndRequests,
     continuous: ContinuousRegions,
+    registry: CollectorRegistry,
+    *,
+    on_address: Callable[[str], None],
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
     regions = layout.regions
@@ -343,9 +391,11 @@ def _run_regions(
                 checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
                 commands=commands,
                 barrier_service=continuous.barrier_service,
+                registry=registry,
             )
         )
         stack.enter_context(_announced(store, started, service))
+        on_address(service.address)
         launcher = RegionLauncher(
             job,
             {region.name: region for region in regions},
