@@ -459,9 +459,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.core.alignment:next_trigger_s",
-                old="if interval_s is None or state.is_over or state.is_held or not _has_room(state):",
-                new="if interval_s is None or state.is_over or not _has_room(state):",
+                function="sluice.runtime.coordinator.core.alignment:_is_full",
+                old="return state.is_held or len(state.pending) >= state.settings.max_concurrent",
+                new="return len(state.pending) >= state.settings.max_concurrent",
             ),
         ),
     ),

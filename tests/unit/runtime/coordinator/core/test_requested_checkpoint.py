@@ -290,7 +290,8 @@ class TestPublishesAll:
     def test_a_batch_that_an_earlier_decision_skipped_is_decided_first(self) -> None:
         """Its sink may have kept rows: it did not know of the savepoint."""
         handler = RegionalCheckpointHandler(region_timeout_s=2.0)
-        driver = CoreDriver(replace(ONE_AT_A_TIME, handler=handler), regions=TWO)
+        settings = replace(ONE_AT_A_TIME, handler=handler, interval_s=30.0, timeout_s=60.0)
+        driver = CoreDriver(settings, regions=TWO)
         driver.tick()
         slow, fast = driver.poll(3, region="side"), driver.poll(3)
         driver.ack(fast)
@@ -298,6 +299,8 @@ class TestPublishesAll:
         assert len(decided(driver)) == 1
         request(driver, CheckpointKind.SAVEPOINT, is_copied=True)
         driver.ack(slow, region="side")
+        assert not driver.core._state.pending  # noqa: SLF001
+        driver.tick(30.0)
         driver.poll(3)
         assert [p.kind for p in decided(driver)] == [CheckpointKind.CHECKPOINT] * 2
         barriers = [driver.poll(4, region=name) for name in ("main", "side")]

@@ -30,7 +30,7 @@ from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.coordinated_job import QUICK, Job
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import join, wait_for
 
 LIMIT_S = 60.0
 
@@ -120,7 +120,7 @@ def directory(
     watcher.start()
     yield tmp_path
     coordinator.cancel()
-    watcher.join(LIMIT_S)
+    join(watcher)
 
 
 def stop(
