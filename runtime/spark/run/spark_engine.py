@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
-from sluice.runtime.errors import UnreachableError
+from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
@@ -122,6 +123,7 @@ class JobRun:
         self._coordinator: BarrierCoordinator | None = None
         self.read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
+        self._is_settled = threading.Event()  # it has started, or will not
 
     @property
     def elapsed_s(self) -> float:
@@ -144,17 +146,20 @@ class JobRun:
             elapsed_s=self.elapsed_s,
         )
 
-    @property
-    def commands(self) -> JobCommands:
-        """Commands to the running job.
+    def commands(self, timeout_s: float | None) -> JobCommands:
+        """Commands to the job, once it has started.
 
         Raises:
-            UnreachableError: it has not started yet.
+            WaitedTooLongError: it has not started in time.
+            FencedError: it ended before.
         """
-        if self._commands is None:
-            raise UnreachableError(
-                "the job has not started yet", {"job": self._job.name}, "Send the command again."
+        where = {"job": self._job.name}
+        if not self._is_settled.wait(timeout_s):
+            raise WaitedTooLongError(
+                "the job has not started in time", where, "Repeat the command later."
             )
+        if self._commands is None:
+            raise FencedError("the job ended before its start was over", where, "Start it again.")
         return self._commands
 
     def check(self) -> None:
@@ -183,6 +188,7 @@ class JobRun:
             self._run(ends, on_step)
         finally:
             self._ended_s = time.monotonic()
+            self._is_settled.set()
 
     def _run(self, ends: EndRequests, on_step: Callable[[], None]) -> None:
         job, layout = self._job, self._layout
@@ -243,6 +249,7 @@ class JobRun:
 
             hosts = HostExclusion(SparkExecutors(job.spark))
             self._commands = JobCommands(coordinator, hosts=hosts)
+            self._is_settled.set()
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry),
