@@ -211,7 +211,9 @@ class Job:
         outage_timeout_s: how long the job waits for an unavailable file system, or for a broker
             or store that must commit a decided checkpoint, before it ends. An outage does not
             count as a failure; > 0.
-        retained: decided checkpoints to keep; >= 1.
+        retained: decided checkpoints to keep, and as many full checkpoints; >= 1.
+        full_checkpoint_every: write a full checkpoint after so many committed checkpoints, below
+            ``full`` in the checkpoint directory; >= 1. None: only on request.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         regions: number of parts that each source's splits are assigned to, if chained functions or
             a transform with ``force_rescale`` follow; >= 1. Each part has its own transactions and
@@ -278,6 +280,7 @@ class Job:
         pressure_alarm_s: float | None = 60.0,
         outage_timeout_s: float = 900.0,
         retained: int = 3,
+        full_checkpoint_every: int | None = None,
         discovery_interval_s: float | None = 10.0,
         regions: int | None = None,
         checkpoint_handler: CheckpointHandler | None = None,
@@ -310,6 +313,7 @@ class Job:
             pressure_alarm_s=pressure_alarm_s,
             settle_timeout_s=outage_timeout_s,
             retained=retained,
+            full_checkpoint_every=_full_every(full_checkpoint_every),
             discovery_interval_s=discovery_interval_s,
             on_lost=OnLost.of(on_lost),
             handler=checkpoint_handler or GlobalCheckpointHandler(),
@@ -496,6 +500,16 @@ def _interval(seconds: float | None) -> float:
 def _registry(given: str | os.PathLike[str] | None) -> str | None:
     uri = os.environ.get(REGISTRY_VARIABLE) if given is None else os.fspath(given)
     return absolute_uri(uri) if uri else None
+
+
+def _full_every(checkpoints: int | None) -> int | None:
+    if checkpoints is not None and checkpoints < 1:
+        raise ConfigError(
+            "full checkpoints are too frequent",
+            {"full_checkpoint_every": checkpoints},
+            "Use 1 or more, or leave it out.",
+        )
+    return checkpoints
 
 
 def _regions(number: int | None) -> int | None:

@@ -226,7 +226,7 @@ class FakeSink:
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`."""
         self.calls.append("check")
-        return {"cluster_id": "fake-cluster"}
+        return {"cluster_id": "fake-cluster", "transaction_timeout_s": "60"}
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """Same uid and same directory: take over; nobody else lives in these tests."""
