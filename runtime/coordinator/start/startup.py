@@ -28,7 +28,6 @@ from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.restoring import (
-    RESTORED_FROM_URI,
     RestoreRequest,
     restored_regions,
     restored_settings,
@@ -43,6 +42,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
+    RESTORED_FROM_URI,
     Assignment,
     CheckpointRecord,
     RegionRecord,

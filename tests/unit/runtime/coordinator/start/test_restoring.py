@@ -11,8 +11,6 @@ import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.restoring import (
-    RESTORED_FROM_URI,
-    RESTORED_OPERATORS,
     RestoredState,
     RestoreRequest,
 )
@@ -23,7 +21,12 @@ from sluice.runtime.errors import (
     SourceChangedError,
     StreamError,
 )
-from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode
+from sluice.runtime.model.checkpoint_record import (
+    RESTORED_FROM_URI,
+    RESTORED_OPERATORS,
+    CheckpointRecord,
+    OperatorNode,
+)
 from sluice.runtime.savepoint.savepoint import Savepoint
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.core_driver import split
