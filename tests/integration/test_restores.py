@@ -73,7 +73,7 @@ class Bed:
                 topics=[source],
                 name="in",
                 bounded=True,
-                options={"maxOffsetsPerTrigger": "20"},
+                options={"maxOffsetsPerTrigger": "40"},
             )
         )
         if kind == "state":
@@ -154,7 +154,7 @@ def test_a_new_job_equals_the_oracle(
 ) -> None:
     """Two jobs begin from one checkpoint beside the old one, which goes on, too; each writes what
     came later, once."""
-    source, outputs = topic(partitions=PARTITIONS), [topic(), topic(), topic()]
+    source, *outputs = (topic(partitions=PARTITIONS) for _ in range(4))
     produce(bed.kafka.bootstrap, source, records(range(60)))
     old = bed.path / "old"
     bed.run(old, source, outputs[0], kind=kind, regions=before)

@@ -32,7 +32,7 @@ _MISMATCH = re.compile(
     r"|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
     r"|STATE_STORE_INVALID_(?:VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE|CONFIG_AFTER_RESTART)"
     r"|STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY))\]"
-    r"\s*(?P<text>.*?)(?: If you want to force|\s*SQLSTATE|\n|$)",
+    r"\s*(?P<text>.*?)(?:\s+If you want to force|\s*SQLSTATE|\n\s*at |$)",
     re.DOTALL,
 )
 _LONGEST_TEXT = 4_000  # it has two schemas
@@ -91,7 +91,7 @@ def state_mismatch(err: BaseException, *, region: str) -> WrongJobError | None:
         {
             "region": region,
             "condition": found["condition"],
-            "spark": found["text"].strip()[:_LONGEST_TEXT],
+            "spark": " ".join(found["text"].split())[:_LONGEST_TEXT],
         },
         "Start with the old transform. To begin without the state, restore into an empty directory "
         "with another uid of the transform and allow_non_restored_state=True.",

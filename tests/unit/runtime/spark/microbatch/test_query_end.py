@@ -353,8 +353,8 @@ def test_a_state_of_another_schema_is_named_with_both() -> None:
         "value_schema=StructType(StructField(max,BinaryType,true))."
     )
     spark = (
-        f"[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match. {schemas}"
-        " If you want to force running the query, please set x. SQLSTATE: XXKST"
+        f"[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match.\n{schemas}"
+        "\nIf you want to force running the query, please set x. SQLSTATE: XXKST"
     )
     for text in (spark, f"[STREAM_FAILED] Query terminated with exception: {spark}\nat x"):
         found = state_mismatch(RuntimeError(text), region="orders")
