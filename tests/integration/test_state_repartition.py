@@ -88,3 +88,64 @@ def test_a_query_goes_on_with_another_number_of_partitions(
     assert resumed.run() == oracle.run()
     offsets = (made / resumed.location / "offsets" / "3").read_text()
     assert f'"spark.sql.shuffle.partitions":"{partitions}"' in offsets
+
+
+@pytest.fixture
+def saved(spark: SparkSession, tmp_path: Path, input_dir: Path) -> Path:
+    """A savepoint of a running sum."""
+    query = StatefulQuery(spark, "aggregate", input_dir, tmp_path / "source")
+    query.put(0, range(40))
+    query.run()
+    query.save()
+    return query.directory
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("point", REPARTITION_FAILPOINTS)
+def test_a_command_that_is_killed_leaves_no_savepoint_or_a_whole_one(
+    saved: Path, tmp_path: Path, point: str
+) -> None:
+    """Twice in a row; then it is repeated."""
+    before, to = _contents(saved), tmp_path / "to"
+    program = "from sluice.runtime.spark.state.state_cli import app; app()"
+    arguments = ["repartition", str(saved), "--partitions", "5", "--to", str(to)]
+    for attempt in range(2):
+        died = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            env={**os.environ, VARIABLE: f"{point}=kill"},
+            capture_output=True,
+            timeout=600,
+            check=False,
+        )
+        assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+        whole = [path.parent for path in to.glob(f"*/{METADATA}")]
+        assert len(whole) == (attempt + 1 if point == "after-repartition-record" else 0)
+        for made in whole:
+            state = open_savepoint(str(made)).record.regions[0].state
+            assert state is not None
+            found = _contents(made)
+            assert all(found[file.path] == file.sha256 for file in state.files)
+    made = _repartition(saved, 5, to)
+    assert open_savepoint(str(made)).record.regions[0].batch_id == 1
+    assert _contents(saved) == before
+
+
+def test_a_call_that_changes_nothing_or_cannot_be_exact_is_refused(
+    saved: Path, tmp_path: Path
+) -> None:
+    to = tmp_path / "to"
+    with pytest.raises(ConfigError, match="another number"):
+        _repartition(saved, 3, to)
+    with pytest.raises(ConfigError, match="no such region"):
+        _repartition(saved, 5, to, "--region", "r9")
+    commit = next(saved.rglob("commits/0"))
+    kept = commit.read_bytes()
+    commit.unlink()
+    with pytest.raises(DamagedCheckpointError, match="missing"):
+        _repartition(saved, 5, to)
+    commit.write_bytes(kept)
+    changelog = next(saved.rglob("*.changelog"))
+    changelog.unlink()
+    with pytest.raises(DamagedCheckpointError, match="missing"):
+        _repartition(saved, 5, to)
+    assert not list(to.glob(f"*/{METADATA}"))

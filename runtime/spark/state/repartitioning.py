@@ -12,11 +12,11 @@ that are stored after both batches. A process that dies leaves a directory witho
 which is no savepoint.
 """
 
-import hashlib
+import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,10 +36,10 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.savepoint.operator_metadata import is_operator_metadata, with_location
 from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
-from sluice.runtime.savepoint.spark_files import files_of_batch, location_of
+from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
 from sluice.runtime.spark.state.command_session import state_session
 from sluice.runtime.spark.state.stored_state import StoredState, spark_errors
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileDigest, FileSystem
 
 __all__ = ["REPARTITION_FAILPOINTS", "Repartition"]
 
@@ -54,7 +54,7 @@ REPARTITION_FAILPOINTS = (
 )
 """Every point of the command where a test may kill the process."""
 
-_THREADS = 8  # each has a whole file in memory
+_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +139,37 @@ class Repartition:
             return list(pool.map(self._copy, self.savepoint.state_files(region.region)))
 
     def _copy(self, file: StateFile) -> FileReference:
-        data = self.savepoint.fs.read(file.source)
-        found = None if data is None else _reference(file.path, data)
-        if data is None or found is None or file.reference not in (None, _renamed(found, file)):
+        found = _reference(
+            file.path,
+            self.fs.copy_from(
+                self.savepoint.fs, file.source, file.path, may_link=is_shared(file.path)
+            ),
+        )
+        wanted = file.reference
+        if wanted is not None and replace(wanted, path=file.path) != found:
             raise DamagedCheckpointError(
-                "a file of the state is missing or damaged",
+                "a file of the state is damaged",
                 {"uri": self.savepoint.uri, "path": file.source},
                 "Choose another savepoint; 'sluice savepoint verify' checks all of its files.",
             )
         if is_operator_metadata(file.path):
-            data = with_location(data, self._at(file.path.partition("/state/")[0]))
-            found = _reference(file.path, data)
-        self.fs.write_temporary(file.path, data)
+            location = self._at(file.path.partition("/state/")[0])
+            with self._parsing(file.source):
+                content = with_location(self.fs.read(file.path) or b"", location)
+            self.fs.replace(file.path, content)
+            return self._durable(file.path)
         return found
+
+    @contextlib.contextmanager
+    def _parsing(self, path: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, LookupError, TypeError) as error:
+            raise DamagedCheckpointError(
+                "Spark's description of an operator cannot be read",
+                {"uri": self.savepoint.uri, "path": path, "error": repr(error)},
+                "Choose another savepoint, and report this one.",
+            ) from error
 
     def _at(self, path: str) -> str:
         return f"{self.fs.uri}/{path}"
@@ -223,14 +241,14 @@ class Repartition:
 
     def _durable(self, path: str) -> FileReference:
         self.fs.make_durable(path)
-        data = self.fs.read(path)
-        if data is None:
+        digest = self.fs.digest(path)
+        if digest is None:
             raise StorageError(
                 "a file that Spark has written is missing",
                 {"uri": self.fs.uri, "path": path},
                 "Look for another process that deletes files there, and repeat the command.",
             )
-        return _reference(path, data)
+        return _reference(path, digest)
 
     # --- the record -----------------------------------------------------------------------------
 
@@ -247,13 +265,8 @@ class Repartition:
         failpoint("after-repartition-record")
 
 
-def _reference(path: str, data: bytes) -> FileReference:
-    return FileReference(path=path, length_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-def _renamed(found: FileReference, file: StateFile) -> FileReference:
-    """As the record of the source names the file."""
-    return found if file.reference is None else replace(found, path=file.reference.path)
+def _reference(path: str, digest: FileDigest) -> FileReference:
+    return FileReference(path=path, length_bytes=digest.length_bytes, sha256=digest.sha256)
 
 
 def _files_below(fs: FileSystem, directory: str) -> Iterable[str]:
