@@ -54,6 +54,7 @@ class SerialSink:
         self._committing = threading.Lock()
         self._renewing = threading.Lock()
         self.tasks_first = tasks_first
+        self.facts: Mapping[str, str] = {}  # the answer of `check`
 
     @contextmanager
     def committing(self) -> Iterator[Committer]:
@@ -69,7 +70,7 @@ class SerialSink:
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`. Raises ConfigError also as `TasksFirst.require_short`."""
         with self._lock:
-            facts = self._sink.check(timeout_s=timeout_s)
+            facts = self.facts = self._sink.check(timeout_s=timeout_s)
         if self.tasks_first is not None:
             self.tasks_first.require_short(facts)
         return facts

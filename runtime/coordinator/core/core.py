@@ -248,14 +248,25 @@ class CoordinatorCore:
             return Fate.SETTLED
         return Fate.OPEN if region.is_open else Fate.DISCARDED
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt, at_s: float = 0.0) -> None:
         """Note open work of a task before its first record; idempotent.
+
+        Args:
+            at_s: now, on a clock that counts while the host sleeps.
 
         Raises:
             FencedError: see `require_wanted`.
         """
         self.require_wanted(attempt.batch)
-        self._registered.add(attempt)
+        self._registered.add(attempt, at_s)
+
+    def open_since(self) -> dict[tuple[str, str], float]:
+        """See `RegisteredAttempts.open_since`."""
+        return self._registered.open_since(self.fate)
+
+    def swept(self) -> None:
+        """The sweep of the last `sweep_view` was complete."""
+        self._registered.swept()
 
     def sweep_view(self, job_uid: str) -> SweepView:
         """The view for a sweep; each call counts as one (`RegisteredAttempts.orphans`)."""

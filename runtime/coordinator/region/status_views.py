@@ -14,6 +14,7 @@ __all__ = [
     "JobStatus",
     "RegionStatusView",
     "SuspendedView",
+    "TransactionView",
     "region_view",
 ]
 
@@ -98,6 +99,23 @@ class RegionStatusView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionView:
+    """The oldest work of a region that a sink may have open: under way, waiting for its decision
+    or its commit, or of an ended attempt until a sweep has aborted it.
+
+    Attributes:
+        region, sink: names.
+        age_s: since a task registered it, with the time in which the host was suspended.
+        timeout_s: age at which the brokers abort it.
+    """
+
+    region: str
+    sink: str
+    age_s: float
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """The job: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``.
 
@@ -105,6 +123,7 @@ class JobStatus:
         drop_limit: how much approximate recovery may leave out; None: nothing.
         counters: totals of the user's counters by name of the function, since the checkpoint
             directory was created.
+        transactions: of each region and sink with open work that the remote ends after a timeout.
     """
 
     state: str
@@ -115,6 +134,7 @@ class JobStatus:
     pending: tuple[CheckpointStatus, ...]
     regions: tuple[RegionStatusView, ...]
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    transactions: tuple[TransactionView, ...] = ()
 
 
 def region_view(

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, command_file
+from sluice.runtime.contracts import Placement
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
@@ -26,8 +27,8 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from sluice.runtime.job.job_cli import app
 from sluice.runtime.functions.record_counts import encode_totals
+from sluice.runtime.job.job_cli import app
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
@@ -56,6 +57,15 @@ class Hosts:
 
     def __init__(self) -> None:
         self.excluded: list[str] = []
+
+    def placement(self, job_uid: str) -> Placement:
+        del job_uid
+        return Placement(
+            driver="driver-1",
+            executors={"good": 1},
+            excluded=(),
+            regions={"left": "good", "x": "x"},
+        )
 
     def require(self, hosts: Sequence[str]) -> None:
         if list(hosts) != ["bad"]:
@@ -322,6 +332,20 @@ def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
     with _told(fs, _run(0)):
         assert command_address(fs).leader_session_id == "session-0"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_placement_is_for_people_and_leaves_suspended_regions_out(
+    coordinator: BarrierCoordinator, directory: Path
+) -> None:
+    with CoordinatorClient(command_address(LocalFileSystem(directory)), deadline_s=300.0) as client:
+        assert client.hosts() == {
+            "driver": "driver-1",
+            "executors": {"good": 1},
+            "excluded": [],
+            "regions": {"left": "good", "right": None},
+        }
+        suspend(coordinator)
+        assert client.hosts()["regions"] == {"right": None}
 
 
 def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:
