@@ -5,14 +5,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
 
 from sluice.runtime.contracts import Clock
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.errors import StreamError, UnsupportedFormatError
+from sluice.runtime.failover.attempt_history import first_line
 from sluice.runtime.history.history_entries import attempts_of, checkpoint_entry, sample_of
 from sluice.runtime.history.history_file import (
     HISTORY_FILE,
@@ -22,6 +23,7 @@ from sluice.runtime.history.history_file import (
     decoded,
     shown,
 )
+from sluice.runtime.job_registry.job_registrar import ended_state
 from sluice.runtime.process.host_clock import wall_ms as host_wall_ms
 from sluice.runtime.storage.file_system import FileSystem
 
@@ -44,15 +46,19 @@ _OVER = ("fenced",)
 class JobHistory:
     """A `ProgressListener` that keeps the newest entries in memory and writes them to the file.
 
-    Driver. Any thread may call it; none waits for the store. One thread, ``sluice-history``, reads
-    the file of earlier runs, asks for the status, and writes: every few seconds, less often if the
-    file is large or nothing has happened, and at the end. A store that hangs or fails costs entries
-    and one log line. A write replaces the file, so a paused earlier run may remove the newest
-    entries until the next write of this run.
+    Driver. A context manager around a run, whose exit notes how the run ended. Any thread may call
+    it; none waits for the store. One thread, ``sluice-history``, reads the file of earlier runs,
+    requests the status, and writes: every few seconds, less often if the file is large or nothing
+    has happened, and at the end. A store that hangs or fails costs entries and one log line. A
+    write replaces the file, so a paused earlier run may remove the newest entries until the next
+    write of this run.
 
     Args:
         fs: rooted at the checkpoint directory.
-        status: of the job; None: it has not started.
+        status: of the job.
+        savepoints: savepoints and full checkpoints of this run, as ``GET /v1/savepoints`` shows
+            them.
+        every_s: from one sample to the next, and between two writes at least.
         clock: monotonic seconds.
         wall_ms: wall clock.
     """
@@ -60,13 +66,17 @@ class JobHistory:
     def __init__(
         self,
         fs: FileSystem,
-        status: Callable[[], JobStatus | None],
+        status: Callable[[], JobStatus],
         *,
+        savepoints: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
+        every_s: float = _EVERY_S,
         clock: Clock = time.monotonic,
         wall_ms: Callable[[], int] = host_wall_ms,
     ) -> None:
         self._fs = fs
         self._status = status
+        self._savepoints = savepoints
+        self._every_s = every_s
         self._clock = clock
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
@@ -77,9 +87,10 @@ class JobHistory:
         self._barriers_ms: dict[int, int] = {}
         self._records = 0
         self._attempts: dict[str, int] = {}
+        self._noted: dict[Any, Mapping[str, Any]] = {}
         self._run: dict[str, Any] = {}
         self._members: HistoryMembers | None = None  # None: the file has not been read
-        self._sampled_s = self._written_s = clock()
+        self._sampled_s, self._written_s = clock(), float("-inf")  # it writes at its begin
         self._has_news = False
         self._is_dirty = self._has_failed = self._is_refused = False
         self._ending = threading.Event()
@@ -106,13 +117,12 @@ class JobHistory:
             began_ms = now_ms - round((progress.marked_s or 0.0) * 1000)
         self._note("checkpoints", checkpoint_entry(progress, began_ms=began_ms))
 
-    def note_savepoint(self, savepoint: Mapping[str, Any]) -> None:
-        """A savepoint or full checkpoint began or ended, as ``GET /v1/savepoints`` shows it.
+    def __enter__(self) -> Self:
+        return self
 
-        Args:
-            savepoint: values of JSON; the newest one with a ``request_id`` counts.
-        """
-        self._note("savepoints", {"ms": self._wall_ms(), **savepoint})
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        state = ended_state(error)
+        self.end(state=state, error=first_line(error) if isinstance(error, Exception) else "")
 
     def view(self) -> History:
         """The newest entries, each part oldest first."""
@@ -124,7 +134,8 @@ class JobHistory:
         if not self._run:
             return
         with contextlib.suppress(StreamError):
-            self._note_attempts(ended=state)
+            self._note_savepoints()
+            self._note_attempts(self._status(), ended=state)
         ended_ms = self._wall_ms()
         self._note("runs", {**self._run, "ended_ms": ended_ms, "state": state, "error": error})
         self._is_refused = self._is_refused or state in _OVER
@@ -142,8 +153,10 @@ class JobHistory:
     # --- its thread -------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while not self._ending.wait(_EVERY_S):
-            self._cycle(is_last=False)
+        is_last = False
+        while not is_last:
+            self._cycle(is_last=is_last)
+            is_last = self._ending.wait(self._every_s)
         self._cycle(is_last=True)
 
     def _cycle(self, *, is_last: bool) -> None:
@@ -167,21 +180,24 @@ class JobHistory:
 
     def _sample(self) -> None:
         status, now_s = self._status(), self._clock()
-        if status is None:
-            return
         if status.state in _OVER:
             self._is_refused = True
+        self._note_savepoints()
         self._note_attempts(status)
         elapsed_s, self._sampled_s = now_s - self._sampled_s, now_s
         records, self._records = self._records, 0
         rate = records / elapsed_s if elapsed_s > 0 else 0.0
         self._note("samples", sample_of(status, ms=self._wall_ms(), records_per_s=rate))
 
-    def _note_attempts(self, status: JobStatus | None = None, *, ended: str = "") -> None:
+    def _note_savepoints(self) -> None:
+        for found in self._savepoints():
+            before = self._noted.get(found["request_id"])
+            if before is None or before["state"] != found["state"]:
+                self._noted[found["request_id"]] = found
+                self._note("savepoints", {"ms": self._wall_ms(), **found})
+
+    def _note_attempts(self, status: JobStatus, *, ended: str = "") -> None:
         """Attempts that have ended; with ``ended`` also those that ended with the job."""
-        status = status or self._status()
-        if status is None:
-            return
         with self._lock:
             known, began_ms = dict(self._attempts), int(self._run["started_ms"])
             for region in status.regions:
@@ -215,7 +231,7 @@ class JobHistory:
             if entries:
                 members.add(part, entries)
         self._is_dirty = self._is_dirty or bool(new)
-        pause_s = max(_EVERY_S, members.size_bytes / _BYTES_PER_S) if has_news else _QUIET_S
+        pause_s = max(self._every_s, members.size_bytes / _BYTES_PER_S) if has_news else _QUIET_S
         is_due = is_last or self._clock() - self._written_s >= pause_s
         if not (self._is_dirty and is_due):
             return
