@@ -1,6 +1,7 @@
 """The entries of a history: made of progress and status, and expanded for readers. Pure.
 
-In the file, the times of a region are a list, because a checkpoint may have many regions.
+In the file, the times of a region are a list of integers, in units of 0.1 ms, because a checkpoint
+may have many regions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ __all__ = ["attempts_of", "checkpoint_entry", "expanded", "merged", "sample_of"]
 _STAGES = ("read_s", "function_s", "write_s", "flush_s", "acknowledged_s")
 _TASK = ("region", "subtask_id", "task_name", "reason", "message")
 _DIGITS = 4
+_UNITS = 10**_DIGITS
 
 
 def checkpoint_entry(progress: Progress, *, began_ms: int) -> dict[str, Any]:
@@ -47,8 +49,9 @@ def checkpoint_entry(progress: Progress, *, began_ms: int) -> dict[str, Any]:
     return entry
 
 
-def _times(found: RegionTimes) -> list[float | None]:
-    return [_rounded(getattr(found, name)) for name in _STAGES]
+def _times(found: RegionTimes) -> list[int | None]:
+    seconds = (getattr(found, name) for name in _STAGES)
+    return [None if each is None else round(each * _UNITS) for each in seconds]
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -81,7 +84,11 @@ def _expanded(entry: Any, sizes: Mapping[Any, int | None]) -> dict[str, Any]:  #
         "verdict": "aborted" if is_aborted else "decided",
         "bytes": sizes.get(entry["checkpoint_id"]),
         "regions": {
-            name: dict(zip(_STAGES, times, strict=True)) for name, times in entry["regions"].items()
+            name: {
+                stage: None if units is None else units / _UNITS
+                for stage, units in zip(_STAGES, times, strict=True)
+            }
+            for name, times in entry["regions"].items()
         },
         "skipped": {task["region"]: f"{task['reason']}: {task['message']}" for task in failures},
         "failures": failures,
