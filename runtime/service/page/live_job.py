@@ -26,7 +26,6 @@ class LiveJob:
         checkpoint_uri: its directory.
         history: its history by part (`HISTORY_PARTS`).
         transactions: its open transactions now.
-        counters: totals by operator and name.
         waiting_for_resources: see `JobFacts`.
     """
 
@@ -37,14 +36,12 @@ class LiveJob:
         checkpoint_uri: str,
         history: Callable[[], Mapping[str, Sequence[Any]]] = dict,
         transactions: Callable[[], Sequence[OpenTransaction]] = tuple,
-        counters: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         waiting_for_resources: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._checkpoint_uri = checkpoint_uri
         self._history = history
         self._transactions = transactions
-        self._counters = counters
         self._waiting = waiting_for_resources
         self._began_ms = wall_ms()
         self._host = socket.gethostname()
@@ -87,6 +84,6 @@ class LiveJob:
             settings=plan.settings,
             transactions=self._transactions(),
             savepoints=history.get("savepoints", ()),
-            counters=self._counters(),
+            counters={} if status is None else status.counters,
             waiting_for_resources=self._waiting(),
         )

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -36,6 +37,7 @@ from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
+from sluice.runtime.history.job_history import JobHistory
 from sluice.runtime.job_registry.job_registrar import JobRegistrar
 from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
@@ -202,7 +204,13 @@ class JobRun:
             registrar = stack.enter_context(
                 JobRegistrar(job.registry, partial(open_file_system, jvm=jvm))
             )
-            listeners = [*job.listeners, self.totals]
+            history = JobHistory(
+                store.fs,
+                lambda: coordinator.status(),
+                savepoints=lambda: _copies_of(coordinator),
+            )
+            stack.enter_context(history)
+            listeners = [*job.listeners, self.totals, history]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
@@ -212,7 +220,9 @@ class JobRun:
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator)
             if job.metrics_port is not None:  # before the start, which takes the job over
-                shown = LiveJob(coordinator, checkpoint_uri=absolute_uri(store.fs.uri))
+                shown = LiveJob(
+                    coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
+                )
                 self.read_only = ReadOnlyServer(
                     registry,
                     host=job.metrics_host,
@@ -232,6 +242,13 @@ class JobRun:
                 on_step=step,
             )
             self._coordinator = coordinator
+            history.begin(
+                {
+                    "attempt_id": started.attempt_id,
+                    "run_attempt": started.run_attempt,
+                    "restored_from": started.restored_from,
+                }
+            )
             ends.check()
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
@@ -324,6 +341,11 @@ def _coordinator(
         )
         opened.pop_all()  # the coordinator closes them now
     return coordinator, sources
+
+
+def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
+    """The savepoints and full checkpoints of this run."""
+    return [asdict(view) for view in coordinator.requests.views() if view.parent]
 
 
 def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
