@@ -17,6 +17,7 @@ __all__ = [
     "COUNTS_KIND",
     "COUNTS_VERSION",
     "added",
+    "counter_totals",
     "decode_totals",
     "described",
     "encode_totals",
@@ -76,6 +77,14 @@ def _numbers(value: object) -> dict[str, int]:
     if not isinstance(value, dict):
         raise TypeError(f"not an object: {value!r}")
     return {name: number(count) for name, count in value.items()}
+
+
+def counter_totals(states: Iterable[StateEntry]) -> dict[str, Mapping[str, int]]:
+    """The totals of the user's counters by operator id, from operator states of all regions."""
+    totals = added(
+        {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
+    )
+    return {i: found.counters for i, found in totals.items() if found.counters}
 
 
 def totals_after(

@@ -31,7 +31,7 @@ from sluice.runtime.graph.distribution import Distribution, choose_distribution
 from sluice.runtime.graph.failover_regions import failover_regions
 from sluice.runtime.graph.graph_model import graph_of_operators, spread
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
-from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
+from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.on_error import DeadLetters
@@ -190,8 +190,8 @@ class Region:
 
     @property
     def source_name(self) -> str:
-        """Spark's name of the source: letters, digits and underscores; stable over restarts."""
-        return f"source_{self.source_id}"
+        """Spark's name of the source; stable over restarts."""
+        return spark_source_name(self.source_id)
 
 
 def regions_of(

@@ -314,6 +314,12 @@ class FakeSource:
         self.restored = list(positions)
         self.known = {split.partition for split in positions}
 
+    def adopt(self, positions: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.adopt`."""
+        if self.changed is not None:
+            raise self.changed
+        return tuple(replace(split, topic_id="topic-uuid") for split in positions)
+
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.readable`."""
         if self.changed is not None:

@@ -52,6 +52,7 @@ from sluice.runtime.coordinator.region.status_views import (
     region_view,
 )
 from sluice.runtime.errors import FencedError
+from sluice.runtime.functions.record_counts import counter_totals
 from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
@@ -289,7 +290,8 @@ class CoordinatorCore:
         )
 
     def status(self, *, now_s: float, now_ms: int) -> JobStatus:
-        """The status of the job; ``now_s`` on the clock of the events is ``now_ms`` on the wall."""
+        """The status of the job; ``now_s`` on the clock of the events is ``now_ms`` on the wall.
+        The core does not know names of operators: counters are by operator id."""
         state = self._state
         ratios = state.pending_ratios(now_s)
 
@@ -316,6 +318,9 @@ class CoordinatorCore:
             regions=tuple(
                 region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
                 for name, region in state.regions.items()
+            ),
+            counters=counter_totals(
+                entry for r in state.regions.values() for entry in r.record.operator_states
             ),
         )
 

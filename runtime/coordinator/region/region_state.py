@@ -221,6 +221,11 @@ class RegionState:
         self.phase = advance_region(self.phase, event, region=self.plan.name)
 
     @property
+    def cause(self) -> BaseException | None:
+        """Why it is suspended, or why its last attempt ended."""
+        return self.ended_by if self.suspended is None else self.suspended.cause
+
+    @property
     def has_decided(self) -> bool:
         """Whether a batch of the region's current attempt is decided."""
         return self.record.batch_id is not None and self.record.attempt_id == self.attempt_id

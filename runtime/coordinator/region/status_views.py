@@ -39,6 +39,8 @@ class AttemptView:
     ended_ms: int
     why: str
     committed_after_s: float | None
+    began_ms: int | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +117,11 @@ class TransactionView:
 class JobStatus:
     """The job: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``.
 
-    ``drop_limit``: how much approximate recovery may leave out; None: nothing. ``transactions``:
-    of each region and sink with open work that the remote ends after a timeout.
+    Attributes:
+        drop_limit: how much approximate recovery may leave out; None: nothing.
+        counters: totals of the user's counters by name of the function, since the checkpoint
+            directory was created.
+        transactions: of each region and sink with open work that the remote ends after a timeout.
     """
 
     state: str
@@ -126,6 +131,7 @@ class JobStatus:
     last_committed: int
     pending: tuple[CheckpointStatus, ...]
     regions: tuple[RegionStatusView, ...]
+    counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     transactions: tuple[TransactionView, ...] = ()
 
 
@@ -152,6 +158,8 @@ def region_view(
                 attempt_id=attempt.attempt_id,
                 ended_ms=wall_ms(attempt.ended_s),
                 why=attempt.why,
+                began_ms=None if attempt.began_s is None else wall_ms(attempt.began_s),
+                host=attempt.host,
                 committed_after_s=attempt.committed_after_s,
             )
             for attempt in region.history.attempts

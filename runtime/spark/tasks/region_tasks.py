@@ -29,6 +29,7 @@ from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.process.failed_tasks import note_task
 from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
@@ -245,6 +246,7 @@ def _write_and_pre_commit(
             writers.abort()
             raise
     except StreamError as err:
+        note_task(err, _task_name())
         return TaskResult(error=err)
     except Exception as err:
         encodable = _encodable(err)
@@ -305,7 +307,15 @@ def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
             "Remove PYSPARK_PIN_THREAD=false from the environment, if it is set.",
         )
     batch = BatchKey(region=tasks.region, attempt_id=tasks.attempt_id, batch_id=int(batch_id))
-    return batch, f"{context.partitionId()}.{context.attemptNumber()}"
+    return batch, _task_name()
+
+
+def _task_name() -> str:
+    """``partition.attempt`` of the Spark task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
 
 
 def _is_second_attempt() -> bool:
