@@ -8,7 +8,6 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.job_view import (
     JobFacts,
-    OpenTransaction,
     details_of,
     history_of,
     list_of,
@@ -25,7 +24,6 @@ class LiveJob:
         coordinator: of the job, started or not.
         checkpoint_uri: its directory.
         history: its history by part (`HISTORY_PARTS`).
-        transactions: its open transactions now.
         counters: totals by operator and name.
         waiting_for_resources: see `JobFacts`.
     """
@@ -36,14 +34,12 @@ class LiveJob:
         *,
         checkpoint_uri: str,
         history: Callable[[], Mapping[str, Sequence[Any]]] = dict,
-        transactions: Callable[[], Sequence[OpenTransaction]] = tuple,
         counters: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         waiting_for_resources: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._checkpoint_uri = checkpoint_uri
         self._history = history
-        self._transactions = transactions
         self._counters = counters
         self._waiting = waiting_for_resources
         self._began_ms = wall_ms()
@@ -85,7 +81,7 @@ class LiveJob:
             status=status,
             graph=plan.graph,
             settings=plan.settings,
-            transactions=self._transactions(),
+            transactions=() if status is None else status.transactions,
             savepoints=history.get("savepoints", ()),
             counters=self._counters(),
             waiting_for_resources=self._waiting(),
