@@ -151,7 +151,7 @@ class StatusMetrics(Collector):
         running.add_metric((), float(status is not None and status.state == "running"))
         yield running
         info = GaugeMetricFamily(
-            "sluice_job_info", "Always 1", labels=("job", "job_uid", "version")
+            "sluice_job_info", "Always 1", labels=("name", "job_uid", "version")
         )
         if status is not None and (started := self._coordinator.started) is not None:
             named = self._coordinator.plan.name, started.job_uid, version("sluice-spark")

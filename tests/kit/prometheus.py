@@ -1,0 +1,22 @@
+"""Prometheus's own programs, from Debian's package ``prometheus``."""
+
+import os
+import shutil
+
+import pytest
+
+__all__ = ["program"]
+
+_REQUIRED = "SLUICE_REQUIRE_PROMETHEUS"
+
+
+def program(name: str) -> str:
+    """The path of ``promtool`` or ``prometheus``; without it the test is skipped with the reason,
+    and with ``SLUICE_REQUIRE_PROMETHEUS=1`` it fails."""
+    found = shutil.which(name)
+    if found is None:
+        reason = f"{name} is missing: install Debian's package prometheus"
+        if os.environ.get(_REQUIRED) == "1":
+            raise FileNotFoundError(reason)
+        pytest.skip(reason)
+    return found
