@@ -2,10 +2,12 @@
 
 import os
 import shutil
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-__all__ = ["program"]
+__all__ = ["program", "queries_of"]
 
 _REQUIRED = "SLUICE_REQUIRE_PROMETHEUS"
 
@@ -20,3 +22,12 @@ def program(name: str) -> str:
             raise FileNotFoundError(reason)
         pytest.skip(reason)
     return found
+
+
+def queries_of(dashboard: Mapping[str, Any]) -> list[str]:
+    """The queries of a Grafana dashboard for all instances, with a minute for rates."""
+    return [
+        target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.prometheus import program
+from tests.kit.prometheus import program, queries_of
 from tools.reference import metric_families, query_metric_families
 
 ROOT = Path(__file__).parents[3]
@@ -108,6 +108,21 @@ def test_alerts_use_metrics_that_exist() -> None:
     assert len(expressions()) == len(FIRES)
     assert metrics_in(queries) <= exposed()
     assert all(metrics_in(each) or "up{" in each for each in expressions())
+
+
+def test_the_dashboard_uses_metrics_that_exist() -> None:
+    """And nearly all of them; its panels do not overlap."""
+    dashboard = json.loads(DASHBOARD.read_text("utf-8"))
+    panels = dashboard["panels"]
+    used = metrics_in("\n".join(queries_of(dashboard)))
+    assert used <= exposed()
+    base = {re.sub("_(bucket|sum|count)$", "", each) for each in exposed()}
+    shown = {re.sub("_(bucket|sum|count)$", "", each) for each in used}
+    alarms = {each for each in base if each.endswith(("_alarm", "_timeout_seconds"))}
+    assert base - shown - alarms == {"sluice_job_info", "sluice_query_batches_total"}
+    places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in panels]
+    assert len(set(places)) == len(panels) == len({each["id"] for each in panels})
+    assert all(each["gridPos"]["x"] + each["gridPos"]["w"] <= 24 for each in panels)
 
 
 def test_each_alert_has_a_severity_a_summary_and_an_action() -> None:
