@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sluice.runtime.coordinator.region.region_pace import Pressure
-from sluice.runtime.coordinator.region.status_views import JobStatus
+from sluice.runtime.coordinator.region.status_views import JobStatus, TransactionView
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode
@@ -18,7 +18,6 @@ from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNod
 __all__ = [
     "HISTORY_PARTS",
     "JobFacts",
-    "OpenTransaction",
     "details_of",
     "facts_of_record",
     "history_of",
@@ -30,22 +29,6 @@ HISTORY_PARTS = ("checkpoints", "attempts", "savepoints", "runs", "samples")
 """Lists of a history, each oldest first."""
 
 _PRESSURES = [each.value for each in Pressure]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
-    """The oldest open transaction of a region in a sink.
-
-    Attributes:
-        region, sink: names.
-        age_s: since it was opened.
-        timeout_s: after so long the remote aborts it by itself; None: never.
-    """
-
-    region: str
-    sink: str
-    age_s: float
-    timeout_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +64,7 @@ class JobFacts:
     status: JobStatus | None = None
     graph: tuple[OperatorNode, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    transactions: Sequence[OpenTransaction] = ()
+    transactions: Sequence[TransactionView] = ()
     savepoints: Sequence[Mapping[str, Any]] = ()
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     waiting_for_resources: Mapping[str, Any] | None = None

@@ -9,11 +9,11 @@ from sluice.runtime.coordinator.region.status_views import (
     JobStatus,
     RegionStatusView,
     SuspendedView,
+    TransactionView,
 )
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.service.job_view import (
     JobFacts,
-    OpenTransaction,
     details_of,
     history_of,
     list_of,
@@ -111,7 +111,7 @@ def job_with(
         graph=graph_with(regions),
         settings={"checkpoint.interval_s": "1.0", "orders.sasl.password": "<redacted>"},
         transactions=tuple(
-            OpenTransaction(region=each.region, sink="payments", age_s=0.9 + at, timeout_s=60.0)
+            TransactionView(region=each.region, sink="payments", age_s=0.9 + at, timeout_s=60.0)
             for at, each in enumerate(status.regions[:8])
         ),
         counters={"clean": {"read": 1_250_000, "dead_lettered": 3, "rejected": 17}},

@@ -8,7 +8,6 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.job_view import (
     JobFacts,
-    OpenTransaction,
     details_of,
     history_of,
     list_of,
@@ -25,7 +24,6 @@ class LiveJob:
         coordinator: of the job, started or not.
         checkpoint_uri: its directory.
         history: its history by part (`HISTORY_PARTS`).
-        transactions: its open transactions now.
         waiting_for_resources: see `JobFacts`.
     """
 
@@ -35,13 +33,11 @@ class LiveJob:
         *,
         checkpoint_uri: str,
         history: Callable[[], Mapping[str, Sequence[Any]]] = dict,
-        transactions: Callable[[], Sequence[OpenTransaction]] = tuple,
         waiting_for_resources: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._checkpoint_uri = checkpoint_uri
         self._history = history
-        self._transactions = transactions
         self._waiting = waiting_for_resources
         self._began_ms = wall_ms()
         self._host = socket.gethostname()
@@ -82,7 +78,7 @@ class LiveJob:
             status=status,
             graph=plan.graph,
             settings=plan.settings,
-            transactions=self._transactions(),
+            transactions=() if status is None else status.transactions,
             savepoints=history.get("savepoints", ()),
             counters={} if status is None else status.counters,
             waiting_for_resources=self._waiting(),
