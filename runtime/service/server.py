@@ -34,6 +34,7 @@ from sluice.runtime.service.endpoints import (
 )
 from sluice.runtime.service.http_thread import HttpThread
 from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.page.page_routes import JobPages, api_routes
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.service.service_messages import (
     AttemptMessage,
@@ -56,6 +57,7 @@ _LOOPBACK = "127.0.0.1"
 _THREADS = 256
 _LONGEST_POLL_S = 5.0
 _FOR_PEOPLE = frozenset({"/v1/status", "/v1/hosts", "/v1/regions/restart", "/metrics"})
+_JOB_VIEWS = "/v1/jobs"
 
 
 class QueryHandler(Protocol):
@@ -84,6 +86,7 @@ class CoordinatorService(HttpThread):
             none.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
+        pages: what people see of the job; None: nothing but its status.
         registry: the coordinator's metrics; None: this makes them.
     """
 
@@ -98,8 +101,10 @@ class CoordinatorService(HttpThread):
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
         registry: CollectorRegistry | None = None,
+        pages: JobPages | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._pages = pages
         self._barrier_service = barrier_service
         self._commands = commands
         self._task_waits = WaitLog(log)
@@ -160,6 +165,7 @@ class CoordinatorService(HttpThread):
             routes=[
                 *(Route(path, self._guarded(each), methods=["POST"]) for path, each in asked),
                 *(Route(path, self._guarded(each), methods=["GET"]) for path, each in shown),
+                *(() if self._pages is None else api_routes(self._pages, guarded=self._guarded)),
             ],
             exception_handlers=ERROR_ANSWERS,
             lifespan=_many_threads,
@@ -177,7 +183,7 @@ class CoordinatorService(HttpThread):
     def _authorize(self, request: Request) -> None:
         # Not from `request.url`, because the header Host is part of it.
         tokens, path = [self._token], request.scope["path"]
-        if path in _FOR_PEOPLE:
+        if path in _FOR_PEOPLE or path.startswith(_JOB_VIEWS):
             tokens.append(self._command_token)
         given = request.headers.get("authorization", "").encode()
         if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):

@@ -39,6 +39,7 @@ from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Regist
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.read_only_server import ReadOnlyServer
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.region_start import (
@@ -352,6 +353,7 @@ def _run_regions(
                 commands=JobCommands(coordinator, hosts=hosts),
                 barrier_service=continuous.barrier_service,
                 registry=registry,
+                pages=LiveJob(coordinator, checkpoint_uri=absolute_uri(store.fs.uri)),
             )
         )
         stack.enter_context(_announced(store, started, service))
