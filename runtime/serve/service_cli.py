@@ -105,7 +105,7 @@ def job(
     print_facts({name: each for name, each in found.items() if not isinstance(each, dict | list)})
     if found["status"]:
         columns = ("region", "attempt_id", "is_open", "lag_records", "pressure", "ended")
-        rows = [[each[name] for name in columns] for each in found["status"]["regions"]]
+        rows = [_row(each, columns) for each in found["status"]["regions"]]
         print_table([name.replace("_", " ") for name in columns], rows, title="Regions")
 
 

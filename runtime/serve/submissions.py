@@ -132,7 +132,7 @@ class Submissions:
             *_checked_texts("args", args),
         ]
         submission = Submission(
-            submission_id=submission_id or secrets.token_hex(8),
+            submission_id=secrets.token_hex(8) if submission_id is None else submission_id,
             entry_point=program.relative_to(root).as_posix(),
             args=tuple(args),
             options=options,
