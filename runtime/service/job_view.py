@@ -141,11 +141,13 @@ def details_of(facts: JobFacts) -> dict[str, Any]:
 
 
 def history_of(
-    history: Mapping[str, Sequence[Any]], *, newest: int | None = None
+    history: Mapping[str, Sequence[Any]], *, checkpoints: int | None = None
 ) -> dict[str, Any]:
-    """The answer to ``GET /v1/jobs/{job_uid}/history``: each part, or its newest entries."""
+    """The answer to ``GET /v1/jobs/{job_uid}/history``; ``checkpoints``: the newest so many."""
     parts = {part: list(history.get(part, ())) for part in HISTORY_PARTS}
-    return parts if newest is None else {part: found[-newest:] for part, found in parts.items()}
+    if checkpoints is not None:
+        parts["checkpoints"] = parts["checkpoints"][-checkpoints:]
+    return parts
 
 
 def facts_of_record(

@@ -197,8 +197,8 @@ class ShownJobs:
         """See `JobPages`."""
         return details_of(self.facts[job_uid]) if job_uid in self.facts else None
 
-    def history(self, job_uid: str, *, newest: int | None = None) -> dict[str, Any] | None:
+    def history(self, job_uid: str, *, checkpoints: int | None = None) -> dict[str, Any] | None:
         """See `JobPages`."""
         if job_uid not in self.facts:
             return None
-        return history_of(self.histories.get(job_uid, {}), newest=newest)
+        return history_of(self.histories.get(job_uid, {}), checkpoints=checkpoints)

@@ -59,11 +59,13 @@ class LiveJob:
         facts = self._facts()
         return details_of(facts) if job_uid in ("", facts.job_uid) else None
 
-    def history(self, job_uid: str, *, newest: int | None = None) -> dict[str, Any] | None:
+    def history(self, job_uid: str, *, checkpoints: int | None = None) -> dict[str, Any] | None:
         """Its history; None: of another job."""
         started = self._coordinator.started
         known = "" if started is None else started.job_uid
-        return history_of(self._history(), newest=newest) if job_uid in ("", known) else None
+        return (
+            history_of(self._history(), checkpoints=checkpoints) if job_uid in ("", known) else None
+        )
 
     def _facts(self) -> JobFacts:
         started, plan = self._coordinator.started, self._coordinator.plan

@@ -27,7 +27,12 @@ PAGE_HEADERS = {
 """Headers of each file of the page: it runs only its own scripts, and sends requests only to the
 address that it came from."""
 
-_TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript"}
+_TYPES = {
+    ".svg": "image/svg+xml",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+}
 _MOST_ENTRIES = 10_000
 
 
@@ -42,7 +47,7 @@ class JobPages(Protocol):
         """See `sluice.runtime.service.job_view.details_of`; None: there is no such job."""
         ...
 
-    def history(self, job_uid: str, *, newest: int | None = None) -> dict[str, Any] | None:
+    def history(self, job_uid: str, *, checkpoints: int | None = None) -> dict[str, Any] | None:
         """See `sluice.runtime.service.job_view.history_of`; None: there is no such job."""
         ...
 
@@ -70,7 +75,7 @@ def api_routes(
 ) -> list[Route]:
     """``/v1/jobs``, ``/v1/jobs/{job_uid}`` and its ``/history``; ``guarded`` checks the client.
 
-    The history takes ``?newest=N``: only the N newest entries of each part.
+    The history takes ``?checkpoints=N``: only the N newest checkpoints.
     """
 
     async def jobs(request: Request) -> Response:
@@ -82,8 +87,9 @@ def api_routes(
         return _answer(uid, await run_in_threadpool(pages.job, uid))
 
     async def history(request: Request) -> Response:
-        uid, newest = request.path_params["job_uid"], _newest(request.query_params.get("newest"))
-        return _answer(uid, await run_in_threadpool(lambda: pages.history(uid, newest=newest)))
+        uid = request.path_params["job_uid"]
+        most = _count(request.query_params.get("checkpoints"))
+        return _answer(uid, await run_in_threadpool(lambda: pages.history(uid, checkpoints=most)))
 
     shown = (
         ("/v1/jobs", jobs),
@@ -99,9 +105,9 @@ def _answer(job_uid: str, found: Mapping[str, Any] | None) -> Response:
     return Answer(found)
 
 
-def _newest(text: str | None) -> int | None:
+def _count(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _MOST_ENTRIES):
-        raise HTTPException(400, f"newest is not a number from 1 to {_MOST_ENTRIES}")
+        raise HTTPException(400, f"checkpoints is not a number from 1 to {_MOST_ENTRIES}")
     return int(text)

@@ -27,6 +27,7 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
+from sluice.runtime.functions.record_counts import encode_totals
 from sluice.runtime.job.job_cli import app
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord
@@ -155,7 +156,7 @@ def test_a_suspended_region_is_shown_with_its_growing_lag(
     assert found["lags"] == {"input-0": 1234}
 
 
-def test_rows_later_than_the_watermark_are_shown_from_their_decision_on(
+def test_late_rows_and_counters_are_shown_from_their_decision_on(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
     assert coordinator.started is not None
@@ -172,7 +173,13 @@ def test_rows_later_than_the_watermark_are_shown_from_their_decision_on(
         barrier = poll()
         assert barrier is not None
         key = BatchKey(region="left", attempt_id=attempt_id, batch_id=end)
-        read = RegionRecord(region="left", attempt_id=attempt_id, splits=barrier.splits)
+        counted = RecordCounts(read=7, counters={"rejected": late})
+        read = RegionRecord(
+            region="left",
+            attempt_id=attempt_id,
+            splits=barrier.splits,
+            operator_states=(encode_totals(counted, operator_id="parsed"),),
+        )
         coordinator.acknowledge(
             Acknowledgement(
                 batch=key,
@@ -185,7 +192,10 @@ def test_rows_later_than_the_watermark_are_shown_from_their_decision_on(
     assert "later than the watermark, dropped since the start: 1,003 rows" in run(
         "status", str(directory)
     )
-    regions = json.loads(run("status", str(directory), "--json"))["job"]["regions"]
+    assert "parsed: rejected=1,000\n" in run("status", str(directory))
+    status = json.loads(run("status", str(directory), "--json"))["job"]
+    assert status["counters"] == {"parsed": {"rejected": 1_000}}
+    regions = status["regions"]
     assert {region["region"]: region["late_rows"] for region in regions} == {
         "left": 1003,
         "right": 0,
