@@ -263,7 +263,7 @@ class HostDrains:
                 job_uid, found = answers.get(timeout=max(0.0, deadline_s - time.monotonic()))
                 if found is not None:
                     known[job_uid] = found
-        return known, sorted(running.keys() - known.keys())
+        return dict(sorted(known.items())), sorted(running.keys() - known.keys())
 
 
 def _regions_on(host: str, placement: Mapping[str, Any]) -> list[str]:

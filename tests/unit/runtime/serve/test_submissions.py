@@ -132,16 +132,17 @@ def test_a_program_runs_with_its_arguments_in_a_session_of_its_own(
         {"entry_point": "copy.py", "submission_id": ""},
     ],
 )
-def test_what_is_not_allowed_starts_nothing(
-    service: Service, programs: Path, tmp_path: Path, request_: dict[str, Any]
-) -> None:
-    (tmp_path / "outside.py").write_text("print('outside')")
-    (programs / "link.py").symlink_to(tmp_path / "outside.py")
-    with service.client() as client, pytest.raises(ConfigError) as caught:
-        client.post("/v1/submissions", SubmitRequest(**request_))
+def test_what_is_not_allowed_starts_nothing(tmp_path: Path, request_: dict[str, Any]) -> None:
+    directory = tmp_path / "programs"
+    directory.mkdir()
+    for name in ("copy.py", "library.zip", "../outside.py"):
+        (directory / name).touch()
+    (directory / "link.py").symlink_to(tmp_path / "outside.py")
+    settings = SubmitSettings(directory=directory, kept_in=tmp_path / "kept", registry="file:///r")
+    with pytest.raises(ConfigError) as caught:
+        Submissions(settings).submit(**request_)
     assert caught.value.args[2]
-    with service.client() as client:
-        assert client.get("/v1/submissions")["submissions"] == []
+    assert not (tmp_path / "kept").exists()
 
 
 def test_without_a_directory_no_request_starts_anything(
