@@ -1,8 +1,6 @@
-"""The page in a real browser, with jobs that the tests make up. The pictures that it takes are for
-people: ``SLUICE_PICTURES=DIRECTORY`` keeps them."""
+"""The page in a real browser, with jobs that the tests make up."""
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +19,7 @@ from sluice.runtime.service.endpoints import Answer, Endpoint
 from sluice.runtime.service.page.page_routes import api_routes, page_routes
 from tests.kit.browser import Look, looking, serving
 from tests.kit.browser import chromium as chromium
+from tests.kit.browser import pictures as pictures
 from tests.kit.page_jobs import ShownJobs, history_with, job_with, region_with, suspended
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -55,13 +54,6 @@ def with_regions(count: int, changes: dict[int, dict[str, Any]]) -> Any:
 
 def routes_of(jobs: ShownJobs) -> list[BaseRoute]:
     return [*page_routes(), *api_routes(jobs)]
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    directory = Path(os.environ.get("SLUICE_PICTURES", tmp_path))
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def expect_loaded(page: Page) -> None:
@@ -317,7 +309,6 @@ def test_64_regions_load_in_a_second_and_are_updated_each_second(chromium: Brows
     service = serving(routes_of(jobs))
     with service:
         loads_ms = [load_ms(chromium, service.address) for _ in range(5)]
-        print(f"loads_ms={loads_ms}")
         assert min(loads_ms) <= 1_000, loads_ms
     service = serving(routes_of(jobs))
     with service, looking(chromium, service.address, viewport=WIDE) as look:
@@ -328,7 +319,6 @@ def test_64_regions_load_in_a_second_and_are_updated_each_second(chromium: Brows
         )
         times = wait_for(lambda: found if len(found := look.page.evaluate(entries)) > 5 else None)
         apart = sorted(after - before for before, after in pairwise(times))
-        print(f"updates_ms={apart}")
         assert 800 <= apart[0] <= 1_500, apart
         jobs.show(with_regions(64, {5: suspended("disk")}))
         cell = look.page.get_by_role("button", name="orders-5: Suspended")

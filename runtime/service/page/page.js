@@ -61,9 +61,11 @@ async function refreshList() {
 }
 
 async function refreshJob(uid) {
-  const job = await get(pathOf(uid));
   const isDue = performance.now() - known.historyAt > HISTORY_MS;
-  const history = isDue ? await get(pathOf(uid, `history?checkpoints=${CHECKPOINTS}`)) : null;
+  const [job, history] = await Promise.all([
+    get(pathOf(uid)),
+    isDue ? get(pathOf(uid, `history?checkpoints=${CHECKPOINTS}`)) : null,
+  ]);
   if (uid !== wantedUid()) return;
   known.job = job;
   known.points = [...known.points, [nowMs(), job.records_per_s, job.lag_records]].slice(-POINTS);
