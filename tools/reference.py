@@ -32,9 +32,17 @@ from sluice.connectors.kafka.client.client_options import (
 from sluice.runtime import errors
 from sluice.runtime.cli import build_app
 from sluice.runtime.errors import StreamError
-from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from sluice.runtime.service.metrics import CheckpointMetrics, StatusMetrics
 
-__all__ = ["arguments_table", "commands_page", "errors_page", "main", "metrics_page", "pages"]
+__all__ = [
+    "arguments_table",
+    "commands_page",
+    "errors_page",
+    "main",
+    "metric_families",
+    "metrics_page",
+    "pages",
+]
 
 Command = Any  # of click, which Typer brings under a name of its own
 Parameter = Any
@@ -152,8 +160,8 @@ def _shown_default(value: object) -> str:
 def metrics_page() -> str:
     """Each metric with its kind, its labels and its meaning."""
     rows = [
-        (f"`{_exposed(each)}`", each.type, ", ".join(labels), _in_cell(each.documentation))
-        for each, labels in _families()
+        (f"`{name}`", each.type, ", ".join(labels), _in_cell(each.documentation))
+        for name, each, labels in metric_families()
     ]
     return "\n".join(
         [
@@ -172,21 +180,16 @@ def metrics_page() -> str:
     )
 
 
-def _families() -> Iterator[tuple[Metric, Sequence[str]]]:
+def metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
+    """Each metric of a job: its name as Prometheus shows it, and its labels."""
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
-    made = {
-        each.describe()[0].name: each._labelnames  # noqa: SLF001 - it has no public name
-        for each in vars(metrics).values()
-    }
-    for family in registry.collect():
-        yield family, made[family.name]
-    for region in RegionMetrics(cast(Any, SimpleNamespace(started=None))).describe():
-        yield region, cast(Any, region)._labelnames  # noqa: SLF001 - it has no public name
-
-
-def _exposed(family: Metric) -> str:
-    return family.name + ("_total" if family.type == "counter" else "")
+    labels = {each.describe()[0].name: each._labelnames for each in vars(metrics).values()}  # noqa: SLF001 - it has no public name
+    status = StatusMetrics(cast(Any, SimpleNamespace(started=None))).describe()
+    for family in (*registry.collect(), *status):
+        known = labels.get(family.name)
+        names = known if known is not None else cast(Any, family)._labelnames  # noqa: SLF001 - as above
+        yield family.name + ("_total" if family.type == "counter" else ""), family, tuple(names)
 
 
 # --- errors -----------------------------------------------------------------------------------

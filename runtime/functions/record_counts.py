@@ -8,6 +8,7 @@ operator. So they are as exact as the positions in the same record.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from sluice.runtime.functions.function_context import require_few
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number
@@ -16,6 +17,7 @@ __all__ = [
     "COUNTS_KIND",
     "COUNTS_VERSION",
     "added",
+    "counter_totals",
     "decode_totals",
     "described",
     "encode_totals",
@@ -77,6 +79,14 @@ def _numbers(value: object) -> dict[str, int]:
     return {name: number(count) for name, count in value.items()}
 
 
+def counter_totals(states: Iterable[StateEntry]) -> dict[str, Mapping[str, int]]:
+    """The totals of the user's counters by operator id, from operator states of all regions."""
+    totals = added(
+        {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
+    )
+    return {i: found.counters for i, found in totals.items() if found.counters}
+
+
 def totals_after(
     states: Iterable[StateEntry], counts: Mapping[str, RecordCounts]
 ) -> tuple[StateEntry, ...]:
@@ -86,11 +96,15 @@ def totals_after(
         states: in the region's last decided record. Entries of one operator are added up, because
             a reassignment may have brought some from another region.
         counts: of the batch, by operator id; operators that no longer count are omitted.
+    Raises:
+        ConfigError: a function has too many counters.
     """
     before = added(
         {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
     )
-    return tuple(
-        encode_totals(before.get(operator_id, RecordCounts()) + found, operator_id=operator_id)
-        for operator_id, found in sorted(counts.items())
-    )
+    after = {i: before.get(i, RecordCounts()) + found for i, found in sorted(counts.items())}
+    for operator_id, totals in after.items():
+        # Another number of regions may have brought more together: no reason to end the job.
+        if operator_id not in before or totals.counters.keys() - before[operator_id].counters:
+            require_few(totals.counters, function=operator_id)
+    return tuple(encode_totals(totals, operator_id=i) for i, totals in after.items())

@@ -7,9 +7,10 @@ only describes; `Job.run` checks, starts and watches it.
 from __future__ import annotations
 
 import copy
+import enum
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
+from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
@@ -209,7 +211,9 @@ class Job:
         outage_timeout_s: how long the job waits for an unavailable file system, or for a broker
             or store that must commit a decided checkpoint, before it ends. An outage does not
             count as a failure; > 0.
-        retained: decided checkpoints to keep; >= 1.
+        retained: decided checkpoints to keep, and as many full checkpoints; >= 1.
+        full_checkpoint_every: write a full checkpoint after so many committed checkpoints, below
+            ``full`` in the checkpoint directory; >= 1. None: only on request.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         regions: number of parts that each source's splits are assigned to, if chained functions or
             a transform with ``force_rescale`` follow; >= 1. Each part has its own transactions and
@@ -239,8 +243,15 @@ class Job:
             without acknowledgement. Queues and fetches adapt; ``kafka.*`` options count. Python,
             Spark and their libraries come on top; >= 64.
         restore_from: start from this checkpoint id instead of the last one. Later records are read
-            and written again. Done once: if the last run had the same value, this run continues
-            from the newest checkpoint.
+            and written again. A path or URI of a savepoint, a full checkpoint or a committed
+            checkpoint begins a new job with its state instead, in an empty ``checkpoint_dir``. Done
+            once: if the last run had the same value, this run continues from the newest checkpoint.
+        topic_map: new names of topics that the restored positions belong to. A topic of another
+            Kafka cluster needs an entry, too, also with its old name: it must have the same records
+            at the same offsets.
+        match: how a restore from a URI matches operators: ``name``, by uid, then id, then name;
+            ``strict``, without names.
+        allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
         host: address of the driver for executors and Spark's Python processes; see
             docs/guide/security.md for addresses beyond loopback.
         metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
@@ -269,6 +280,7 @@ class Job:
         pressure_alarm_s: float | None = 60.0,
         outage_timeout_s: float = 900.0,
         retained: int = 3,
+        full_checkpoint_every: int | None = None,
         discovery_interval_s: float | None = 10.0,
         regions: int | None = None,
         checkpoint_handler: CheckpointHandler | None = None,
@@ -280,7 +292,10 @@ class Job:
         load_balancer: Balancer | None = None,
         on_lost: str = "fail",
         task_memory_mib: int = DEFAULT_MIB,
-        restore_from: int | None = None,
+        restore_from: int | str | os.PathLike[str] | None = None,
+        topic_map: Mapping[str, str] | None = None,
+        match: str = "name",
+        allow_non_restored_state: bool = False,
         host: str = "127.0.0.1",
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
@@ -298,6 +313,7 @@ class Job:
             pressure_alarm_s=pressure_alarm_s,
             settle_timeout_s=outage_timeout_s,
             retained=retained,
+            full_checkpoint_every=_full_every(full_checkpoint_every),
             discovery_interval_s=discovery_interval_s,
             on_lost=OnLost.of(on_lost),
             handler=checkpoint_handler or GlobalCheckpointHandler(),
@@ -314,7 +330,8 @@ class Job:
             coordinator_lost_timeout_s=_lost_timeout(coordinator_lost_timeout_s),
             recovery=_recovery(recovery),
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
-            restore_from=restore_from,
+            restore_from=_origin(restore_from),
+            restore_rules=_rules(restore_from, topic_map, match, allow_non_restored_state),
             host=host,
             metrics_port=checked_port(metrics_port),
             metrics_host=metrics_host,
@@ -485,6 +502,16 @@ def _registry(given: str | os.PathLike[str] | None) -> str | None:
     return absolute_uri(uri) if uri else None
 
 
+def _full_every(checkpoints: int | None) -> int | None:
+    if checkpoints is not None and checkpoints < 1:
+        raise ConfigError(
+            "full checkpoints are too frequent",
+            {"full_checkpoint_every": checkpoints},
+            "Use 1 or more, or leave it out.",
+        )
+    return checkpoints
+
+
 def _regions(number: int | None) -> int | None:
     if number is not None and number < 1:
         raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
@@ -524,6 +551,45 @@ def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropL
             "Set the number of records that a checkpoint may drop after task failures.",
         )
     return DropLimit(per_checkpoint=records, in_all=in_all)
+
+
+def _origin(given: int | str | os.PathLike[str] | None) -> int | str | None:
+    """A checkpoint id, or a URI with scheme."""
+    if given is None or isinstance(given, int):
+        return given
+    text = os.fspath(given)
+    if not text.strip() or text.strip().isdecimal():
+        raise ConfigError(
+            "restore_from is neither a checkpoint id nor a path",
+            {"restore_from": repr(given)},
+            "Give the id as an int, or the path or URI of a savepoint or checkpoint.",
+        )
+    return absolute_uri(text)
+
+
+def _rules(
+    restore_from: object, topic_map: Mapping[str, str] | None, match: str, allow: bool
+) -> RestoreRules:
+    """The rules of a restore; refused if they would have no effect."""
+    remedy = "Use name, or strict to match by uid and id alone."
+    by = choice_of(_Match, match, setting="match", remedy=remedy)
+    rules = RestoreRules(
+        topic_map=dict(topic_map or {}),
+        by_name=by is _Match.NAME,
+        allow_non_restored_state=allow,
+    )
+    if rules != RestoreRules() and (restore_from is None or isinstance(restore_from, int)):
+        raise ConfigError(
+            "topic_map, match and allow_non_restored_state need a restore from a URI",
+            {"restore_from": restore_from},
+            "Remove them, or give restore_from the path or URI of a savepoint or checkpoint.",
+        )
+    return rules
+
+
+class _Match(enum.Enum):
+    NAME = "name"
+    STRICT = "strict"
 
 
 def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.process.wait_log import WaitLog
@@ -44,6 +45,8 @@ from sluice.runtime.service.service_messages import (
     NextBarrierMessage,
     QueryMessage,
     RestartMessage,
+    SavepointMessage,
+    StopMessage,
     WaitMessage,
 )
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
@@ -55,7 +58,16 @@ log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
 _LONGEST_POLL_S = 5.0
-_FOR_PEOPLE = frozenset({"/v1/status", "/v1/regions/restart", "/metrics"})
+_FOR_PEOPLE = frozenset(
+    {
+        "/v1/status",
+        "/v1/hosts",
+        "/v1/regions/restart",
+        "/v1/savepoints",
+        "/v1/stop",
+        "/metrics",
+    }
+)
 
 
 class QueryHandler(Protocol):
@@ -149,10 +161,14 @@ class CoordinatorService(HttpThread):
             ("/v1/waits", answering(WaitMessage, self._waiting)),
             ("/v1/batches/decided", answering(BatchMessage, self._decided)),
             ("/v1/regions/restart", answering(RestartMessage, self._restart)),
+            ("/v1/savepoints", answering(SavepointMessage, self._savepoint)),
+            ("/v1/stop", answering(StopMessage, self._stop)),
             ("/v1/queries/{key}/{call}", self._query),
         ]
         shown = [
             ("/v1/status", self._status),
+            ("/v1/savepoints", self._savepoints),
+            ("/v1/hosts", self._hosts),
             ("/metrics", metrics_endpoint(self._registry)),
         ]
         return Starlette(
@@ -256,12 +272,38 @@ class CoordinatorService(HttpThread):
         )
 
     def _restart(self, body: RestartMessage) -> dict[str, Any]:
-        self._of(body)
-        if self._commands is None:
-            raise ConfigError(
-                "this service takes no commands", {}, "Restart only regions of a Job."
+        commands = self._commands_for(body)
+        return dataclasses.asdict(commands.restart(body.regions, body.exclude_hosts))
+
+    def _savepoint(self, body: SavepointMessage) -> dict[str, Any]:
+        return _requested(self._commands_for(body).savepoint(body.kind, to=body.to))
+
+    def _stop(self, body: StopMessage) -> dict[str, Any]:
+        return _requested(
+            self._commands_for(body).stop(
+                drain=body.drain, savepoint=body.savepoint, to=body.to, limit_s=body.timeout_s
             )
-        return dataclasses.asdict(self._commands.restart(body.regions, body.exclude_hosts))
+        )
+
+    async def _savepoints(self, request: Request) -> Response:
+        del request
+        started = self._coordinator is not None and self._coordinator.started
+        views = self._coordinator.requests.views() if self._coordinator and started else ()
+        return Answer({"savepoints": [dataclasses.asdict(view) for view in views]})
+
+    def _commands_for(self, body: Message) -> JobCommands:
+        self._of(body)
+        return self._accepted_commands()
+
+    async def _hosts(self, request: Request) -> Response:
+        del request
+        found = await run_in_threadpool(self._accepted_commands().placement)
+        return Answer(dataclasses.asdict(found))
+
+    def _accepted_commands(self) -> JobCommands:
+        if self._commands is None:
+            raise ConfigError("this service takes no commands", {}, "Send commands only to a Job.")
+        return self._commands
 
     async def _query(self, request: Request) -> Response:
         body, key = await body_of(QueryMessage, request), request.path_params["key"]
@@ -299,6 +341,11 @@ class CoordinatorService(HttpThread):
                 {"leader_session_id": session, "current": self._session},
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
+
+
+def _requested(request: RequestedCheckpoint) -> dict[str, Any]:
+    view = request.view
+    return {"request_id": view.request_id, "parent": view.parent or None}
 
 
 @asynccontextmanager

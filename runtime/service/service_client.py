@@ -207,6 +207,11 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
                 raise TypeError("neither a job id nor empty")
         return found
 
+    def hosts(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Mapping[str, Any]:
+        """Where the job runs, as JSON; see
+        `sluice.runtime.contracts.Placement`."""
+        return self._send("/v1/hosts", timeout_s=timeout_s)
+
     def restart(
         self, regions: Sequence[str], *, exclude_hosts: Sequence[str] = (), timeout_s: float
     ) -> Mapping[str, Any]:

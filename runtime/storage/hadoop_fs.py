@@ -74,6 +74,7 @@ class HadoopFileSystem(FileSystem):
                     name=status.getPath().getName(),
                     is_directory=status.isDirectory(),
                     length_bytes=status.getLen(),
+                    changed_ms=status.getModificationTime(),
                 )
                 for status in self._listed(path)
             )

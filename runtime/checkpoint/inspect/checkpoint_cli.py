@@ -1,7 +1,7 @@
 """``sluice checkpoint``: what a checkpoint directory holds, with the job running or gone.
 
-Only reads, but for `accept-loss`. Works from the directory alone; for hdfs it starts a JVM from
-PySpark's jars.
+Only reads, but for `accept-loss` and `clean`. Works from the directory alone; for hdfs it starts a
+JVM from PySpark's jars.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.clean_command import clean_directory
 from sluice.runtime.checkpoint.inspect.inspection import (
     Slot,
     as_json,
@@ -34,7 +35,8 @@ from sluice.runtime.model.checkpoint_record import RegionStatus
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show a checkpoint directory.", no_args_is_help=True)
+app = typer.Typer(help="Show a checkpoint directory, and clean it.", no_args_is_help=True)
+app.command("clean")(clean_directory)
 
 
 @app.command("list")

@@ -5,13 +5,18 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sluice.runtime.checkpoint.acceptance import accepted_json
-from sluice.runtime.checkpoint.checkpoint_slots import slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import read_slots, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import KindRegistry
 from sluice.runtime.checkpoint.format.metadata import Repair, by_topic
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, unfinished
 from sluice.runtime.contracts import AcceptedWork, UnsettledWork
-from sluice.runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
+from sluice.runtime.errors import (
+    DamagedCheckpointError,
+    StorageError,
+    StreamError,
+    UnsupportedFormatError,
+)
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointRecord,
@@ -57,46 +62,31 @@ class Slot:
 
 def survey(store: CheckpointStore) -> list[Slot]:
     """Every slot at one moment, ascending; damaged ones included."""
-    seen = [(each, *found) for each, found in _read_all(store).items()]
+    seen = read_slots(store)
     facts = [
         facts_of(
             record,
             is_committed=store.is_committed(record.checkpoint_id),
             is_superseded=store.is_superseded(record.checkpoint_id),
         )
-        for _, record, _ in seen
-        if record is not None
+        for record in seen.values()
+        if isinstance(record, CheckpointRecord)
     ]
     standing = _standings(facts)
     return [
-        _slot(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), record, error)
-        for checkpoint_id, record, error in seen
+        _slot(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), found)
+        for checkpoint_id, found in seen.items()
     ]
-
-
-def _read_all(store: CheckpointStore) -> dict[int, tuple[CheckpointRecord | None, str]]:
-    """The record of each slot, or the error of one that cannot be read.
-
-    A running job retires slots once there are newer ones. If a listed slot is gone, the slots are
-    listed again: newer records may name the same checkpoints.
-    """
-    known: dict[int, tuple[CheckpointRecord | None, str]] = {}
-    listed: list[int] = []
-    while True:
-        before, listed = listed, store.slots()
-        found = {each: known.get(each) or _read(store, each) for each in listed}
-        known = {each: read for each, read in found.items() if read != (None, "")}
-        if len(known) == len(listed) or listed == before:
-            return known
 
 
 def _slot(
     store: CheckpointStore,
     checkpoint_id: int,
     standing: str,
-    record: CheckpointRecord | None,
-    error: str,
+    found: CheckpointRecord | StreamError,
 ) -> Slot:
+    record = found if isinstance(found, CheckpointRecord) else None
+    error = "" if isinstance(found, CheckpointRecord) else str(found)
     unsettled: tuple[UnsettledWork, ...] = ()
     accepted: tuple[AcceptedWork, ...] = ()
     repairs = 0
@@ -117,13 +107,6 @@ def _slot(
         repairs=repairs,
         metadata_bytes=_metadata_bytes(store, checkpoint_id),
     )
-
-
-def _read(store: CheckpointStore, checkpoint_id: int) -> tuple[CheckpointRecord | None, str]:
-    try:
-        return store.read(checkpoint_id), ""
-    except (DamagedCheckpointError, UnsupportedFormatError) as error:
-        return None, str(error)
 
 
 def _metadata_bytes(store: CheckpointStore, checkpoint_id: int) -> int:

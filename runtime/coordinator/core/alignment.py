@@ -32,6 +32,7 @@ from sluice.runtime.coordinator.policy.assignment import to_least_loaded
 from sluice.runtime.coordinator.policy.failure_errors import (
     checkpoint_expired,
     checkpoint_too_old,
+    failed_task,
     regions_ended,
 )
 from sluice.runtime.coordinator.policy.handlers import HandlerDecision
@@ -460,6 +461,11 @@ def _complete(
     now_s: float,
 ) -> None:
     checkpoint.skipped = skipped
+    waited_s = now_s - (checkpoint.barrier_s or now_s)
+    checkpoint.failed_tasks = tuple(
+        failed_task(name, reason, state.regions[name].cause, waited_s=waited_s)
+        for name, reason in skipped.items()
+    )
     # Only an acknowledged range that ends with the input ends the region.
     checkpoint.finished.intersection_update(checkpoint.acks)
     # The work of the attempt before one that is starting was settled before that may start.

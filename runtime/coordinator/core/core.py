@@ -52,6 +52,7 @@ from sluice.runtime.coordinator.region.status_views import (
     region_view,
 )
 from sluice.runtime.errors import FencedError
+from sluice.runtime.functions.record_counts import counter_totals
 from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
@@ -247,14 +248,25 @@ class CoordinatorCore:
             return Fate.SETTLED
         return Fate.OPEN if region.is_open else Fate.DISCARDED
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt, at_s: float = 0.0) -> None:
         """Note open work of a task before its first record; idempotent.
+
+        Args:
+            at_s: now, on a clock that counts while the host sleeps.
 
         Raises:
             FencedError: see `require_wanted`.
         """
         self.require_wanted(attempt.batch)
-        self._registered.add(attempt)
+        self._registered.add(attempt, at_s)
+
+    def open_since(self) -> dict[tuple[str, str], float]:
+        """See `RegisteredAttempts.open_since`."""
+        return self._registered.open_since(self.fate)
+
+    def swept(self) -> None:
+        """The sweep of the last `sweep_view` was complete."""
+        self._registered.swept()
 
     def sweep_view(self, job_uid: str) -> SweepView:
         """The view for a sweep; each call counts as one (`RegisteredAttempts.orphans`)."""
@@ -278,7 +290,8 @@ class CoordinatorCore:
         )
 
     def status(self, *, now_s: float, now_ms: int) -> JobStatus:
-        """The status of the job; ``now_s`` on the clock of the events is ``now_ms`` on the wall."""
+        """The status of the job; ``now_s`` on the clock of the events is ``now_ms`` on the wall.
+        The core does not know names of operators: counters are by operator id."""
         state = self._state
         ratios = state.pending_ratios(now_s)
 
@@ -305,6 +318,9 @@ class CoordinatorCore:
             regions=tuple(
                 region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
                 for name, region in state.regions.items()
+            ),
+            counters=counter_totals(
+                entry for r in state.regions.values() for entry in r.record.operator_states
             ),
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.contracts import (
     CommitReport,
+    FailedTask,
     FailureReason,
     PublishOutcome,
     RegionRegistration,
@@ -350,13 +351,13 @@ class Publish(RemoteAction):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(RemoteAction):
     """Step 5: commit the rest of its committables; ``regions`` as decided, and since repaired;
-    ``skipped``: regions that it was decided without, and why."""
+    ``failed_tasks``: of the regions that it was decided without."""
 
     checkpoint_id: int
     committables: tuple[StateEntry, ...]
     after_crash: bool
     regions: tuple[RegionRecord, ...]
-    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -490,6 +491,7 @@ class Progress(Action):
         checkpoint_id, kind, requested_by, state: of the checkpoint, after the change.
         regions: with a batch in it.
         skipped: regions that keep their last snapshot, and why.
+        failed_tasks: of these regions.
         records: offsets covered by its batches (an upper bound of the records read).
         acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
         reason: why it was aborted.
@@ -508,6 +510,7 @@ class Progress(Action):
     state: State
     regions: int = 0
     skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
     records: int = 0
     acked_s: float | None = None
     decided_s: float | None = None

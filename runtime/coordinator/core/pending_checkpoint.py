@@ -4,7 +4,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.runtime.contracts import FailureReason
+from sluice.runtime.contracts import FailedTask, FailureReason
 from sluice.runtime.coordinator.core.events import Progress, RegionalStep
 from sluice.runtime.coordinator.policy.state_tables import Event, State, advance
 from sluice.runtime.coordinator.region.region_pace import records_in
@@ -82,7 +82,7 @@ class PendingCheckpoint:
         barriers: given out, by region.
         acks: by region; None: nothing to read, same offsets.
         acknowledged_at_s: clock at the acknowledgement of each region that has a barrier in it.
-        skipped: regions that it is decided without, and why.
+        skipped, failed_tasks: regions that it is decided without, and why.
         excused: regions that a command restarted while it was under way: it does not wait for
             them.
         must_sweep: failed ones among the skipped regions may have left work open.
@@ -113,6 +113,7 @@ class PendingCheckpoint:
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     acknowledged_at_s: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
     excused: set[str] = field(default_factory=set)
     must_sweep: bool = False
     evaluated_s: float = 0.0
@@ -200,6 +201,7 @@ class PendingCheckpoint:
             state=self.state,
             regions=len(acknowledged),
             skipped=dict(self.skipped),
+            failed_tasks=self.failed_tasks,
             records=sum(records_in(ack.region.splits) for ack in acknowledged),
             acked_s=since(self.acked_s),
             decided_s=since(self.decided_s),

@@ -311,7 +311,7 @@ def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
                 committables=checkpoint.remaining,
                 after_crash=checkpoint.after_crash,
                 regions=checkpoint.regions,
-                skipped=dict(checkpoint.skipped),
+                failed_tasks=checkpoint.failed_tasks,
             )
         )
 

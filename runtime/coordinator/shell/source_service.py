@@ -145,6 +145,10 @@ class SerialSource(SplitEnumerator):
         with self.held(timeout_s) as (source, left_s):
             source.restore(positions, timeout_s=left_s)
 
+    def adopt(self, positions: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        with self.held(timeout_s) as (source, left_s):
+            return source.adopt(positions, timeout_s=left_s)
+
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         with self.held(timeout_s) as (source, left_s):
             return source.readable(ranges, timeout_s=left_s)

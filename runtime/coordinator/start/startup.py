@@ -27,8 +27,15 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.coordinator.start.rescaling import redistributed
+from sluice.runtime.coordinator.start.restoring import (
+    RESTORED_FROM_URI,
+    RestoreRequest,
+    restored_regions,
+    restored_settings,
+)
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import (
+    ConfigError,
     DamagedCheckpointError,
     StorageError,
     WaitedTooLongError,
@@ -52,7 +59,12 @@ _PAUSE_S = 0.1
 _CHECK_S = 15.0  # an unreachable sink is reported well within 30 s
 
 
-MAY_STOP_AT = frozenset({"before-first", "before-fencing", "publish-retry", "settle-retry"})
+MAY_STOP_AT = frozenset(
+    {
+        *("before-restore-copy", "restore-copy", "after-restore-copy"),
+        *("before-first", "before-fencing", "publish-retry", "settle-retry"),
+    }
+)
 """Steps at which the start has changed nothing, or a remote does not answer. Between other steps a
 stop would leave decided work uncommitted until the next start, and its transactions open."""
 
@@ -125,9 +137,20 @@ class StartSequence:
     def __post_init__(self) -> None:
         self._began_s = self.clock()
 
-    def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
+    def run(
+        self,
+        *,
+        timeout_s: float,
+        restore_from: int | None,
+        restore: RestoreRequest | None = None,
+    ) -> Steps[Found]:
         """The whole sequence.
 
+        Args:
+            timeout_s: for all steps; the restore of another job's state takes longer.
+            restore_from: checkpoint id of this directory to resume from.
+            restore: begins a new job from another directory. If this directory is already restored
+                from there, the job resumes from its newest decision.
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError, and errors
                 of the sources: before anything was changed.
@@ -140,8 +163,10 @@ class StartSequence:
         history = None
         if restore_from is not None and not self.store.slots():
             raise recovery.refuse_restore((), restore_from)
-        if not self.store.slots() and (yield from self._publish_first()):
+        if not self.store.slots() and (yield from self._publish_first(restore)):
             history = self._read(None)
+        elif restore is not None:
+            self._require_restored(restore)
         # If this start was paused after checkpoint 0, later starts have published: it is not new.
         is_new = history is not None and history.ids == (0,)
         if history is not None and is_new:
@@ -161,12 +186,7 @@ class StartSequence:
         self._abort(recovery.left_open(self.registrations, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
-        whole, record = record, without_topics(record, self.plan.forgotten)
-        if record != whole:
-            log.warning(
-                "positions of forgotten topics are given up: %s",
-                _given_up(whole, self.plan.forgotten),
-            )
+        record = self._without_forgotten(record)
         if not is_new:
             self._restore(record)
         regions, assignment = redistributed(record, self.plan, attempt_id=attempt_id)
@@ -286,18 +306,54 @@ class StartSequence:
 
     # --- the run's own first record ---------------------------------------------------------------
 
-    def _publish_first(self) -> Steps[bool]:
+    def _require_restored(self, restore: RestoreRequest) -> None:
+        """Check that this directory was restored from there, by an earlier start or a faster one:
+        a restore happens once."""
+        first = self.store.read(0)
+        origin = None if first is None else first.settings.get(RESTORED_FROM_URI)
+        if origin != restore.uri:
+            raise ConfigError(
+                "the checkpoint directory of a restored job is not empty",
+                {"store": self.store.uri, "restore_from": restore.uri, "restored_from": origin},
+                "Give a new job an empty directory, or leave restore_from out to resume this one.",
+            )
+        log.warning(
+            "the job was restored before, resuming from its newest decision: restore_from=%s",
+            restore.uri,
+        )
+
+    def _first_regions(
+        self, restore: RestoreRequest | None
+    ) -> Steps[tuple[tuple[RegionRecord, ...], Mapping[str, str]]]:
+        """Regions of checkpoint 0, and settings that name their origin."""
+        if restore is None:
+            starts = {
+                source_id: source.resolve_start(timeout_s=self._left_s())
+                for source_id, source in self.sources.items()
+            }
+            return recovery.first_regions(self.plan, starts), {}
+        began_s = self.clock()
+        regions, found = yield from restored_regions(
+            restore,
+            self.plan,
+            self.sources,
+            session=self.session,
+            require_known=self.require_known,
+            timeout_s=self.settings.call_timeout_s,
+        )
+        self._deadline_s += self.clock() - began_s
+        return regions, restored_settings(restore, found)
+
+    def _publish_first(self, restore: RestoreRequest | None) -> Steps[bool]:
         """Publish checkpoint 0 of a new job; False if another start has published it."""
-        starts = {
-            source_id: source.resolve_start(timeout_s=self._left_s())
-            for source_id, source in self.sources.items()
-        }
+        regions, origin = yield from self._first_regions(restore)
         record = recovery.first_record(
             self.plan,
-            recovery.first_regions(self.plan, starts),
+            regions,
             job_uid=str(uuid.uuid4()),
             session=self.session,
             now_ms=self.wall_ms(),
+            origin=origin,
         )
         yield "before-first"
         try:
@@ -459,6 +515,15 @@ class StartSequence:
             reports = committers.of(operator_id).abort(mine, timeout_s=timeout_s)
             for report in reports.values():
                 log.info("aborted open work of an earlier run: outcome=%s", report.outcome.value)
+
+    def _without_forgotten(self, whole: CheckpointRecord) -> CheckpointRecord:
+        record = without_topics(whole, self.plan.forgotten)
+        if record != whole:
+            log.warning(
+                "positions of forgotten topics are given up: %s",
+                _given_up(whole, self.plan.forgotten),
+            )
+        return record
 
     def _restore(self, record: CheckpointRecord) -> None:
         for source_id, source in self.sources.items():

@@ -22,7 +22,7 @@ from sluice.runtime.functions.function_run import (
 )
 from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model import offsets
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange, ranges_text
 from sluice.runtime.model.timestamps import earliest
@@ -318,6 +318,7 @@ class RegionQuery:
                 ),
                 dropped=dropped,
                 decide_by_s=earliest(result.decide_by_s for result in output.results),
+                stages=StageTimes.slowest(result.stages for result in output.results),
             )
         )
         self._acknowledged = barrier.checkpoint_id
@@ -362,7 +363,7 @@ class RegionQuery:
     ) -> Mapping[str, RecordCounts]:
         """The functions' counts by operator id; PoisonRecordsError if too many records failed."""
         functions = self._spec.functions
-        none = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
+        none = {f.operator_id: RecordCounts() for f in functions if f.is_counted}
         counts = added([none, *(result.counts for result in results)])
         examples = {i: text for result in results for i, text in result.examples.items()}
         failed_rows: Counter[str] = Counter()

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from prometheus_client import CollectorRegistry
@@ -31,6 +31,7 @@ from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
+from sluice.runtime.errors import UnreachableError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
@@ -49,11 +50,13 @@ from sluice.runtime.spark.microbatch.region_start import (
     require_rewindable,
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
+from sluice.runtime.spark.run.checkpoint_copies import CheckpointCopies
 from sluice.runtime.spark.run.console import ConsoleProgress, RunTotals
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
+from sluice.runtime.spark.run.restore_request import restore_request
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -118,6 +121,7 @@ class JobRun:
         self._layout: Layout | None = None
         self._coordinator: BarrierCoordinator | None = None
         self.read_only: ReadOnlyServer | None = None
+        self._commands: JobCommands | None = None
 
     @property
     def elapsed_s(self) -> float:
@@ -139,6 +143,19 @@ class JobRun:
             last_checkpoint_id=coordinator.last_committed,
             elapsed_s=self.elapsed_s,
         )
+
+    @property
+    def commands(self) -> JobCommands:
+        """Commands to the running job.
+
+        Raises:
+            UnreachableError: it has not started yet.
+        """
+        if self._commands is None:
+            raise UnreachableError(
+                "the job has not started yet", {"job": self._job.name}, "Send the command again."
+            )
+        return self._commands
 
     def check(self) -> None:
         """Check session and pipelines, and that sources and sinks answer; raises as `Job.run`."""
@@ -183,7 +200,9 @@ class JobRun:
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
-            coordinator, sources = _coordinator(job, layout, store, listeners, tasks_first)
+            coordinator, sources = _coordinator(
+                job, layout, store, listeners, tasks_first, spark_batches=retain
+            )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator)
             if job.metrics_port is not None:  # before the start, which takes the job over
@@ -202,7 +221,10 @@ class JobRun:
                     ends.check()
 
             started = coordinator.start(
-                timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from, on_step=step
+                timeout_s=_START_TIMEOUT_S,
+                restore_from=job.restore_from if isinstance(job.restore_from, int) else None,
+                restore=restore_request(job, layout, store, jvm=jvm),
+                on_step=step,
             )
             self._coordinator = coordinator
             ends.check()
@@ -219,8 +241,11 @@ class JobRun:
                 read_only = None if self.read_only is None else self.read_only.address
                 registrar.begin(_registration(job, started, address, read_only))
 
+            hosts = HostExclusion(SparkExecutors(job.spark))
+            self._commands = JobCommands(coordinator, hosts=hosts)
             _run_regions(
-                *(job, layout, started, coordinator, store, retain, ends, streaming, registry),
+                *(job, layout, started, coordinator, self._commands, hosts),
+                *(store, retain, ends, streaming, registry),
                 on_address=registers,
             )
 
@@ -242,11 +267,14 @@ def _coordinator(
     store: CheckpointStore,
     listeners: Sequence[ProgressListener],
     tasks_first: TasksFirst,
+    *,
+    spark_batches: int,
 ) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
     """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
 
     Args:
         tasks_first: for the sinks that continuous tasks write to.
+        spark_batches: that Spark keeps of each region with state.
     """
     regions = layout.regions
     with contextlib.ExitStack() as opened:
@@ -266,13 +294,13 @@ def _coordinator(
                 regions,
                 checkpoints=job.settings,
                 spark_version=job.spark.version,
-                cluster_ids=layout.cluster_ids,
+                cluster_ids=tuple(layout.clusters.values()),
                 continuous=layout.continuous,
             ),
             store,
             sinks=sinks,
             sources=sources,
-            settings=job.settings,
+            settings=replace(job.settings, spark_batches=spark_batches),
             listeners=listeners,
             repairer=ChainRepairer(
                 regions={region.name: region for region in regions},
@@ -282,6 +310,11 @@ def _coordinator(
             tasks_first=dict.fromkeys(theirs, tasks_first),
             require_known=installed_kinds().require_known,
             require_restorable=partial(require_rewindable, store.fs, regions),
+            copier=CheckpointCopies(
+                store.fs,
+                jvm=job.spark.sparkContext._jvm,  # noqa: SLF001 - PySpark's only way to Hadoop
+                retained=job.settings.retained,
+            ),
         )
         opened.pop_all()  # the coordinator closes them now
     return coordinator, sources
@@ -336,6 +369,8 @@ def _run_regions(
     layout: Layout,
     started: StartedJob,
     coordinator: BarrierCoordinator,
+    commands: JobCommands,
+    hosts: HostExclusion,
     store: CheckpointStore,
     retain: int,
     ends: EndRequests,
@@ -346,7 +381,6 @@ def _run_regions(
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
     regions = layout.regions
-    hosts = HostExclusion(SparkExecutors(job.spark))
     _warn_of_shared_cores(job, len(regions) - len(continuous.names))
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
@@ -355,7 +389,7 @@ def _run_regions(
                 host=job.host,
                 checkpoint_uri=absolute_uri(store.fs.uri),
                 checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
-                commands=JobCommands(coordinator, hosts=hosts),
+                commands=commands,
                 barrier_service=continuous.barrier_service,
                 registry=registry,
             )

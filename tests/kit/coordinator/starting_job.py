@@ -14,6 +14,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RegionPlan,
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
@@ -165,12 +166,13 @@ class Job:
         session: str = "new",
         plan: JobPlan = PLAN,
         restore_from: int | None = None,
+        restore: RestoreRequest | None = None,
         told: tuple[RegionRegistration, ...] = (),
         at: Callable[[str], None] = lambda _: None,
     ) -> Found:
         """Run it to its end; ``at`` is called at each point it names."""
         steps = self.sequence(session=session, plan=plan, told=told).run(
-            timeout_s=30.0, restore_from=restore_from
+            timeout_s=30.0, restore_from=restore_from, restore=restore
         )
         while True:
             try:

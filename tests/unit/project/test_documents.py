@@ -8,16 +8,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from textwrap import dedent
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 import sluice
 from sluice import HdfsSink, Job, PartitionCommit, PidRateLimit
 from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS
-from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from tools.reference import metric_families
 
 ROOT = Path(__file__).parents[3]
 CODE = ("connectors", "examples", "runtime")
@@ -165,13 +163,7 @@ def test_every_option_of_the_source_is_described() -> None:
 
 
 def test_a_table_lists_the_metrics_and_no_others() -> None:
-    registry = CollectorRegistry()
-    CheckpointMetrics(registry)
-    regions = RegionMetrics(cast(Any, SimpleNamespace(started=None))).collect()
-    exposed = {
-        family.name + ("_total" if family.type == "counter" else "")
-        for family in (*registry.collect(), *regions)
-    }
+    exposed = {name for name, _, _ in metric_families()}
     assert len(exposed) > 12
     assert set(table_of(exposed)) == exposed
 

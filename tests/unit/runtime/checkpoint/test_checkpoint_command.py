@@ -40,6 +40,8 @@ from sluice.runtime.model.checkpoint_record import (
     StateEntry,
     Verdict,
 )
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource
 
@@ -361,12 +363,14 @@ class Jvm:
 def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
     made = Jvm()
 
-    def opened(uri: str, client: object) -> CheckpointStore:
+    def opened(uri: str, client: object) -> FileSystem:
         made.clients.append(client)
-        return open_store(str(directory / "none" if "empty" in uri else directory))
+        return open_file_system(str(directory / "none" if "empty" in uri else directory))
 
     monkeypatch.setattr("sluice.runtime.storage.hadoop_jvm.hadoop_jvm", made)
-    monkeypatch.setattr("sluice.runtime.checkpoint.inspect.checkpoint_opening.open_store", opened)
+    monkeypatch.setattr(
+        "sluice.runtime.checkpoint.inspect.checkpoint_opening.open_file_system", opened
+    )
     return made
 
 
