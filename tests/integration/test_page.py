@@ -107,7 +107,7 @@ def past_jobs() -> ShownJobs:
         for at, state in ((9, "failed"), (5, "finished"))
     ]
     jobs.histories[UID]["runs"] = runs
-    over = replace(job_with(), status=None, transactions=(), ended_ms=jobs.now_ms - 5_000)
+    over = replace(job_with(), status=None, ended_ms=jobs.now_ms - 5_000)
     jobs.show(replace(over, state="finished", started_ms=jobs.now_ms - 9_000_000))
     failed = replace(over, state="failed", job_uid="f", name="orders", error="KafkaError: no")
     jobs.show(replace(failed, checkpoint_uri="file:///checkpoints/orders"))
@@ -209,7 +209,7 @@ def test_names_and_errors_are_shown_as_text(chromium: Browser) -> None:
             checkpoint_uri=MARKUP,
             graph=(node, *facts.graph[1:]),
             settings={MARKUP: MARKUP},
-            counters={MARKUP: {MARKUP: 1}},
+            status=replace(facts.status, counters={MARKUP: {MARKUP: 1}}),
         )
     )
     jobs.histories[UID]["checkpoints"][-1] |= {"skipped": {MARKUP: MARKUP}, "kind": MARKUP}

@@ -8,7 +8,6 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.job_view import (
     JobFacts,
-    OpenTransaction,
     details_of,
     history_of,
     list_of,
@@ -25,8 +24,6 @@ class LiveJob:
         coordinator: of the job, started or not.
         checkpoint_uri: its directory.
         history: its history by part (`HISTORY_PARTS`).
-        transactions: its open transactions now.
-        counters: totals by operator and name.
         waiting_for_resources: see `JobFacts`.
     """
 
@@ -36,15 +33,11 @@ class LiveJob:
         *,
         checkpoint_uri: str,
         history: Callable[[], Mapping[str, Sequence[Any]]] = dict,
-        transactions: Callable[[], Sequence[OpenTransaction]] = tuple,
-        counters: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         waiting_for_resources: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._checkpoint_uri = checkpoint_uri
         self._history = history
-        self._transactions = transactions
-        self._counters = counters
         self._waiting = waiting_for_resources
         self._began_ms = wall_ms()
         self._host = socket.gethostname()
@@ -85,8 +78,6 @@ class LiveJob:
             status=status,
             graph=plan.graph,
             settings=plan.settings,
-            transactions=self._transactions(),
             savepoints=history.get("savepoints", ()),
-            counters=self._counters(),
             waiting_for_resources=self._waiting(),
         )
