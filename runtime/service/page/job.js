@@ -5,7 +5,7 @@ import { checkpoints } from "./checkpoints.js";
 import { jobCommands } from "./commands.js";
 import { h } from "./dom.js";
 import { duration, moment, number, perSecond, plural } from "./format.js";
-import { graph } from "./graph.js";
+import { graph, isLong } from "./graph.js";
 import { regions } from "./regions.js";
 import { jobPill, pressurePill, regionStates } from "./states.js";
 import { attempts, counters, runs, savepoints, settings, transactions } from "./tables.js";
@@ -18,7 +18,7 @@ export function jobView(shown) {
   const view = { ...shown, skipped, states };
   return h("div", { class: "stack", "data-key": `job ${job.job_uid}` },
     header(view), alerts(view), tiles(view),
-    h("div", { class: "columns first" }, graph(view), charts(view)),
+    h("div", { class: isLong(job) ? "columns" : "columns first" }, graph(view), charts(view)),
     regions(view), checkpoints(view),
     h("div", { class: "columns two" },
       h("div", { class: "column" }, attempts(view), counters(view), settings(view)),

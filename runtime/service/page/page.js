@@ -12,7 +12,7 @@ import { applyTheme, switchTheme } from "./theme.js";
 const EACH_MS = 1000;
 const HISTORY_MS = 2000;
 const OLD_S = 3;
-const CHECKPOINTS = 20;
+const [CHECKPOINTS, SAMPLES] = [20, 720];
 const POINTS = 600;
 const EMPTY = { checkpoints: [], attempts: [], savepoints: [], runs: [], samples: [] };
 
@@ -64,7 +64,7 @@ async function refreshJob(uid) {
   const isDue = performance.now() - known.historyAt > HISTORY_MS;
   const [job, history] = await Promise.all([
     get(pathOf(uid)),
-    isDue ? get(pathOf(uid, `history?checkpoints=${CHECKPOINTS}`)) : null,
+    isDue ? get(pathOf(uid, `history?checkpoints=${CHECKPOINTS}&samples=${SAMPLES}`)) : null,
   ]);
   if (uid !== wantedUid()) return;
   known.job = job;

@@ -33,10 +33,10 @@ export function attempts({ job, history }) {
     .filter((each) => each.ended_ms != null)
     .sort((one, other) => other.ended_ms - one.ended_ms).slice(0, MOST);
   return section("attempts", "Ended attempts", "No attempt of a region has ended.", found.length > 0 &&
-    table([["Region"], ["Ended"], ["Cause"]], found.map((each) => [
-      [each.region, h("small", null, `attempt ${each.attempt_id}`)],
-      moment(each.ended_ms),
-      each.why || each.cause || "–"])) || null);
+    table([["Region"], ["Cause"]], found.map((each) => [
+      [each.region, h("small", null, `attempt ${each.attempt_id}, ended ${moment(each.ended_ms)}`,
+        each.host && `, on ${each.host}`)],
+      each.why || "–"])) || null);
 }
 
 export function transactions({ job }) {
