@@ -38,6 +38,13 @@ function header({ job, canCommand, hasList }) {
     canCommand && jobCommands(job));
 }
 
+const PROBLEMS = {
+  failed: "The job failed. ",
+  fenced: "Another run took over. ",
+  lost: "The job is lost. ",
+  unreachable: "The job does not answer. ",
+};
+
 function alerts({ job, states, canCommand, lostS }) {
   const waiting = job.waiting_for_resources;
   const suspended = [...states].filter(([, state]) => state === "suspended");
@@ -46,7 +53,7 @@ function alerts({ job, states, canCommand, lostS }) {
       h("strong", null, "No answer. "), "The job may have ended, or its host cannot be reached. ",
       `This is its state of ${duration(Math.max(1, Math.round(lostS)))} ago.`),
     job.error && h("p", { class: "alert bad", "data-key": "error" },
-      h("strong", null, "The job failed. "), job.error),
+      h("strong", null, PROBLEMS[job.state] ?? "The job reports a problem. "), job.error),
     waiting && h("p", { class: "alert low", "data-key": "waiting" },
       h("strong", null, "Waiting for resources. "),
       `It needs ${number(waiting.needed)}, and ${number(waiting.present)} are present, `,

@@ -143,7 +143,14 @@ function showConnection() {
 
 // --- what the reader does ------------------------------------------------------------------------
 
-const announce = (text) => (document.getElementById("announcement").textContent = text);
+const TOLD_MS = 8000;
+let told = null;
+
+function announce(text) {
+  document.getElementById("announcement").textContent = text;
+  window.clearTimeout(told);
+  if (text) told = window.setTimeout(announce, TOLD_MS, "");
+}
 
 const ACTIONS = {
   theme: switchTheme,
