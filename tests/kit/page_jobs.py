@@ -1,6 +1,7 @@
 """Jobs for tests of the page: facts of any number of regions, which tests change while it looks."""
 
 from dataclasses import dataclass, field, replace
+from math import sin
 from typing import Any
 
 from sluice.runtime.coordinator.region.status_views import (
@@ -151,7 +152,11 @@ def history_with(
             }
         )
     samples = [
-        [now_ms - (120 - at) * 5_000, 46_000 + 4_000 * (at % 7 - 3), 3_600 + 400 * (at % 11)]
+        [
+            now_ms - (119 - at) * 5_000,
+            47_000 + round(2_500 * sin(at / 9) + 700 * sin(at * 1.7)),
+            3_600 + round(700 * sin(at / 13) + 250 * sin(at * 2.3)),
+        ]
         for at in range(120)
     ]
     return {
