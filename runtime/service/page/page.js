@@ -206,7 +206,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("pointermove", followPointer);
-document.addEventListener("pointerleave", () => followPointer(null));
+document.documentElement.addEventListener("pointerleave", () => followPointer(null));
 window.addEventListener("hashchange", refreshNow);
 
 // --- each second ---------------------------------------------------------------------------------
