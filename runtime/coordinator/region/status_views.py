@@ -123,6 +123,8 @@ class JobStatus:
         drop_limit: how much approximate recovery may leave out; None: nothing.
         counters: totals of the user's counters by name of the function, since the checkpoint
             directory was created.
+        function_records: ``read``, ``skipped`` and ``dead_lettered`` of functions with an
+            ``on_error`` policy, by name of the function, since then.
         transactions: of each region and sink with open work that the remote ends after a timeout.
     """
 
@@ -134,6 +136,7 @@ class JobStatus:
     pending: tuple[CheckpointStatus, ...]
     regions: tuple[RegionStatusView, ...]
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    function_records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     transactions: tuple[TransactionView, ...] = ()
 
 

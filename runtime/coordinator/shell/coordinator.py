@@ -544,9 +544,12 @@ class BarrierCoordinator(Coordinator):
             )
         )
         names = {node.operator_id: node.name for node in self._job.graph}
-        counters = {names.get(i, i): found for i, found in status.counters.items()}
-        transactions = self._transactions.views(since)
-        status = dataclasses.replace(status, counters=counters, transactions=transactions)
+        status = dataclasses.replace(
+            status,
+            counters={names.get(i, i): found for i, found in status.counters.items()},
+            function_records={names.get(i, i): n for i, n in status.function_records.items()},
+            transactions=self._transactions.views(since),
+        )
         return status if self._watch is None else self._watch.with_lags(status)
 
     # --- inside -----------------------------------------------------------------------------------
