@@ -27,6 +27,8 @@ def main() -> None:
         "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
     )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--metrics-port", type=int, help="serves metrics and the page; 0: any")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
@@ -38,7 +40,14 @@ def main() -> None:
         .config("spark.sql.shuffle.partitions", 2)
         .getOrCreate()
     )
-    job = Job("count-per-key", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job = Job(
+        "count-per-key",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        interval_s=args.interval,
+        restore_from=args.origin,
+        metrics_port=args.metrics_port,
+    )
     job.source(
         KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
     ).transform(count_per_key).sink(

@@ -37,6 +37,9 @@ def main() -> None:
     parser.add_argument(
         "--partition-by", nargs="*", default=[], metavar="COLUMN", help="makes directories"
     )
+    parser.add_argument("--metrics-port", type=int, help="serves metrics and the page; 0: any")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
+    parser.add_argument("--regions", type=int, metavar="N", help="parts of the input")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
@@ -47,7 +50,15 @@ def main() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    job = Job("kafka-to-hdfs", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job = Job(
+        "kafka-to-hdfs",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        interval_s=args.interval,
+        regions=args.regions,
+        restore_from=args.origin,
+        metrics_port=args.metrics_port,
+    )
     job.source(
         KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
     ).map_batches(exclaim).sink(

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         FailureRateRestart,
         FixedDelayRestart,
     )
+    from sluice.runtime.functions.function_context import FunctionContext
     from sluice.runtime.job.job import Job
     from sluice.runtime.job.job_handle import JobHandle, RunStatus
     from sluice.runtime.model.on_error import DeadLetters, Skip
@@ -137,6 +138,7 @@ _MODULES = {
         "FailureRateRestart",
         "FixedDelayRestart",
     ),
+    "sluice.runtime.functions.function_context": ("FunctionContext",),
     "sluice.runtime.job.job": ("Job",),
     "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
     "sluice.runtime.model.on_error": ("DeadLetters", "Skip"),
@@ -164,6 +166,7 @@ __all__ = [
     "FencedError",
     "FixedDelayRestart",
     "Framing",
+    "FunctionContext",
     "FunctionFailedError",
     "GlobalCheckpointHandler",
     "HandlerDecision",

@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,9 +32,19 @@ from sluice.connectors.kafka.client.client_options import (
 from sluice.runtime import errors
 from sluice.runtime.cli import build_app
 from sluice.runtime.errors import StreamError
-from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from sluice.runtime.service.metrics import CheckpointMetrics, StatusMetrics
+from sluice.runtime.spark.drop_in.query_metrics import QueryMetrics
 
-__all__ = ["arguments_table", "commands_page", "errors_page", "main", "metrics_page", "pages"]
+__all__ = [
+    "arguments_table",
+    "commands_page",
+    "errors_page",
+    "main",
+    "metric_families",
+    "metrics_page",
+    "pages",
+    "query_metric_families",
+]
 
 Command = Any  # of click, which Typer brings under a name of its own
 Parameter = Any
@@ -151,42 +161,65 @@ def _shown_default(value: object) -> str:
 
 def metrics_page() -> str:
     """Each metric with its kind, its labels and its meaning."""
-    rows = [
-        (f"`{_exposed(each)}`", each.type, ", ".join(labels), _in_cell(each.documentation))
-        for each, labels in _families()
-    ]
+    header = ("metric", "kind", "labels", "meaning")
+    jobs, queries = (
+        _table(header, _metric_rows(each)) for each in (metric_families(), query_metric_families())
+    )
     return "\n".join(
         [
             "# Metrics",
             "",
-            f"{_MADE} `GET /metrics` of a running job returns them as Prometheus text: "
-            "[how to fetch them](../guide/operate.md#http), "
-            "[alerts](../guide/operate.md#alerts).",
+            f"{_MADE} `Job(metrics_port=…)` and `sluice.install(spark, metrics_port=…)` serve "
+            "them at `/metrics` as Prometheus text: "
+            "[scrape and alerts](../guide/operate.md#metrics). "
+            "Names, kinds and labels do not change within a major version.",
             "",
-            "Each start begins at zero. A counter has a second series `…_created`: the time at "
-            "which it began.",
+            "Each start begins at zero. A counter of a job has a second series `…_created`: the "
+            "time at which it began. Both ports also serve the `process_…` metrics of the driver's "
+            "Python process.",
             "",
-            *_table(("metric", "kind", "labels", "meaning"), rows),
+            "## Job",
+            "",
+            *jobs,
+            "",
+            "## Queries",
+            "",
+            *queries,
             "",
         ]
     )
 
 
-def _families() -> Iterator[tuple[Metric, Sequence[str]]]:
+def _metric_rows(families: Iterable[tuple[str, Metric, tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    return [
+        (f"`{name}`", each.type, ", ".join(labels), _in_cell(each.documentation))
+        for name, each, labels in families
+    ]
+
+
+def metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
+    """Each metric of a job: its name as Prometheus shows it, and its labels."""
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
-    made = {
-        each.describe()[0].name: each._labelnames  # noqa: SLF001 - it has no public name
-        for each in vars(metrics).values()
-    }
-    for family in registry.collect():
-        yield family, made[family.name]
-    for region in RegionMetrics(cast(Any, SimpleNamespace(started=None))).describe():
-        yield region, cast(Any, region)._labelnames  # noqa: SLF001 - it has no public name
+    labels = {each.describe()[0].name: each._labelnames for each in vars(metrics).values()}  # noqa: SLF001 - it has no public name
+    status = StatusMetrics(cast(Any, SimpleNamespace(started=None))).describe()
+    for family in (*registry.collect(), *status):
+        known = labels.get(family.name)
+        yield _exposed(family), family, _labels(family) if known is None else tuple(known)
+
+
+def query_metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
+    """Each metric of the queries of a session, as `metric_families`."""
+    for family in QueryMetrics(lags=lambda _: [], statuses=list).describe():
+        yield _exposed(family), family, _labels(family)
 
 
 def _exposed(family: Metric) -> str:
     return family.name + ("_total" if family.type == "counter" else "")
+
+
+def _labels(family: Metric) -> tuple[str, ...]:
+    return tuple(cast(Any, family)._labelnames)  # noqa: SLF001 - it has no public name
 
 
 # --- errors -----------------------------------------------------------------------------------

@@ -91,6 +91,9 @@ class _MadeUp:
         del timeout_s
         return ()
 
+    def adopt(self, positions: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        return tuple(positions)
+
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         return tuple(ranges)
 

@@ -216,6 +216,9 @@ class _EndlessSource:
     def discover(self, *, timeout_s: float) -> tuple[SplitRange, ...]:
         return ()
 
+    def adopt(self, positions: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        return tuple(positions)
+
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         return tuple(ranges)
 

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, other_records
-from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.contracts import MetadataStore
+from sluice.runtime.errors import DamagedCheckpointError, StreamError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
-    CheckpointKind,
     CheckpointRecord,
     Verdict,
 )
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["METADATA", "KnownSlots", "slot_name"]
+__all__ = ["METADATA", "KnownSlots", "read_slots", "slot_name"]
 
 METADATA = "_metadata"
 _SLOT = re.compile(r"chk-\d{12,}")
@@ -23,6 +23,29 @@ _SLOT = re.compile(r"chk-\d{12,}")
 def slot_name(checkpoint_id: int) -> str:
     """Name of a slot's directory; names sort as numbers do."""
     return f"chk-{checkpoint_id:012d}"
+
+
+def read_slots(store: MetadataStore) -> dict[int, CheckpointRecord | StreamError]:
+    """The record of each slot, or why it cannot be read.
+
+    A running job retires slots once there are newer ones. If a listed slot is gone, the slots are
+    listed again: newer records may name the same checkpoints.
+    """
+    known: dict[int, CheckpointRecord | StreamError | None] = {}
+    listed: list[int] = []
+    while True:
+        before, listed = listed, store.slots()
+        known = {each: known.get(each) or _read(store, each) for each in listed}
+        found = {each: read for each, read in known.items() if read is not None}
+        if len(found) == len(listed) or listed == before:
+            return found
+
+
+def _read(store: MetadataStore, checkpoint_id: int) -> CheckpointRecord | StreamError | None:
+    try:
+        return store.read(checkpoint_id)
+    except (DamagedCheckpointError, UnsupportedFormatError) as error:
+        return error
 
 
 class KnownSlots:
@@ -146,7 +169,6 @@ def _facts_of_unread(checkpoint_id: int) -> SlotFacts:
     return SlotFacts(
         checkpoint_id=checkpoint_id,
         verdict=Verdict.ABORTED,
-        kind=CheckpointKind.CHECKPOINT,
         names=frozenset(),
         has_committables=False,
         is_fencing_record=True,

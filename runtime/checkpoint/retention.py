@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
-    CheckpointKind,
     CheckpointRecord,
     Verdict,
 )
@@ -35,7 +34,7 @@ class SlotFacts:
 
     Attributes:
         checkpoint_id: the slot.
-        verdict, kind: of its record.
+        verdict: of its record.
         names: checkpoint ids whose snapshots the record uses for skipped regions.
         restored_from: checkpoint id that its run started from.
         has_committables: whether there is anything to commit.
@@ -47,7 +46,6 @@ class SlotFacts:
 
     checkpoint_id: int
     verdict: Verdict
-    kind: CheckpointKind
     names: frozenset[int]
     has_committables: bool
     restored_from: int | None = None
@@ -63,7 +61,6 @@ def facts_of(
     return SlotFacts(
         checkpoint_id=record.checkpoint_id,
         verdict=record.verdict,
-        kind=record.kind,
         names=frozenset(r.snapshot_id for r in record.regions if r.snapshot_id is not None),
         has_committables=bool(record.committables),
         restored_from=record.restored_from,
@@ -135,12 +132,11 @@ def retirable(slots: Collection[SlotFacts], *, retain: int = 3) -> list[int]:
     """Ids that nothing needs any more, ascending.
 
     These are kept: the newest ``retain`` finished decisions that no start passed over, as many
-    aborted records (for people), every savepoint, `indispensable` slots, and every slot that one of
-    these names.
+    aborted records (for people), `indispensable` slots, and every slot that one of these names. The
+    slot of a savepoint is one like any other: the savepoint's files are its own.
     """
     ordered = sorted(slots, key=lambda slot: slot.checkpoint_id)
     keep = set(indispensable(ordered))
-    keep |= {slot.checkpoint_id for slot in ordered if slot.kind is CheckpointKind.SAVEPOINT}
     for verdict in Verdict:
         keep |= _newest(ordered, verdict, retain)
     keep = _with_named(ordered, keep)
@@ -194,16 +190,13 @@ def spark_batches_to_retain(
         current_batches: the next Spark batch id by (region, attempt), for living queries.
         retain, max_concurrent: the job's settings.
     Returns:
-        >= 1. `EVERY_BATCH` while a savepoint's state lies only in Spark's own directory: no
-        count of batches would be large enough for ever.
+        >= 1.
     """
     needed = retain + max_concurrent + 1
     for record in retained:
         for region in record.regions:
             if region.state is None or region.batch_id is None:
                 continue
-            if record.kind is CheckpointKind.SAVEPOINT and not region.state.files:
-                return EVERY_BATCH
             current = current_batches.get((region.region, region.attempt_id))
             if current is not None:
                 # The record may stay one of the newest for as many checkpoints more.

@@ -216,6 +216,7 @@ class AttemptEpochs:
             checkpoint_id=result.checkpoint_id,
             region=region,
             decide_by_s=result.decide_by_s,
+            stages=result.stages,
             counts=added(
                 {function.name: counts[function.operator_id]}
                 for function in self.functions
@@ -224,7 +225,7 @@ class AttemptEpochs:
         )
 
     def _counts(self, result: EpochResult) -> Mapping[str, RecordCounts]:
-        none = {f.operator_id: RecordCounts() for f in self.functions if f.policy is not None}
+        none = {f.operator_id: RecordCounts() for f in self.functions if f.is_counted}
         counts = added([none, dict(result.counts)])
         where = {"region": self.region, "checkpoint_id": result.checkpoint_id}
         require_within_limits(

@@ -12,6 +12,7 @@ from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, Recor
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.stage_timer import StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 from sluice.runtime.process.failed_tasks import note_ranges
@@ -49,12 +50,13 @@ OpenWriters = Callable[[EpochScope], TaskWriters[ContinuousWriter]]
 
 @dataclass(slots=True)
 class _Epoch:
-    """The epoch that is being written: its start offsets, and its writers."""
+    """The epoch that is being written: its start offsets, its writers, and the time it took."""
 
     batch: BatchKey
     starts: Mapping[SplitKey, int]
     writers: TaskWriters[ContinuousWriter]
     functions: FunctionRun
+    timer: StageTimer
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class _EndedEpoch(EndedEpoch):
 
     def pre_commit(self) -> EpochResult:
         epoch = self.epoch
+        epoch.timer.enter("flush_s")
         try:
             committables = epoch.writers.pre_commit()
         except BaseException:
@@ -82,6 +85,7 @@ class _EndedEpoch(EndedEpoch):
             examples=tuple(epoch.functions.examples.items()),
             failed_rows=tuple(epoch.functions.failed_rows.items()),
             decide_by_s=epoch.writers.decide_by_s,
+            stages=epoch.timer.times(),
         )
 
     def commit(self, *, timeout_s: float) -> tuple[str, ...]:
@@ -187,7 +191,10 @@ class TaskLoop:
         barrier = self._client.take_barrier()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
+        timer = self._epoch.timer
+        timer.enter("read_s")
         batch = self._stream.poll()
+        timer.enter(None)
         if batch is not None:
             self._client.has_read = True
             self._write(batch)
@@ -200,12 +207,17 @@ class TaskLoop:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch
+        timer = epoch.timer
+        timer.enter("function_s")
         try:
             for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
+                timer.enter("write_s")
                 epoch.writers.write(made)
+                timer.enter("function_s")
         except Exception as err:
             note_ranges(err, self._ranges_read())  # the batch may not have its offsets
             raise
+        timer.enter(None)
 
     def _ranges_read(self) -> str:
         """The epoch's ranges up to here, as text."""
@@ -315,8 +327,10 @@ class TaskLoop:
         )
         read = [split for split in ranges if not split.is_empty]
         failpoint("before-epoch-end")
+        epoch.timer.enter("flush_s")
         for writer in epoch.writers.writers.values():
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
+        epoch.timer.enter(None)
         self._last_checkpoint_id = barrier.checkpoint_id
         streaming = self._begin({split.key: split.end_offset for split in ranges})
         # From here on the old epoch may be acknowledged, and this thread must not abort it.
@@ -340,6 +354,7 @@ class TaskLoop:
             starts=dict(starts),
             writers=self._open_writers(scope),
             functions=self._functions(),
+            timer=StageTimer(clock=self._clock),
         )
 
 

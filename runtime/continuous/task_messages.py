@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 
@@ -55,6 +55,7 @@ class EpochResult:
         examples: a description of one failed record for each of them.
         failed_rows: failed rows for each of them; see `FunctionRun`.
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
+        stages: times of the task in this epoch.
     """
 
     batch: BatchKey
@@ -65,3 +66,4 @@ class EpochResult:
     examples: tuple[tuple[str, str], ...] = ()
     failed_rows: tuple[tuple[str, int], ...] = ()
     decide_by_s: float | None = None
+    stages: StageTimes | None = None

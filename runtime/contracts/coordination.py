@@ -1,7 +1,7 @@
 """The coordinator as the engines use it, and a region as the coordinator reaches it."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -16,6 +16,7 @@ __all__ = [
     "AttemptStatus",
     "Coordinator",
     "OpenWork",
+    "Placement",
     "RegionAttempt",
     "RegionHandle",
     "RegionRegistration",
@@ -229,3 +230,21 @@ class Coordinator(AttemptRegistry, Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a job runs. Hosts have Spark's names.
+
+    Attributes:
+        driver: host of the driver.
+        executors: number of active executors by host; none with a local master.
+        excluded: hosts on which Spark starts no executors for this job.
+        regions: host by region; None: tasks of this region may run on each executor. Suspended
+            regions are left out.
+    """
+
+    driver: str
+    executors: Mapping[str, int]
+    excluded: tuple[str, ...]
+    regions: Mapping[str, str | None]

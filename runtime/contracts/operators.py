@@ -62,6 +62,18 @@ class SplitEnumerator(Protocol):
         """Resume at the ends of ``positions``; SourceChangedError, DataLostError by name."""
         ...
 
+    def adopt(self, positions: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """Take over positions from another source with the same records at the same offsets.
+
+        Called before `restore`.
+
+        Returns:
+            The positions with the identity of this source's splits.
+        Raises:
+            SourceChangedError: a split does not exist, or does not hold its position.
+        """
+        ...
+
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         """Filter planned ranges to those whose records still exist. The caller learns from the
         answer which region read them. May be called before `restore`.

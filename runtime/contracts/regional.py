@@ -58,13 +58,17 @@ class FailedTask:
     Attributes:
         subtask_id: of the task inside its region (Spark's partition); 0 if the region failed or
             expired as a whole.
-        task_name: name of the task's region, which restarts as a whole.
+        task_name: Spark's name of the task; if the region failed or expired as a whole, the
+            region's; of a reader, the name of the sink that it follows.
+        region: the task's region, which restarts as a whole; None: a reader of the sink's
+            publications.
         reason: see `FailureReason`.
         message: for people.
     """
 
     subtask_id: int
     task_name: str
+    region: str | None
     reason: FailureReason
     message: str = ""
 
@@ -73,7 +77,7 @@ class FailedTask:
             raise ConfigError(
                 "a failed task is out of range",
                 {"subtask_id": self.subtask_id, "task_name": self.task_name},
-                "Use a subtask id >= 0 and the name of the task's region.",
+                "Use a subtask id >= 0 and the name of the task.",
             )
 
 
@@ -92,7 +96,7 @@ class RegionCheckpointFailedDetail:
     failed_tasks: tuple[FailedTask, ...]
 
     def __post_init__(self) -> None:
-        tasks = [(task.task_name, task.subtask_id) for task in self.failed_tasks]
+        tasks = [(task.region, task.task_name, task.subtask_id) for task in self.failed_tasks]
         if self.checkpoint_id < 1 or not tasks or len(set(tasks)) != len(tasks):
             raise ConfigError(
                 "the detail of a regional checkpoint is not valid",
@@ -104,7 +108,7 @@ class RegionCheckpointFailedDetail:
     @property
     def failed_regions(self) -> frozenset[str]:
         """Regions whose work is pending."""
-        return frozenset(task.task_name for task in self.failed_tasks)
+        return frozenset(task.region for task in self.failed_tasks if task.region is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

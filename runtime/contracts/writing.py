@@ -45,7 +45,8 @@ class TaskScope:
         source_ranges: ranges that the task reads, if known (chained tasks); for a committable's
             repair and for messages.
         operator_states: of this operator in the region's last decided record.
-        is_last: the region's bounded sources end with this batch.
+        publishes_all: keep no rows of the batch, or of earlier ones, for later batches; see
+            `Barrier`.
     """
 
     job_uid: str
@@ -57,7 +58,7 @@ class TaskScope:
     task: str = ""
     source_ranges: tuple[SplitRange, ...] = ()
     operator_states: tuple[StateEntry, ...] = ()
-    is_last: bool = False
+    publishes_all: bool = False
 
 
 class AttemptRegistry(Protocol):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.runtime.model.json_text import well_formed
+from sluice.runtime.process.failed_tasks import failed_host
 
 __all__ = ["AttemptHistory", "RegionAttempt", "first_line"]
 
@@ -18,8 +19,10 @@ class RegionAttempt:
 
     Attributes:
         attempt_id: of that attempt.
+        began_s: clock when it was allowed to begin; None: with the run.
         ended_s: clock at its end.
         why: the error that ended it, its first line.
+        host: of the task that failed, if the error names it.
         committed_after_s: from its end until a later attempt is in a checkpoint that is committed
             on record; None: not yet.
     """
@@ -27,6 +30,8 @@ class RegionAttempt:
     attempt_id: int
     ended_s: float
     why: str
+    began_s: float | None = None
+    host: str = ""
     committed_after_s: float | None = None
 
 
@@ -36,16 +41,25 @@ class AttemptHistory:
 
     Attributes:
         count: ended attempts, including those that it no longer keeps.
+        began_s: clock when the current attempt was allowed to begin; None: with the run.
     """
 
     count: int = 0
+    began_s: float | None = None
     _kept: deque[RegionAttempt] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def ended(self, attempt_id: int, error: BaseException, now_s: float) -> None:
-        """A life is over."""
+        """An attempt is over."""
         self.count += 1
-        attempt = RegionAttempt(attempt_id=attempt_id, ended_s=now_s, why=first_line(error))
-        self._kept.append(attempt)
+        self._kept.append(
+            RegionAttempt(
+                attempt_id=attempt_id,
+                began_s=self.began_s,
+                ended_s=now_s,
+                why=first_line(error),
+                host=failed_host(error),
+            )
+        )
 
     def committed(self, attempt_id: int, now_s: float) -> None:
         """This attempt has committed on record; record the delay of the attempts before it."""

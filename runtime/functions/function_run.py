@@ -13,11 +13,13 @@ If a batch fails although each half of it passes, the function is not row-wise, 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError, FunctionFailedError, PoisonRecordsError, StreamError
 from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS, Failure, dead_letter_rows
+from sluice.runtime.functions.function_context import FunctionContext, require_few
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy
 from sluice.runtime.model.splits import SplitRange, ranges_text
@@ -33,11 +35,15 @@ __all__ = [
     "require_within_limits",
 ]
 
-ArrowFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+ArrowFunction = (
+    Callable[[pa.RecordBatch], pa.RecordBatch]
+    | Callable[[pa.RecordBatch, FunctionContext], pa.RecordBatch]
+)
 WriteDeadLetter = Callable[[str, pa.RecordBatch], None]
 """Writes dead letters to a topic; see `sluice.runtime.contracts.DeadLetterWriter`."""
 
 _MOST_EXAMPLE_CHARACTERS = 300
+_NO_COUNTERS: Mapping[str, int] = {}
 _POSITION = frozenset({"topic", "partition", "offset"})
 
 
@@ -49,12 +55,30 @@ class ChainedFunction:
         name, operator_id: of the operator.
         function: the user's.
         policy: None: its first error fails the task.
+        takes_context: it has a second parameter, for a `FunctionContext`.
     """
 
     name: str
     operator_id: str
     function: ArrowFunction
     policy: Policy | None = None
+    takes_context: bool = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its records are counted: it has a policy, or may have counters."""
+        return self.policy is not None or self.takes_context
+
+    def call(self, rows: pa.RecordBatch) -> tuple[object, Mapping[str, int]]:
+        """What it returns for these rows, and the increments of its counters."""
+        function = cast(Any, self.function)
+        if not self.takes_context:
+            return function(rows), _NO_COUNTERS
+        context = FunctionContext(self.name)
+        try:
+            return function(rows, context), context.close()
+        finally:
+            context.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +97,7 @@ class FunctionRun:
     """All the functions of a pipeline, over the batches of one task. Executor, one thread.
 
     Attributes:
-        counts: so far, by operator id of the functions that have a policy.
+        counts: so far, by operator id of the functions that are counted.
         examples: a description of the first failure of each, for the message of an error.
         failed_rows: input rows of the records that each function failed for. They are more than
             its `counts` if a function before it makes several rows of a record.
@@ -82,7 +106,8 @@ class FunctionRun:
     def __init__(self, functions: Sequence[ChainedFunction] = (), *, job_name: str = "") -> None:
         self._functions = tuple(functions)
         self._job_name = job_name
-        self.counts = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
+        self._tolerates = any(f.policy is not None for f in functions)
+        self.counts = {f.operator_id: RecordCounts() for f in functions if f.is_counted}
         self.examples: dict[str, str] = {}
         self.failed_rows: dict[str, int] = {}
 
@@ -100,13 +125,16 @@ class FunctionRun:
                 letters need.
         """
         for batch in batches:
-            if self.counts:
+            if self._tolerates:
                 yield from self._tolerated(batch, write_dead_letter)
-            else:
-                made = batch
-                for function in self._functions:
-                    made = _call(function, made, batch)
-                yield made
+                continue
+            made = batch
+            for function in self._functions:
+                given = made.num_rows
+                made, counters = _call(function, made, batch)
+                if function.is_counted:
+                    self._count(function, RecordCounts(read=given, counters=counters))
+            yield made
 
     def _tolerated(
         self, batch: pa.RecordBatch, write_dead_letter: WriteDeadLetter
@@ -141,20 +169,24 @@ class FunctionRun:
     def _through(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, _Failed | None]:
         """The output of the last function, or the failure; neither if no row is left."""
         given: list[int] = []
+        counted: list[Mapping[str, int]] = []
         made = batch
         for function in self._functions:
             if not made.num_rows:
                 break
             given.append(made.num_rows)
             try:
-                made = _call(function, made, batch)
+                made, counters = _call(function, made, batch)
             except (StreamError, MemoryError):
                 raise  # no record has caused it
             except Exception as err:
                 if function.policy is None:
                     raise
                 return None, _Failed(function=function, error=err, given=given)
+            counted.append(counters)
         self._count_given(given)
+        for function, counters in zip(self._functions, counted, strict=False):
+            self._count(function, RecordCounts(counters=counters))
         return (made if made.num_rows else None), None
 
     def _apply_policy(
@@ -184,8 +216,9 @@ class FunctionRun:
             self._count(function, RecordCounts(read=rows))
 
     def _count(self, function: ChainedFunction, counts: RecordCounts) -> None:
-        if function.policy is not None:
+        if function.is_counted:
             self.counts[function.operator_id] += counts
+            require_few(self.counts[function.operator_id].counters, function=function.name)
 
     def _failures(self) -> int:
         return sum(counts.failed for counts in self.counts.values())
@@ -256,12 +289,13 @@ def require_within_limits(
 
 def _call(
     function: ChainedFunction, rows: pa.RecordBatch, source: pa.RecordBatch
-) -> pa.RecordBatch:
-    """The function's output for ``rows``, which the functions before it made of ``source``. An
-    error that ends the task has the ranges of ``source``, and the record if it is a deserializer's.
+) -> tuple[pa.RecordBatch, Mapping[str, int]]:
+    """The function's output for ``rows``, which the functions before it made of ``source``, and its
+    counters. An error that ends the task has the ranges of ``source``, and the record if it is a
+    deserializer's.
     """
     try:
-        made = function.function(rows)
+        made, counters = function.call(rows)
     except StreamError:
         raise
     except Exception as err:
@@ -269,7 +303,7 @@ def _call(
             record = _failing_record(function, rows, source)
             note_ranges(err, ranges_text(_ranges_of(source)), record=record)
         raise
-    return _require_batch(made, function)
+    return _require_batch(made, function), counters
 
 
 def _failing_record(function: ChainedFunction, rows: pa.RecordBatch, source: pa.RecordBatch) -> str:
@@ -289,7 +323,7 @@ def _failing_record(function: ChainedFunction, rows: pa.RecordBatch, source: pa.
 
 def _raises(function: ChainedFunction, rows: pa.RecordBatch) -> bool:
     try:
-        function.function(rows)
+        function.call(rows)
     except StreamError:
         return False  # no record has caused it
     except Exception:  # noqa: BLE001 - any error of a deserializer

@@ -8,6 +8,7 @@ operator. So they are as exact as the positions in the same record.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from sluice.runtime.functions.function_context import require_few
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number
@@ -16,9 +17,11 @@ __all__ = [
     "COUNTS_KIND",
     "COUNTS_VERSION",
     "added",
+    "counter_totals",
     "decode_totals",
     "described",
     "encode_totals",
+    "record_totals",
     "totals_after",
 ]
 
@@ -36,9 +39,9 @@ def added(parts: Iterable[Mapping[str, RecordCounts]]) -> dict[str, RecordCounts
     return sums
 
 
-def described(counts: RecordCounts) -> dict[str, int]:
+def described(counts: RecordCounts) -> dict[str, object]:
     """The counts of a function by name, as they are recorded."""
-    return {name: getattr(counts, name) for name in _NAMES}
+    return {**{name: getattr(counts, name) for name in _NAMES}, "counters": dict(counts.counters)}
 
 
 def encode_totals(counts: RecordCounts, *, operator_id: str) -> StateEntry:
@@ -59,10 +62,42 @@ def decode_totals(entry: StateEntry) -> RecordCounts:
     """
     return content_of(
         entry,
-        lambda content: RecordCounts(**{name: number(content[name]) for name in _NAMES}),
+        lambda content: RecordCounts(
+            read=number(content["read"]),
+            skipped=number(content["skipped"]),
+            dead_lettered=number(content["dead_lettered"]),
+            counters=_numbers(content["counters"]),
+        ),
         kind=COUNTS_KIND,
         version=COUNTS_VERSION,
         what="counts of records",
+    )
+
+
+def _numbers(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise TypeError(f"not an object: {value!r}")
+    return {name: number(count) for name, count in value.items()}
+
+
+def counter_totals(states: Iterable[StateEntry]) -> dict[str, Mapping[str, int]]:
+    """The totals of the user's counters by operator id, from operator states of all regions."""
+    return {i: found.counters for i, found in _totals(states).items() if found.counters}
+
+
+def record_totals(states: Iterable[StateEntry]) -> dict[str, Mapping[str, int]]:
+    """``read``, ``skipped`` and ``dead_lettered`` of functions with an ``on_error`` policy, by
+    operator id, from operator states of all regions."""
+    return {
+        i: {name: getattr(found, name) for name in _NAMES}
+        for i, found in _totals(states).items()
+        if found.read
+    }
+
+
+def _totals(states: Iterable[StateEntry]) -> dict[str, RecordCounts]:
+    return added(
+        {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
     )
 
 
@@ -75,11 +110,13 @@ def totals_after(
         states: in the region's last decided record. Entries of one operator are added up, because
             a reassignment may have brought some from another region.
         counts: of the batch, by operator id; operators that no longer count are omitted.
+    Raises:
+        ConfigError: a function has too many counters.
     """
-    before = added(
-        {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
-    )
-    return tuple(
-        encode_totals(before.get(operator_id, RecordCounts()) + found, operator_id=operator_id)
-        for operator_id, found in sorted(counts.items())
-    )
+    before = _totals(states)
+    after = {i: before.get(i, RecordCounts()) + found for i, found in sorted(counts.items())}
+    for operator_id, totals in after.items():
+        # Another number of regions may have brought more together: no reason to end the job.
+        if operator_id not in before or totals.counters.keys() - before[operator_id].counters:
+            require_few(totals.counters, function=operator_id)
+    return tuple(encode_totals(totals, operator_id=i) for i, totals in after.items())

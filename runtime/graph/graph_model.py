@@ -30,12 +30,14 @@ class Vertex:
         kind: ``source``, ``map_batches``, ``transform``, ``sink``.
         parallelism: subtasks, >= 1; None: Spark schedules its tasks in every batch, so it counts
             as a single one.
+        uid: the user's stable id, "" without one.
     """
 
     vertex_id: str
     name: str
     kind: str
     parallelism: int | None = 1
+    uid: str = ""
 
     @property
     def subtask_count(self) -> int:
@@ -99,6 +101,7 @@ def graph_of_operators(nodes: Sequence[OperatorNode]) -> JobGraph:
             name=node.name,
             kind=node.kind,
             parallelism=None if node.parallelism == _BY_SPARK else node.parallelism,
+            uid=node.uid,
         )
         for node in nodes
     )

@@ -38,7 +38,7 @@ class GraphView:
     def text(self) -> str:
         """Three lists: operators, edges and regions."""
         vertices = self._vertices
-        operators = [(v.name, v.kind, _count(v)) for v in self.graph.vertices]
+        operators = [(v.name, v.kind, _count(v), v.uid) for v in self.graph.vertices]
         edges = [
             (vertices[each.upstream].name, vertices[each.downstream].name, each.distribution.value)
             for each in self.graph.edges
@@ -49,7 +49,7 @@ class GraphView:
         ]
         return "\n\n".join(
             [
-                _listed("Operators", ("name", "kind", "subtasks"), operators),
+                _listed("Operators", ("name", "kind", "subtasks", "uid"), operators),
                 _listed("Edges", ("from", "to", "distribution"), edges),
                 _listed("Regions", ("name", "standing", "subtasks"), regions),
                 *([f"Recovery\n{_GAP}{self.recovery}"] if self.recovery else []),

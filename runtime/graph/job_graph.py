@@ -8,7 +8,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.metadata import version
-from typing import cast
 
 from sluice.runtime.contracts import (
     DeadLetterSink,
@@ -32,8 +31,8 @@ from sluice.runtime.graph.distribution import Distribution, choose_distribution
 from sluice.runtime.graph.failover_regions import failover_regions
 from sluice.runtime.graph.graph_model import graph_of_operators, spread
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
-from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph
-from sluice.runtime.graph.pipeline import BatchFunction, Pipeline, Step
+from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
+from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.model.rate_limit import PidRateLimit
@@ -180,12 +179,7 @@ class Region:
         if not self.pipeline.is_chained:
             return None
         return tuple(
-            ChainedFunction(
-                name=step.name,
-                operator_id=operator_id,
-                function=cast(BatchFunction, step.function),
-                policy=step.policy,
-            )
+            step.chained(operator_id)
             for step, operator_id in zip(self.pipeline.steps, self.step_ids, strict=True)
         )
 
@@ -196,8 +190,8 @@ class Region:
 
     @property
     def source_name(self) -> str:
-        """Spark's name of the source: letters, digits and underscores; stable over restarts."""
-        return f"source_{self.source_id}"
+        """Spark's name of the source; stable over restarts."""
+        return spark_source_name(self.source_id)
 
 
 def regions_of(

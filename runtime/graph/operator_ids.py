@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import OperatorNode
 
-__all__ = ["OperatorSpec", "build_graph", "operator_id"]
+__all__ = ["OperatorSpec", "build_graph", "operator_id", "spark_source_name"]
 
 _DIGITS = 32
 
@@ -45,6 +45,11 @@ def operator_id(*, kind: str, name: str, upstream: Sequence[str], uid: str | Non
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:_DIGITS]
 
 
+def spark_source_name(source_id: str) -> str:
+    """Spark's name of a source in its offset log: letters, digits and underscores."""
+    return f"source_{source_id}"
+
+
 def build_graph(specs: Sequence[OperatorSpec]) -> tuple[OperatorNode, ...]:
     """The job graph with ids, in the order given: upstream operators come first.
 
@@ -63,6 +68,7 @@ def build_graph(specs: Sequence[OperatorSpec]) -> tuple[OperatorNode, ...]:
                 name=spec.name,
                 kind=spec.kind,
                 upstream=upstream,
+                uid=spec.uid or "",
             )
         )
     return tuple(nodes)

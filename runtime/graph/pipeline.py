@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sluice.runtime.contracts import Sink, Source
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.functions.function_run import ArrowFunction
+from sluice.runtime.functions.function_context import takes_context
+from sluice.runtime.functions.function_run import ArrowFunction, ChainedFunction
 from sluice.runtime.model.on_error import Policy
 
 if TYPE_CHECKING:
@@ -54,6 +55,16 @@ class Step:
                     {"function": self.name, "flag": flag, "given": repr(given)},
                     f"Give {flag} as a Python bool.",
                 )
+
+    def chained(self, operator_id: str) -> ChainedFunction:
+        """The function of ``map_batches`` as the tasks call it."""
+        return ChainedFunction(
+            name=self.name,
+            operator_id=operator_id,
+            function=cast(BatchFunction, self.function),
+            policy=self.policy,
+            takes_context=takes_context(self.function),
+        )
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
+from sluice.runtime.coordinator.start.translation import RestoreRules, checked_origin
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
@@ -35,12 +36,13 @@ from sluice.runtime.graph.pipeline import (
     Step,
 )
 from sluice.runtime.job.job_handle import JobHandle
+from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
-from sluice.runtime.service.driver_host import require_reachable
+from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.interrupts import is_interactive
 from sluice.runtime.storage.file_system_opening import absolute_uri
@@ -208,7 +210,9 @@ class Job:
         outage_timeout_s: how long the job waits for an unavailable file system, or for a broker
             or store that must commit a decided checkpoint, before it ends. An outage does not
             count as a failure; > 0.
-        retained: decided checkpoints to keep; >= 1.
+        retained: decided checkpoints to keep, and as many full checkpoints; >= 1.
+        full_checkpoint_every: write a full checkpoint after so many committed checkpoints, below
+            ``full`` in the checkpoint directory; >= 1. None: only on request.
         discovery_interval_s: how often the sources look for new partitions and topics; None: never.
         regions: number of parts that each source's splits are assigned to, if chained functions or
             a transform with ``force_rescale`` follow; >= 1. Each part has its own transactions and
@@ -238,10 +242,23 @@ class Job:
             without acknowledgement. Queues and fetches adapt; ``kafka.*`` options count. Python,
             Spark and their libraries come on top; >= 64.
         restore_from: start from this checkpoint id instead of the last one. Later records are read
-            and written again. Done once: if the last run had the same value, this run continues
-            from the newest checkpoint.
+            and written again. A path or URI of a savepoint, a full checkpoint or a committed
+            checkpoint begins a new job with its state instead, in an empty ``checkpoint_dir``. Done
+            once: if the last run had the same value, this run continues from the newest checkpoint.
+        topic_map: new names of topics that the restored positions belong to. A topic of another
+            Kafka cluster needs an entry, too, also with its old name: it must have the same records
+            at the same offsets.
+        match: how a restore from a URI matches operators: ``name``, by uid, then id, then name;
+            ``strict``, without names.
+        allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
         host: address of the driver for executors and Spark's Python processes; see
             docs/guide/security.md for addresses beyond loopback.
+        metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
+            start to the end; 0: a free port, which the log names; None: no such port.
+        metrics_host: address that the read-only port listens on.
+        registry: directory or Hadoop URI in which jobs register for ``sluice serve``. None: the
+            environment variable ``SLUICE_REGISTRY``, if it is set. No failure there reaches the
+            job.
         listeners: objects with ``on_progress``, called for each change of a checkpoint.
     Raises:
         ConfigError: a setting is missing or out of range.
@@ -262,6 +279,7 @@ class Job:
         pressure_alarm_s: float | None = 60.0,
         outage_timeout_s: float = 900.0,
         retained: int = 3,
+        full_checkpoint_every: int | None = None,
         discovery_interval_s: float | None = 10.0,
         regions: int | None = None,
         checkpoint_handler: CheckpointHandler | None = None,
@@ -273,8 +291,14 @@ class Job:
         load_balancer: Balancer | None = None,
         on_lost: str = "fail",
         task_memory_mib: int = DEFAULT_MIB,
-        restore_from: int | None = None,
+        restore_from: int | str | os.PathLike[str] | None = None,
+        topic_map: Mapping[str, str] | None = None,
+        match: str = "name",
+        allow_non_restored_state: bool = False,
         host: str = "127.0.0.1",
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
+        registry: str | os.PathLike[str] | None = None,
         listeners: Iterable[ProgressListener] = (),
     ) -> None:
         require_reachable(host)
@@ -288,6 +312,7 @@ class Job:
             pressure_alarm_s=pressure_alarm_s,
             settle_timeout_s=outage_timeout_s,
             retained=retained,
+            full_checkpoint_every=_full_every(full_checkpoint_every),
             discovery_interval_s=discovery_interval_s,
             on_lost=OnLost.of(on_lost),
             handler=checkpoint_handler or GlobalCheckpointHandler(),
@@ -304,8 +329,14 @@ class Job:
             coordinator_lost_timeout_s=_lost_timeout(coordinator_lost_timeout_s),
             recovery=_recovery(recovery),
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
-            restore_from=restore_from,
+            restore_from=checked_origin(restore_from),
+            restore_rules=RestoreRules.of(
+                restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
+            ),
             host=host,
+            metrics_port=checked_port(metrics_port),
+            metrics_host=metrics_host,
+            registry=_registry(registry),
             listeners=tuple(listeners),
         )
         self._pipelines: list[Pipeline] = []
@@ -465,6 +496,21 @@ def _interval(seconds: float | None) -> float:
             "Use seconds; 0 takes barriers without a pause.",
         )
     return seconds
+
+
+def _registry(given: str | os.PathLike[str] | None) -> str | None:
+    uri = os.environ.get(REGISTRY_VARIABLE) if given is None else os.fspath(given)
+    return absolute_uri(uri) if uri else None
+
+
+def _full_every(checkpoints: int | None) -> int | None:
+    if checkpoints is not None and checkpoints < 1:
+        raise ConfigError(
+            "full checkpoints are too frequent",
+            {"full_checkpoint_every": checkpoints},
+            "Use 1 or more, or leave it out.",
+        )
+    return checkpoints
 
 
 def _regions(number: int | None) -> int | None:

@@ -3,24 +3,26 @@
 It needs only the directory; for HDFS it starts a JVM from PySpark's jars.
 """
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_slot
+from sluice.runtime.checkpoint.inspect.checkpoint_cli import app as checkpoint_app
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import find_slot
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json
-from sluice.runtime.errors import ConfigError, UnreachableError
 from sluice.runtime.graph.graph_view import view_of_record
-from sluice.runtime.service.service_client import CoordinatorClient, command_address
+from sluice.runtime.history.history_cli import print_history
+from sluice.runtime.history.history_file import read_history
+from sluice.runtime.job.running_job import await_end, await_request, running_job
 
-__all__ = ["app"]
+__all__ = ["app", "checkpoint_app"]
 
-app = typer.Typer(help="Show a job, and restart its regions.", no_args_is_help=True)
+app = typer.Typer(help="Show a job, restart its regions, and stop it.", no_args_is_help=True)
 
-_ANSWER_S = 5.0
+_ENDED_S = 1.0  # a job whose address refuses connections for so long has ended
 _COMMAND_S = 60.0
 
 _Running = Annotated[
@@ -30,7 +32,7 @@ _Running = Annotated[
 
 @app.callback()
 def _group() -> None:
-    """Show a job, and restart its regions."""
+    """Show a job, restart its regions, and stop it."""
 
 
 @app.command()
@@ -67,7 +69,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show a running job: its regions with lag, pressure and attempts."""
-    with _running(path) as client:
+    with running_job(path) as client:
         found = client.status()
     if as_json:
         print_json(found)
@@ -83,10 +85,29 @@ def status(
                 f"pending: checkpoint {pending['checkpoint_id']}, {pending['state']}, "
                 f"{pending['age_s']:.0f} s since its barrier"
             )
+    for operator, totals in job["counters"].items():
+        typer.echo(f"{operator}: {', '.join(f'{name}={n:,}' for name, n in totals.items())}")
     for region in job["regions"]:
         typer.echo(_line_of(region))
         for reason in _reasons_of(region):
             typer.echo(f"  {reason}")
+
+
+@app.command()
+def history(
+    path: CheckpointPath,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="The newest entries of each kind to show.")
+    ] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show past runs, attempts, savepoints and checkpoints of a job, running or not."""
+    uri, _ = split_slot(path)
+    with command_store(uri) as store:
+        found = read_history(store.fs)
+    newest = {part: list(entries)[-limit:] for part, entries in found.items()}
+    print_json(newest) if as_json else print_history(newest)
 
 
 @app.command()
@@ -108,40 +129,76 @@ def restart(
     ] = None,
 ) -> None:
     """Restart regions of a running job from their last checkpoint."""
-    with _running(path) as client:
+    with running_job(path) as client:
         done = client.restart(region or (), exclude_hosts=exclude_host or (), timeout_s=_COMMAND_S)
     typer.echo(f"restarted: {', '.join(done['regions'])}")
     if exclude_host:
         typer.echo(f"ended executors on excluded hosts: {done['executors_ended']}")
 
 
-@contextlib.contextmanager
-def _running(path: str) -> Iterator[CoordinatorClient]:
-    """A client of the job that runs with this checkpoint directory.
+class _OptionalValues(TyperCommand):
+    """``--savepoint`` without a value: below the checkpoint directory."""
 
-    Raises:
-        UnreachableError: no job runs with it.
-        ConfigError: the directory belongs to a drop-in query.
-        AuthenticationError: the job belongs to another user.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - not public
+        followers = [*args[1:], "--"]
+        found = []
+        for arg, follower in zip(args, followers, strict=True):
+            found += [arg, ""] if arg == "--savepoint" and follower.startswith("-") else [arg]
+        return super().parse_args(ctx, found)
+
+
+@app.command(cls=_OptionalValues)
+def stop(
+    path: _Running,
+    *,
+    savepoint: Annotated[
+        str | None,
+        typer.Option(
+            "--savepoint",
+            metavar="[URI]",
+            help="Write a savepoint before the end, below this directory. Without URI: below "
+            "savepoints in the checkpoint directory.",
+        ),
+    ] = None,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="First read to the present end of all sources.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=0.001,
+            help="Seconds for the last checkpoint; after that the job continues. Default: "
+            "timeout_s of the job.",
+        ),
+    ] = None,
+) -> None:
+    """Stop a running job after a last checkpoint; a second stop ends it at once.
+
+    Its last line is the savepoint's path, if there is one.
     """
-    with command_store(split_slot(path)[0]) as store:
-        below = f"/{DROP_IN}"
-        if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
-            raise ConfigError(
-                "this is a Spark query with a drop-in sink, not a job",
-                {"path": path},
-                "Watch and stop it with Spark: query.lastProgress, Spark's pages, query.stop(). "
-                "`sluice checkpoint list` shows its decisions.",
-            )
-        address = command_address(store.fs)
-    with CoordinatorClient(address, deadline_s=_ANSWER_S) as client:
-        try:
-            yield client
-        except UnreachableError as err:
-            what, where, remedy = err.args
-            raise UnreachableError(
-                f"the job does not answer: {what}", {**where, "path": path}, remedy
-            ) from err
+    with running_job(path, answer_s=_ENDED_S) as client:
+        request = client.stop(
+            drain=drain,
+            savepoint=savepoint is not None,
+            to=savepoint or None,
+            stop_within_s=timeout,
+            timeout_s=_COMMAND_S,
+        )
+        typer.echo("stopping after a last checkpoint")
+        uri = await_end(path, client, request)
+    typer.echo("stopped" if uri is None else f"stopped\n{uri}")
+
+
+@checkpoint_app.command("full")
+def full_checkpoint(path: _Running) -> None:
+    """Write a full checkpoint of a running job; its last line is the path."""
+    with running_job(path) as client:
+        request = client.savepoint(kind="full", timeout_s=_COMMAND_S)
+        found = await_request(client, request["request_id"])
+    if found["suspended"]:
+        typer.echo(f"suspended regions, with their last snapshot: {', '.join(found['suspended'])}")
+    typer.echo(found["uri"])
 
 
 def _line_of(region: Mapping[str, Any]) -> str:

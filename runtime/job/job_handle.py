@@ -271,17 +271,54 @@ class JobHandle:
             raise self.exception
         return has_ended
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Stop the job in order, and wait until nothing of it is open: decided checkpoints are
-        committed, all other work is aborted. The next start resumes. Repeatable; after the end it
-        does nothing. It does not raise the error of a job that failed: see `exception`.
+    def savepoint(self, to: str | None = None, timeout: float | None = None) -> str:
+        """Write a savepoint while the job runs; returns its path.
 
         Args:
-            timeout: seconds; None: no limit.
+            to: directory or URI to write it below; None: ``savepoints`` in the checkpoint
+                directory.
+            timeout: seconds to wait; None: no limit. The checkpoint itself has ``timeout_s``.
         Raises:
-            WaitedTooLongError: the job still stops.
+            WaitedTooLongError: it is not complete yet, or its checkpoint was not committed in time.
+            StreamError: there is no savepoint; the job continues.
         """
-        self._stop.request()
+        with waiting():
+            request = self._run.commands(timeout).savepoint("savepoint", to=to)
+            return request.result(timeout).uri
+
+    def stop(
+        self,
+        timeout: float | None = None,
+        *,
+        savepoint: bool | str = False,
+        drain: bool = False,
+    ) -> str | None:
+        """Stop the job, and wait until nothing of it is open. The next start resumes. Repeatable;
+        after the end it does nothing. It does not raise the error of a job that failed: see
+        `exception`.
+
+        By default decided checkpoints are committed and all other work is aborted. With a savepoint
+        or a drain, the last epoch is read to its barrier and committed first. If that fails, the
+        job continues; then stop it without both.
+
+        Args:
+            timeout: seconds; None: no limit. With a savepoint or a drain also for the last
+                checkpoint.
+            savepoint: write a savepoint before the end, below this directory or URI; True: below
+                ``savepoints`` in the checkpoint directory.
+            drain: first read to the present end offsets of all sources.
+        Returns:
+            The savepoint's path, if there is one.
+        Raises:
+            WaitedTooLongError: the job still stops; or the last checkpoint was not committed in
+                time, and the job continues.
+            StreamError: the savepoint or the drain failed, and the job continues.
+        """
+        path = None
+        if self.is_active and (savepoint is not False or drain):
+            path = self._stop_in_order(timeout, savepoint, drain=drain)
+        else:
+            self._stop.request()
         with waiting():
             has_ended = self._ended.wait(timeout)
         if not has_ended:
@@ -290,6 +327,19 @@ class JobHandle:
                 {"job": self._name, "waited_s": timeout},
                 "Call stop() again to wait longer: the job continues to stop.",
             )
+        return path
+
+    def _stop_in_order(
+        self, timeout: float | None, savepoint: bool | str, *, drain: bool
+    ) -> str | None:
+        with waiting():
+            request = self._run.commands(timeout).stop(
+                drain=drain,
+                savepoint=savepoint is not False,
+                to=savepoint if isinstance(savepoint, str) else None,
+                limit_s=timeout,
+            )
+            return request.result(timeout).uri or None
 
     def run_to_end(self) -> JobResult:
         """`Job.run` in a notebook: an interrupt stops the job in order before it ends the cell."""

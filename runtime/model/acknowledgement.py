@@ -1,13 +1,14 @@
-"""A region's answer to a barrier, with the counts of its functions. Frozen, picklable."""
+"""A region's answer to a barrier, with the counts of its functions and the times of its stages.
+Frozen, picklable."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import BatchKey, SplitRange
 
-__all__ = ["Acknowledgement", "RecordCounts"]
+__all__ = ["Acknowledgement", "RecordCounts", "RegionTimes", "StageTimes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +22,18 @@ class RecordCounts:
             them.
         late: rows of a stateful transform that Spark dropped, because they were later than the
             watermark. A total of many rows of a batch may count as one.
+        counters: of the user, by name; see `sluice.FunctionContext`.
     """
 
     read: int = 0
     skipped: int = 0
     dead_lettered: int = 0
     late: int = 0
+    counters: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if min(self.read, self.skipped, self.dead_lettered, self.late) < 0:
+        numbers = (self.read, self.skipped, self.dead_lettered, self.late, *self.counters.values())
+        if min(numbers) < 0:
             raise ConfigError(
                 "record counts are out of range",
                 asdict(self),
@@ -47,7 +51,54 @@ class RecordCounts:
             skipped=self.skipped + other.skipped,
             dead_lettered=self.dead_lettered + other.dead_lettered,
             late=self.late + other.late,
+            counters={
+                name: self.counters.get(name, 0) + other.counters.get(name, 0)
+                for name in (*self.counters, *other.counters)
+            },
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Seconds that the slowest task of a batch spent in each stage; None: not known.
+
+    Attributes:
+        read_s: fetching records, and waiting for them.
+        function_s: in the user's functions, and in deserializers.
+        write_s: passing rows to the sinks.
+        flush_s: until the sinks had confirmed all rows.
+    """
+
+    read_s: float | None = None
+    function_s: float | None = None
+    write_s: float | None = None
+    flush_s: float | None = None
+
+    @property
+    def sum_s(self) -> float:
+        """Of the known stages."""
+        return sum(getattr(self, name) or 0.0 for name in _STAGES)
+
+    @staticmethod
+    def slowest(found: Iterable["StageTimes | None"]) -> "StageTimes | None":
+        """The times of the task that took longest; None: no task knows them."""
+        known = (times for times in found if times is not None)
+        return max(known, key=lambda times: times.sum_s, default=None)
+
+
+_STAGES = ("read_s", "function_s", "write_s", "flush_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionTimes(StageTimes):
+    """The stages of a region's batch in a checkpoint.
+
+    Attributes:
+        acknowledged_s: from the checkpoint's barrier to the region's acknowledgement; None: its
+            batch had been acknowledged before.
+    """
+
+    acknowledged_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +116,7 @@ class Acknowledgement:
         dropped: ranges of the batch that approximate recovery left out.
         decide_by_s: on the coordinator's boot-time clock: if undecided then, its pre-committed work
             may be lost; None: no earlier limit than the checkpoint timeout.
+        stages: times of its slowest task; None: not measured.
     """
 
     batch: BatchKey
@@ -75,6 +127,7 @@ class Acknowledgement:
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     dropped: tuple[SplitRange, ...] = ()
     decide_by_s: float | None = None
+    stages: StageTimes | None = None
 
     @property
     def late_rows(self) -> int:

@@ -5,7 +5,7 @@
 
 ``checkpoint`` is a hint: a batch is known by (region, attempt, Spark batch id), rule
 `batch-identity`. An offset with ``"initial": true`` reads nothing: it holds a starting position as
-resolved numbers. An offset with ``"last": true`` is the end of a bounded run.
+resolved numbers. An offset with ``"publish": true`` lets sinks keep no rows.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from sluice.runtime.model.splits import Barrier, SplitRange
 __all__ = ["FORMAT", "decode", "encode", "is_initial"]
 
 FORMAT = 1
-_FLAGS = ("initial", "last")
+_FLAGS = ("initial", "publish")
 _SHOWN = 500  # at most so many characters of it
 _DETAILS = (
     "leader_epoch",
@@ -46,8 +46,8 @@ def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
     }
     if initial:
         offset["initial"] = True
-    if barrier.is_last:
-        offset["last"] = True
+    if barrier.publishes_all:
+        offset["publish"] = True
     return offset
 
 
@@ -91,7 +91,7 @@ def _barrier(offset: Mapping[str, Any]) -> Barrier:
         region=text(offset["region"]),
         attempt_id=number(offset["attempt_id"]),
         splits=tuple(_split(offset, name, *bounds) for name, bounds in splits.items()),
-        is_last=offset.get("last", False),
+        publishes_all=offset.get("publish", False),
     )
 
 

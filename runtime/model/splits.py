@@ -122,11 +122,12 @@ class Barrier:
     Attributes:
         checkpoint_id, region, attempt_id: of that epoch.
         splits: the ranges; all empty if a sink requested a batch without records.
-        is_last: the region's bounded sources end with it.
+        publishes_all: no sink may keep rows for a later epoch: the region's bounded sources end
+            with it, or its checkpoint is a savepoint, a full or a final one.
     """
 
     checkpoint_id: int
     region: str
     attempt_id: int
     splits: tuple[SplitRange, ...]
-    is_last: bool = False
+    publishes_all: bool = False

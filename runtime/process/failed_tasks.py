@@ -7,8 +7,21 @@ from itertools import dropwhile
 
 from sluice.runtime.errors import ConfigError, StreamError
 
-__all__ = ["in_short", "note_ranges", "raised_in", "task_failed"]
+__all__ = [
+    "failed_host",
+    "failed_subtask",
+    "in_short",
+    "note_ranges",
+    "note_task",
+    "raised_in",
+    "task_failed",
+]
 
+_TASK = "task"
+_HOST = "host"
+_LOST_TASK = re.compile(
+    r"Lost task (\d+\.\d+ in stage \S+ \(TID \d+\))(?: \((\S+) executor [^)\s]+\))?"
+)
 _TRACE = "traceback"
 _PYTHON_TRACE = "Traceback (most recent call last):"
 _JAVA_FRAME = "\n\tat "
@@ -36,6 +49,25 @@ def note_ranges(error: Exception, ranges: str, *, record: str = "") -> None:
             error.add_note(f"{_RECORD}{record}")
 
 
+def note_task(error: StreamError, task: str) -> None:
+    """Add the Spark task to an error that it reports: ``partition.attempt``."""
+    error.args[1].setdefault(_TASK, task)
+
+
+def failed_subtask(error: BaseException | None) -> tuple[int, str] | None:
+    """Partition and name of the Spark task that an error came from; None: it names none. Pure."""
+    where = error.args[1] if isinstance(error, StreamError) else {}
+    named = str(where.get(_TASK, ""))
+    partition = named.partition(".")[0]
+    return (int(partition), f"task {named}") if partition.isdecimal() else None
+
+
+def failed_host(error: BaseException) -> str:
+    """Host of the Spark task that an error came from; empty: it names none. Pure."""
+    where = error.args[1] if isinstance(error, StreamError) else {}
+    return str(where.get(_HOST, ""))
+
+
 def task_failed(
     what: str, error: Exception, *, region: str, attempt_id: int, ranges: str = ""
 ) -> StreamError:
@@ -54,11 +86,14 @@ def task_failed(
     if unfit := _unfit_executor(text, raised_in(python), region):
         unfit.__cause__ = error
         return unfit
+    lost = _LOST_TASK.search(text)
     failed = StreamError(
         what,
         {
             "region": region,
             "attempt_id": attempt_id,
+            **({_TASK: lost[1]} if lost else {}),
+            **({_HOST: lost[2]} if lost and lost[2] else {}),
             "error": raised_in(python),
             **({"source_ranges": ranges} if ranges else {}),
             **({"record": record} if record else {}),

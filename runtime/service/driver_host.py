@@ -1,11 +1,11 @@
-"""The address at which executors reach the driver. Pure."""
+"""Addresses of the driver: for executors, and of the read-only port. Pure."""
 
 import contextlib
 import socket
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["require_reachable"]
+__all__ = ["checked_port", "require_reachable"]
 
 
 def require_reachable(host: str) -> None:
@@ -24,6 +24,21 @@ def require_reachable(host: str) -> None:
             "Give the driver's own address, for example "
             "socket.gethostbyname(socket.gethostname()); leave it out for a local master.",
         )
+
+
+def checked_port(port: int | None) -> int | None:
+    """The port of ``metrics_port``.
+
+    Raises:
+        ConfigError: it is no port.
+    """
+    if port is None or (type(port) is int and 0 <= port < 1 << 16):
+        return port
+    raise ConfigError(
+        "metrics_port is not a port",
+        {"metrics_port": port},
+        "Use 0 (a free one) to 65535.",
+    )
 
 
 def _is_unspecified(host: str) -> bool:

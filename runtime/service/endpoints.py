@@ -4,6 +4,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -21,7 +22,7 @@ from sluice.runtime.model.json_values import FieldError, from_json
 from sluice.runtime.service.error_json import error_to_json
 from sluice.runtime.service.service_messages import Message
 
-__all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of"]
+__all__ = ["ERROR_ANSWERS", "Answer", "Endpoint", "answering", "body_of", "metrics_endpoint"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -47,6 +48,17 @@ def answering(kind: type[_Message], answer: Callable[[_Message], dict[str, Any]]
 
     async def endpoint(request: Request) -> Response:
         return Answer(await run_in_threadpool(answer, await body_of(kind, request)))
+
+    return endpoint
+
+
+def metrics_endpoint(registry: CollectorRegistry) -> Endpoint:
+    """Shows a registry as Prometheus text."""
+
+    async def endpoint(request: Request) -> Response:
+        del request
+        shown = await run_in_threadpool(generate_latest, registry)
+        return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
     return endpoint
 

@@ -6,7 +6,8 @@ import logging
 import socket
 import threading
 import time
-from typing import Self
+from pathlib import Path
+from typing import ClassVar, Self
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -14,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
 
-__all__ = ["HttpThread"]
+__all__ = ["BoundedHead", "HttpThread"]
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ _POLL_S = 0.005
 _MOST_HEAD_BYTES = 64 << 10
 
 
-class _BoundedHead(HttpToolsProtocol):
+class BoundedHead(HttpToolsProtocol):
     """Closes the connection of a client that sends an endless head: the parser would keep all of
     it, even before the token is checked."""
 
@@ -55,17 +56,31 @@ class HttpThread:
         app: the application that answers.
         host: address to listen on.
         port: 0 for a free one.
+        tls: files with the certificate chain and the key, in PEM; None: plain HTTP.
 
     Raises:
         MissingRequirementError: it cannot listen there.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, port: int) -> None:
+    _name: ClassVar[str] = "the coordinator's service"
+    _started: ClassVar[str] = "service started: address=%s"
+    _warning: ClassVar[str] = (
+        "service listens beyond this machine, without TLS: address=%s. Its token can be read on "
+        "that network: allow only the executors on it (docs/guide/security.md)."
+    )
+    _remedy: ClassVar[str] = "Choose a host of this machine and a free port, or port 0."
+    _protocol: ClassVar[type[HttpToolsProtocol]] = BoundedHead
+
+    def __init__(
+        self, app: ASGIApp, *, host: str, port: int, tls: tuple[Path, Path] | None = None
+    ) -> None:
         self._host = host
+        self._tls = tls
+        certificate, key = tls or (None, None)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=_BoundedHead,
+                http=self._protocol,
                 ws="none",
                 proxy_headers=False,
                 server_header=False,
@@ -75,17 +90,19 @@ class HttpThread:
                 access_log=False,
                 timeout_keep_alive=60,
                 timeout_graceful_shutdown=1,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
         self._thread = threading.Thread(target=self._serve, name="sluice-service", daemon=True)
-        self._socket = _listen(host, port)  # after this line nothing can fail and leave it open
+        self._socket = self._listen(port)  # after this line nothing can fail and leave it open
         self._port: int = self._socket.getsockname()[1]
 
     @property
     def address(self) -> str:
-        """``http://host:port``."""
+        """``http://host:port``, or ``https``."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self._port}"
 
     def start(self) -> None:
         """Returns as soon as the server answers requests.
@@ -100,13 +117,10 @@ class HttpThread:
             self._thread.start()
             self._await_start()
             stack.pop_all()
-        log.info("service started: address=%s", self.address)
-        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
-            log.warning(
-                "service listens beyond this machine, without TLS: address=%s. Its token can be "
-                "read on that network: allow only the executors on it (docs/guide/security.md).",
-                self.address,
-            )
+        log.info(self._started, self.address)
+        is_local = ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback
+        if self._tls is None and not is_local:
+            log.warning(self._warning, self.address)
 
     def stop(self) -> None:
         """Stop answering. A repeated call is safe."""
@@ -127,13 +141,13 @@ class HttpThread:
         while not self._server.started:
             if not self._thread.is_alive():
                 raise MissingRequirementError(
-                    "the coordinator's service did not start",
+                    f"{self._name} did not start",
                     {"address": self.address},
                     "Read the messages of uvicorn in the log.",
                 )
             if time.monotonic() > deadline_s:
                 raise WaitedTooLongError(
-                    "the coordinator's service does not answer yet",
+                    f"{self._name} does not answer yet",
                     {"address": self.address, "waited_s": _START_S},
                     "Start again when the machine is less busy.",
                 )
@@ -142,20 +156,19 @@ class HttpThread:
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])
 
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP; otherwise asyncio keeps Nagle's algorithm on: 40 ms for each answer.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(512)
-    except OSError as err:
-        listening.close()
-        raise MissingRequirementError(
-            "the coordinator's service cannot listen on this address",
-            {"host": host, "port": port, "reason": err.strerror or str(err)},
-            "Choose a host of this machine and a free port, or port 0.",
-        ) from err
-    return listening
+    def _listen(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        # Named as TCP; otherwise asyncio keeps Nagle's algorithm on: 40 ms for each answer.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((self._host, port))
+            listening.listen(512)
+        except OSError as err:
+            listening.close()
+            raise MissingRequirementError(
+                f"{self._name} cannot listen on this address",
+                {"host": self._host, "port": port, "reason": err.strerror or str(err)},
+                self._remedy,
+            ) from err
+        return listening

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import anyio.to_thread
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -21,6 +21,7 @@ from starlette.routing import Route
 from sluice.runtime.continuous.barrier_service import BarrierService
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
 from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.process.wait_log import WaitLog
@@ -30,9 +31,11 @@ from sluice.runtime.service.endpoints import (
     Endpoint,
     answering,
     body_of,
+    metrics_endpoint,
 )
 from sluice.runtime.service.http_thread import HttpThread
-from sluice.runtime.service.metrics import CheckpointMetrics, RegionMetrics
+from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.page.page_routes import JobPages, api_routes
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.service.service_messages import (
     AttemptMessage,
@@ -43,6 +46,8 @@ from sluice.runtime.service.service_messages import (
     NextBarrierMessage,
     QueryMessage,
     RestartMessage,
+    SavepointMessage,
+    StopMessage,
     WaitMessage,
 )
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
@@ -54,7 +59,17 @@ log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _THREADS = 256
 _LONGEST_POLL_S = 5.0
-_FOR_PEOPLE = frozenset({"/v1/status", "/v1/regions/restart", "/metrics"})
+_FOR_PEOPLE = frozenset(
+    {
+        "/v1/status",
+        "/v1/hosts",
+        "/v1/regions/restart",
+        "/v1/savepoints",
+        "/v1/stop",
+        "/metrics",
+    }
+)
+_JOB_VIEWS = "/v1/jobs"
 
 
 class QueryHandler(Protocol):
@@ -83,6 +98,8 @@ class CoordinatorService(HttpThread):
             none.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
+        pages: what people see of the job; None: nothing but its status.
+        registry: the coordinator's metrics; None: this makes them.
     """
 
     def __init__(
@@ -95,8 +112,11 @@ class CoordinatorService(HttpThread):
         checkpoint_web: WebHdfsAddress | None = None,
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
+        registry: CollectorRegistry | None = None,
+        pages: JobPages | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._pages = pages
         self._barrier_service = barrier_service
         self._commands = commands
         self._task_waits = WaitLog(log)
@@ -105,10 +125,9 @@ class CoordinatorService(HttpThread):
         self._checkpoint_web = checkpoint_web
         self._token = secrets.token_urlsafe(32)
         self._session = str(uuid.uuid4()) if coordinator is None else coordinator.session
-        self._registry = CollectorRegistry()
-        if coordinator is not None:
-            coordinator.add_listener(CheckpointMetrics(self._registry))
-            self._registry.register(RegionMetrics(coordinator))
+        if registry is None and coordinator is not None:
+            registry = job_registry(coordinator)
+        self._registry = registry or CollectorRegistry()
         self._handlers: dict[str, QueryHandler] = {}
         super().__init__(self._app(), host=host, port=port)
 
@@ -147,16 +166,21 @@ class CoordinatorService(HttpThread):
             ("/v1/waits", answering(WaitMessage, self._waiting)),
             ("/v1/batches/decided", answering(BatchMessage, self._decided)),
             ("/v1/regions/restart", answering(RestartMessage, self._restart)),
+            ("/v1/savepoints", answering(SavepointMessage, self._savepoint)),
+            ("/v1/stop", answering(StopMessage, self._stop)),
             ("/v1/queries/{key}/{call}", self._query),
         ]
         shown = [
             ("/v1/status", self._status),
-            ("/metrics", self._metrics),
+            ("/v1/savepoints", self._savepoints),
+            ("/v1/hosts", self._hosts),
+            ("/metrics", metrics_endpoint(self._registry)),
         ]
         return Starlette(
             routes=[
                 *(Route(path, self._guarded(each), methods=["POST"]) for path, each in asked),
                 *(Route(path, self._guarded(each), methods=["GET"]) for path, each in shown),
+                *(() if self._pages is None else api_routes(self._pages, guarded=self._guarded)),
             ],
             exception_handlers=ERROR_ANSWERS,
             lifespan=_many_threads,
@@ -174,7 +198,7 @@ class CoordinatorService(HttpThread):
     def _authorize(self, request: Request) -> None:
         # Not from `request.url`, because the header Host is part of it.
         tokens, path = [self._token], request.scope["path"]
-        if path in _FOR_PEOPLE:
+        if path in _FOR_PEOPLE or path.startswith(_JOB_VIEWS):
             tokens.append(self._command_token)
         given = request.headers.get("authorization", "").encode()
         if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):
@@ -254,12 +278,38 @@ class CoordinatorService(HttpThread):
         )
 
     def _restart(self, body: RestartMessage) -> dict[str, Any]:
-        self._of(body)
-        if self._commands is None:
-            raise ConfigError(
-                "this service takes no commands", {}, "Restart only regions of a Job."
+        commands = self._commands_for(body)
+        return dataclasses.asdict(commands.restart(body.regions, body.exclude_hosts))
+
+    def _savepoint(self, body: SavepointMessage) -> dict[str, Any]:
+        return _requested(self._commands_for(body).savepoint(body.kind, to=body.to))
+
+    def _stop(self, body: StopMessage) -> dict[str, Any]:
+        return _requested(
+            self._commands_for(body).stop(
+                drain=body.drain, savepoint=body.savepoint, to=body.to, limit_s=body.timeout_s
             )
-        return dataclasses.asdict(self._commands.restart(body.regions, body.exclude_hosts))
+        )
+
+    async def _savepoints(self, request: Request) -> Response:
+        del request
+        started = self._coordinator is not None and self._coordinator.started
+        views = self._coordinator.requests.views() if self._coordinator and started else ()
+        return Answer({"savepoints": [dataclasses.asdict(view) for view in views]})
+
+    def _commands_for(self, body: Message) -> JobCommands:
+        self._of(body)
+        return self._accepted_commands()
+
+    async def _hosts(self, request: Request) -> Response:
+        del request
+        found = await run_in_threadpool(self._accepted_commands().placement)
+        return Answer(dataclasses.asdict(found))
+
+    def _accepted_commands(self) -> JobCommands:
+        if self._commands is None:
+            raise ConfigError("this service takes no commands", {}, "Send commands only to a Job.")
+        return self._commands
 
     async def _query(self, request: Request) -> Response:
         body, key = await body_of(QueryMessage, request), request.path_params["key"]
@@ -273,11 +323,6 @@ class CoordinatorService(HttpThread):
             )
         call = request.path_params["call"]
         return Answer({"answer": await run_in_threadpool(handler.call, call, body.payload)})
-
-    async def _metrics(self, request: Request) -> Response:
-        del request
-        shown = await run_in_threadpool(generate_latest, self._registry)
-        return Response(shown, media_type=CONTENT_TYPE_LATEST)
 
     def _of(self, body: Message) -> BarrierCoordinator:
         """The coordinator, if the message is meant for it."""
@@ -302,6 +347,11 @@ class CoordinatorService(HttpThread):
                 {"leader_session_id": session, "current": self._session},
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
+
+
+def _requested(request: RequestedCheckpoint) -> dict[str, Any]:
+    view = request.view
+    return {"request_id": view.request_id, "parent": view.parent or None}
 
 
 @asynccontextmanager

@@ -33,6 +33,8 @@ from sluice.runtime.service.service_messages import (
     NextBarrierMessage,
     QueryMessage,
     RestartMessage,
+    SavepointMessage,
+    StopMessage,
     WaitMessage,
 )
 from sluice.runtime.service.unanswered_calls import (
@@ -205,6 +207,29 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
                 raise TypeError("neither a job id nor empty")
         return found
 
+    def jobs(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Sequence[Mapping[str, Any]]:
+        """Summaries, as JSON: of this one job. See `sluice.runtime.service.job_view`."""
+        path = "/v1/jobs"
+        answer = self._send(path, timeout_s=timeout_s)
+        with _understood(path):
+            return from_json(tuple[dict[str, Any], ...], answer["jobs"])
+
+    def job(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Mapping[str, Any]:
+        """Its summary and details."""
+        return self._send(f"/v1/jobs/{self._address.job_uid}", timeout_s=timeout_s)
+
+    def history(
+        self, *, checkpoints: int | None = None, timeout_s: float = _CALL_TIMEOUT_S
+    ) -> Mapping[str, Any]:
+        """Its history; ``checkpoints``: only the newest so many of them."""
+        query = "" if checkpoints is None else f"?checkpoints={checkpoints}"
+        return self._send(f"/v1/jobs/{self._address.job_uid}/history{query}", timeout_s=timeout_s)
+
+    def hosts(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Mapping[str, Any]:
+        """Where the job runs, as JSON; see
+        `sluice.runtime.contracts.Placement`."""
+        return self._send("/v1/hosts", timeout_s=timeout_s)
+
     def restart(
         self, regions: Sequence[str], *, exclude_hosts: Sequence[str] = (), timeout_s: float
     ) -> Mapping[str, Any]:
@@ -217,6 +242,41 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             **self._envelope, regions=tuple(regions), exclude_hosts=tuple(exclude_hosts)
         )
         return self._send("/v1/regions/restart", body, timeout_s=timeout_s, deadline_s=0.0)
+
+    def savepoint(
+        self, to: str | None = None, *, kind: str = "savepoint", timeout_s: float = _CALL_TIMEOUT_S
+    ) -> Mapping[str, Any]:
+        """Request a savepoint below ``to``, or a full checkpoint; `savepoints` shows its progress.
+
+        Returns ``request_id`` and ``parent``. Sent once: a repeated request would write another.
+        """
+        body = SavepointMessage(**self._envelope, kind=kind, to=to)
+        return self._send("/v1/savepoints", body, timeout_s=timeout_s, deadline_s=0.0)
+
+    def savepoints(self) -> Sequence[Mapping[str, Any]]:
+        """Savepoints, full checkpoints and stops that were requested in this run, oldest first."""
+        path = "/v1/savepoints"
+        answer = self._send(path)
+        with _understood(path):
+            return from_json(tuple[dict[str, Any], ...], answer["savepoints"])
+
+    def stop(
+        self,
+        *,
+        drain: bool = False,
+        savepoint: bool = False,
+        to: str | None = None,
+        stop_within_s: float | None = None,
+        timeout_s: float = _CALL_TIMEOUT_S,
+    ) -> Mapping[str, Any]:
+        """Request the end of the job after a last checkpoint; `savepoints` shows its progress.
+
+        Returns ``request_id`` and ``parent``. Sent once: a second request ends the job at once.
+        """
+        body = StopMessage(
+            **self._envelope, drain=drain, savepoint=savepoint, to=to, timeout_s=stop_within_s
+        )
+        return self._send("/v1/stop", body, timeout_s=timeout_s, deadline_s=0.0)
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
         """Call a mounted `sluice.runtime.service.server.QueryHandler` (drop-in).

@@ -18,6 +18,8 @@ __all__ = [
     "NextBarrierMessage",
     "QueryMessage",
     "RestartMessage",
+    "SavepointMessage",
+    "StopMessage",
     "WaitMessage",
 ]
 
@@ -89,3 +91,21 @@ class RestartMessage(Message):
 
     regions: tuple[str, ...] = ()
     exclude_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointMessage(Message):
+    """``POST /v1/savepoints``; without ``to``: below the checkpoint directory."""
+
+    kind: str = "savepoint"
+    to: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopMessage(Message):
+    """``POST /v1/stop``; without ``timeout_s``: the job's own limit for a checkpoint."""
+
+    drain: bool = False
+    savepoint: bool = False
+    to: str | None = None
+    timeout_s: float | None = None

@@ -32,11 +32,20 @@ NAME_TOO_LONG = "Shorten the name that is too long, for example a partition colu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One name in a directory."""
+    """One name in a directory.
+
+    Attributes:
+        name: without the directory.
+        is_directory: whether it is one.
+        length_bytes: of a file.
+        changed_ms: when content, or the names in a directory, changed last; milliseconds since
+            1970 by the store's clock. On local disks also when a link to the file was made.
+    """
 
     name: str
     is_directory: bool
     length_bytes: int
+    changed_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,7 @@ class HadoopFileSystem(FileSystem):
                     name=status.getPath().getName(),
                     is_directory=status.isDirectory(),
                     length_bytes=status.getLen(),
+                    changed_ms=status.getModificationTime(),
                 )
                 for status in self._listed(path)
             )

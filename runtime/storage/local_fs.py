@@ -265,8 +265,12 @@ def local_failure(error: OSError, what: str, where: Mapping[str, object]) -> Str
 
 def _entry(found: "os.DirEntry[str]") -> Entry | None:
     try:
+        status = found.stat()
         return Entry(
-            name=found.name, is_directory=found.is_dir(), length_bytes=found.stat().st_size
+            name=found.name,
+            is_directory=found.is_dir(),
+            length_bytes=status.st_size,
+            changed_ms=max(status.st_mtime_ns, status.st_ctime_ns) // 1_000_000,
         )
     except FileNotFoundError:  # deleted after the listing
         return None

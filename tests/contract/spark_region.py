@@ -88,7 +88,7 @@ class SparkBed:
             address=self._service.coordinator_address,
             batches_to_retain=100,
             replayable=self._coordinator.replayable,
-            analyses={region.name: PlanAnalysis(keeps_state=False)},
+            analyses={region.name: PlanAnalysis()},
             continuous=ContinuousRegions(
                 names=(),
                 barrier_service=BarrierService(self._coordinator),

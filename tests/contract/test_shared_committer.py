@@ -175,7 +175,7 @@ class Counted:
 
 def _shared(committer: Committer) -> SharedCommitter:
     sink = SimpleNamespace(committer=committer)
-    return SharedCommitter(SerialSink(cast(SinkCoordinator, sink)))
+    return SharedCommitter(SerialSink(cast(SinkCoordinator, sink)), name="sink")
 
 
 class Coordinator:
@@ -212,7 +212,15 @@ class Coordinator:
         reason: FailureReason = FailureReason.EXPIRED,
     ) -> Mapping[StateEntry, CommitReport]:
         tasks = tuple(
-            FailedTask(subtask_id=number, task_name=region, reason=reason, message="injected")
+            FailedTask(
+                subtask_id=number,
+                task_name=f"task {number}.0",
+                region=None
+                if scope is FailedScope.DOWN_STREAM and region == "follower"
+                else region,
+                reason=reason,
+                message="injected",
+            )
             for region in failed
             for number in range(2)
         )

@@ -13,7 +13,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from sluice import KafkaSink, KafkaSource
+from sluice import FunctionContext, KafkaSink, KafkaSource
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
@@ -257,7 +257,8 @@ def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+def parse(batch: pa.RecordBatch, ctx: FunctionContext) -> pa.RecordBatch:
+    ctx.counter("parsed").inc(batch.num_rows)
     batch.column("value").cast(pa.string()).cast(pa.int64())
     return batch
 
@@ -298,6 +299,7 @@ def test_dead_letters_are_in_the_transaction_of_their_epoch_and_counted_once(
         if entry.kind == COUNTS_KIND
     ]
     assert sum(found.dead_lettered for found in totals) == len(poison)
+    assert sum(found.counters["parsed"] for found in totals) == len(values) - len(poison)
 
 
 def test_a_transform_cannot_be_continuous_and_says_so(

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice import HdfsSink, KafkaSink, KafkaSource
+from sluice import FunctionContext, HdfsSink, KafkaSink, KafkaSource
 from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
 from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
@@ -36,7 +36,8 @@ LATE = 11_000
 FIRST_MS = round(time.time() * 1000) - 60_000  # or the broker retires them
 
 
-def parse(batch: pa.RecordBatch) -> pa.RecordBatch:
+def parse(batch: pa.RecordBatch, ctx: FunctionContext) -> pa.RecordBatch:
+    ctx.counter("parsed").inc(batch.num_rows)
     batch.column("value").cast(pa.string()).cast(pa.int64())
     return batch
 
@@ -204,7 +205,8 @@ def test_poison_records_are_dead_letters_once_whatever_is_tried_again(bed: Bed, 
     assert headers["sluice.source.topic"] == bed.source.encode()
     assert headers["sluice.source.timestamp"] == b"%d" % (FIRST_MS + 3)
     assert (headers["sluice.job"], headers["sluice.operator"]) == (b"poisoned", b"parse")
-    expected = RecordCounts(read=PARTITIONS * MANY, dead_lettered=len(POISON))
+    parsed = {"parsed": PARTITIONS * MANY - len(POISON)}
+    expected = RecordCounts(read=PARTITIONS * MANY, dead_lettered=len(POISON), counters=parsed)
     assert added(counted.counts) == {"parse": expected}
     assert bed.totals() == expected
 
@@ -281,8 +283,9 @@ def test_totals_continue_over_runs_and_files_have_no_poison(bed: Bed) -> None:
     rows = bed.spark.read.parquet(str(bed.directory / "files" / "rows")).collect()
     good = [r.value for r in bed.given if not bed.is_poison(r)]
     assert sorted(bytes(row.value) for row in rows) == sorted(v for v in good if v is not None)
-    assert added(counted.counts) == {"parse": RecordCounts(read=20, dead_lettered=2)}
-    assert bed.totals() == RecordCounts(read=40, dead_lettered=4)
+    expected = RecordCounts(read=20, dead_lettered=2, counters={"parsed": 18})
+    assert added(counted.counts) == {"parse": expected}
+    assert bed.totals() == expected + expected
 
 
 @pytest.mark.extended

@@ -62,7 +62,7 @@ class Region:
         self.states: tuple[StateEntry, ...] = ()
         self.batch_id = 0
 
-    def epoch(self, frame: DataFrame, *, is_last: bool = False) -> StagedFrame:
+    def epoch(self, frame: DataFrame, *, publishes_all: bool = False) -> StagedFrame:
         self.batch_id += 1
         scope = TaskScope(
             job_uid="job",
@@ -71,7 +71,7 @@ class Region:
             checkpoint_id=self.batch_id,
             committed_through=0,
             operator_states=self.states,
-            is_last=is_last,
+            publishes_all=publishes_all,
         )
         staged = self.writer.write(frame, scope, Registry())
         reports = self.committer.commit(staged.committables, timeout_s=300, after_crash=False)
@@ -136,7 +136,7 @@ def test_files_with_decision_merged_rows_are_those_that_were_written(
     assert not [*target.parent.rglob(f"part-*.{format_name}*")], "a reader of the parent takes them"
     (state,) = region.states
     assert len(decode_pending_files(state).files) == 4 * 2
-    region.epoch(frames[0].limit(0), is_last=True)
+    region.epoch(frames[0].limit(0), publishes_all=True)
     assert region.states == ()
     assert len(data_files(target)) == 4
     plain, whole = tmp_path / "plain", frames[0]
@@ -173,7 +173,7 @@ def test_files_with_decision_merged_avro_is_what_was_written(
         expected.epoch(frame)
         region.epoch(frame)
     states = region.states
-    region.epoch(frame.limit(0), is_last=True)
+    region.epoch(frame.limit(0), publishes_all=True)
     assert len(data_files(tmp_path / "rolled")) == 4
     assert _avro_rows(tmp_path / "rolled") == _avro_rows(tmp_path / "plain")
 
@@ -182,7 +182,7 @@ def test_files_with_decision_merged_avro_is_what_was_written(
     cut = tmp_path / held.files[0].path
     cut.write_bytes(cut.read_bytes()[:-1])
     with pytest.raises(StorageError, match="differs from the last checkpoint"):
-        region.epoch(frame.limit(0), is_last=True)
+        region.epoch(frame.limit(0), publishes_all=True)
 
 
 def _avro_rows(target: Path) -> Counter[str]:

@@ -226,7 +226,7 @@ class FakeSink:
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`."""
         self.calls.append("check")
-        return {"cluster_id": "fake-cluster"}
+        return {"cluster_id": "fake-cluster", "transaction_timeout_s": "60"}
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """Same uid and same directory: take over; nobody else lives in these tests."""
@@ -313,6 +313,12 @@ class FakeSource:
             raise self.changed
         self.restored = list(positions)
         self.known = {split.partition for split in positions}
+
+    def adopt(self, positions: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.adopt`."""
+        if self.changed is not None:
+            raise self.changed
+        return tuple(replace(split, topic_id="topic-uuid") for split in positions)
 
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.readable`."""

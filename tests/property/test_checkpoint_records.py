@@ -32,7 +32,6 @@ from sluice.runtime.errors import ConfigError, DamagedCheckpointError, StorageEr
 from sluice.runtime.functions.at_most_once import decode_drops
 from sluice.runtime.functions.record_counts import decode_totals
 from sluice.runtime.model.checkpoint_record import (
-    CheckpointKind,
     CheckpointRecord,
     StateEntry,
     Verdict,
@@ -437,7 +436,6 @@ def _histories(draw: st.DrawFn) -> list[SlotFacts]:
             SlotFacts(
                 checkpoint_id=checkpoint_id,
                 verdict=draw(st.sampled_from(Verdict)),
-                kind=draw(st.sampled_from([CheckpointKind.CHECKPOINT, CheckpointKind.SAVEPOINT])),
                 names=draw(st.frozensets(earlier, max_size=2)),
                 has_committables=draw(st.booleans()),
                 is_committed=draw(st.booleans()),
@@ -456,7 +454,6 @@ def test_retired_is_never_needed_and_retiring_again_changes_nothing(
     left = [place for place in places if place.checkpoint_id not in gone]
     assert not gone & (fencing_records(places) | unfinished(places))
     assert not gone & {each for place in left for each in place.names}
-    assert not any(p.checkpoint_id in gone for p in places if p.kind is CheckpointKind.SAVEPOINT)
     assert places[-1:] == left[-1:]
     assert fencing_records(left) == fencing_records(places)
     assert retirable(left, retain=retain) == []
@@ -471,7 +468,6 @@ def test_living_job_keeps_a_bounded_number(retain: int, checkpoints: int) -> Non
             SlotFacts(
                 checkpoint_id=checkpoint_id,
                 verdict=Verdict.DECIDED,
-                kind=CheckpointKind.CHECKPOINT,
                 names=frozenset(),
                 has_committables=True,
                 is_committed=True,

@@ -24,7 +24,9 @@ _SPLIT = SplitRange(
     end_offset=9,
     leader_epoch=2,
 )
-_BARRIER = Barrier(checkpoint_id=4, region="main", attempt_id=1, splits=(_SPLIT,), is_last=True)
+_BARRIER = Barrier(
+    checkpoint_id=4, region="main", attempt_id=1, splits=(_SPLIT,), publishes_all=True
+)
 _WRITTEN: dict[str, Any] = offsets.encode(_BARRIER)
 _ANYTHING = json_values | mutated_json(_WRITTEN)
 
@@ -52,7 +54,7 @@ def test_an_offset_is_a_barrier_that_is_written_as_it_was_read(found: Any) -> No
     assert {type(n) for split in found["splits"].values() for n in split} <= {int}
 
 
-@pytest.mark.parametrize("flag", ["initial", "last"])
+@pytest.mark.parametrize("flag", ["initial", "publish"])
 @pytest.mark.parametrize("value", ["false", 0, 1, None, [], "yes"])
 def test_a_flag_is_true_or_false(flag: str, value: object) -> None:
     """``"initial": "false"`` taken for a starting position would read nothing: records lost."""

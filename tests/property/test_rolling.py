@@ -80,9 +80,9 @@ class Region:
     now_ms: int = 0
     _names: int = 0
 
-    def epoch(self, staged: Sequence[tuple[str, int]], *, is_last: bool = False) -> None:
+    def epoch(self, staged: Sequence[tuple[str, int]], *, publishes_all: bool = False) -> None:
         own = [self.stage(directory, length) for directory, length in staged]
-        planned = plan((*self.held, *own), ROLL, now_ms=self.now_ms, is_last=is_last)
+        planned = plan((*self.held, *own), ROLL, now_ms=self.now_ms, publishes_all=publishes_all)
         self._require_all_once((*self.held, *own), planned)
         merged = [[self._merge(merge)] for merge in planned.merges]
         outcome = settle(planned, merged, ROLL)
@@ -141,7 +141,7 @@ def test_files_with_decision_held_and_published_rows_are_exactly_those_staged(
         found = region.rows_of((*region.held, *region.published))
         assert len(found) == len(set(found)) == staged
         region.now_ms += wait_ms
-    region.epoch([], is_last=True)
+    region.epoch([], publishes_all=True)
     assert region.held == ()
     assert len(set(region.rows_of(region.published))) == staged
 
@@ -160,8 +160,8 @@ def test_nothing_is_held_longer_than_the_policy_says(
         if again_s is not None:
             assert 0 < again_s <= min(ROLL.age, ROLL.idle or ROLL.age)
             due_ms = region.now_ms + round(again_s * 1000)
-            early = plan(region.held, ROLL, now_ms=due_ms - 1, is_last=False)
-            late = plan(region.held, ROLL, now_ms=due_ms, is_last=False)
+            early = plan(region.held, ROLL, now_ms=due_ms - 1, publishes_all=False)
+            late = plan(region.held, ROLL, now_ms=due_ms, publishes_all=False)
             assert len(late.keep) < len(early.keep) + len(early.merges)
         region.now_ms += wait_ms
 
@@ -193,7 +193,7 @@ def test_an_epoch_publishes_a_bounded_part_of_many_directories_oldest_first() ->
 
 def test_the_last_epoch_publishes_all_of_many_directories() -> None:
     region = _many_due(FILES_AT_ONCE + 1)
-    region.epoch([], is_last=True)
+    region.epoch([], publishes_all=True)
 
     assert region.held == ()
     assert len(region.published) == FILES_AT_ONCE + 1
@@ -204,7 +204,7 @@ def test_files_with_decision_what_fills_no_file_of_its_own_is_published_with_the
     number: int,
 ) -> None:
     region = Region()
-    region.epoch([("dt=1", 600)] * number, is_last=True)
+    region.epoch([("dt=1", 600)] * number, publishes_all=True)
     assert region.held == ()
     assert len(region.rows_of(region.published)) == number
     assert len(region.published) == max(number // 2, 1)
@@ -222,7 +222,7 @@ def test_many_files_of_a_level_are_merged_however_few_there_are_of_the_levels_be
 def test_files_that_are_merged_to_be_held_are_held_however_many_the_writer_makes_of_them() -> None:
     region = Region()
     region.held = tuple(region.stage("", 10) for _ in range(FAN_IN))
-    planned = plan(region.held, ROLL, now_ms=0, is_last=False)
+    planned = plan(region.held, ROLL, now_ms=0, publishes_all=False)
     (merge,) = planned.merges
     outcome = settle(planned, [merge.files[:2]], ROLL)
     assert outcome.keep == merge.files[:2]
@@ -239,7 +239,7 @@ def test_files_are_few_whatever_the_epochs(sizes: list[int], share: int) -> None
     region = Region(share=share)
     for size in sizes:
         region.epoch([("dt=1", size)])
-    region.epoch([], is_last=True)
+    region.epoch([], publishes_all=True)
     published_bytes = sum(file.length_bytes for file in region.published)
     assert len(region.published) <= math.ceil(published_bytes / SIZE) + 1
 
@@ -260,7 +260,7 @@ def test_what_a_record_names_grows_with_the_logarithm_of_the_epochs(count: int) 
             first_ms=number,
             last_ms=number,
         )
-        planned = plan((*held, own), roll, now_ms=number, is_last=False)
+        planned = plan((*held, own), roll, now_ms=number, publishes_all=False)
         done = [
             [m.merged(staging="s", staged=f"merged-{number}", length_bytes=10, rows=m.rows)]
             for m in planned.merges
@@ -376,7 +376,7 @@ class RollingSink(RuleBasedStateMachine):
         if hasattr(self, "committer"):
             self.committer.close()
 
-    def _write(self, sizes: Sequence[tuple[str, int]], *, is_last: bool = False) -> Record:
+    def _write(self, sizes: Sequence[tuple[str, int]], *, publishes_all: bool = False) -> Record:
         frame = []
         for partition, count in sizes:
             frame.append((partition, range(self.next_row, self.next_row + count)))
@@ -388,7 +388,7 @@ class RollingSink(RuleBasedStateMachine):
             checkpoint_id=len(self.records),
             committed_through=0,
             operator_states=self.records[-1].states,
-            is_last=is_last,
+            publishes_all=publishes_all,
         )
         writer = RollingFrameWriter(
             files=FileFrameWriter(
@@ -485,7 +485,7 @@ class RollingSink(RuleBasedStateMachine):
 
     @rule()
     def the_run_ends(self) -> None:
-        self._decide(self._write([], is_last=True))
+        self._decide(self._write([], publishes_all=True))
         assert self.records[-1].states == ()
 
     def _rows_held(self, record: Record) -> Counter[int]:

@@ -229,8 +229,10 @@ def _asked_is_committed(patch: pytest.MonkeyPatch) -> None:
 
     def believed(self: NativeCommits, attempts: Mapping[str, int], *, timeout_s: float) -> Any:
         self._changed.wait_for(lambda: False, timeout_s)
-        found = self._living(attempts)
-        return frozenset(e for attempt in found for told in attempt.told.values() for e in told)
+        running = self._running(attempts)
+        return frozenset(
+            e for each in running for asked in each.requested for e in each.epochs[asked]
+        )
 
     patch.setattr(NativeCommits, "await_reports", believed)
 

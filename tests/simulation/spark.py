@@ -203,8 +203,8 @@ class Life:
             committables += [entry_of(transaction, label, part) for transaction, part in parts]
         staged = StagedFrame(rows=0)
         if world.profile.files:
-            is_last = barrier is not None and barrier.is_last
-            staged = yield from self._stage(splits, replace(scope, is_last=is_last))
+            publishes_all = barrier is not None and barrier.publishes_all
+            staged = yield from self._stage(splits, replace(scope, publishes_all=publishes_all))
             committables += staged.committables
         if committables:
             self.open = (OpenWork(batch=batch, committables=tuple(committables)),)

@@ -13,6 +13,7 @@ __all__ = [
     "OpenPartition",
     "PartitionState",
     "after_batch",
+    "carried_state",
     "decode_state",
     "encode_state",
     "state_in",
@@ -166,6 +167,20 @@ def state_in(entries: Iterable[StateEntry], *, target: str) -> PartitionState | 
     # An earlier run may have written to another target: its partitions do not count here.
     found = [state for state in states if state.target == target]
     return found[0] if len(found) == 1 else _joined(found)
+
+
+def carried_state(state: PartitionState, *, region: str) -> PartitionState:
+    """The state of a region for a new job, whose checkpoint ids begin at 0.
+
+    Open partitions stay open: no mark of the new job covers their files yet. Marked partitions stay
+    marked, so late files are noticed.
+    """
+    opened = {
+        path: replace(one, checkpoint_id=1)
+        for path, one in state.unmarked(region, state.marked).items()
+    }
+    marked = {path: dict.fromkeys(regions, 0) for path, regions in state.marked.items()}
+    return replace(state, checkpoint_id=0, opened=opened, marked=marked)
 
 
 def _joined(states: Sequence[PartitionState]) -> PartitionState | None:

@@ -153,24 +153,24 @@ class Outcome:
     keep: tuple[PendingFile, ...]
 
 
-def plan(files: Iterable[PendingFile], roll: Roll, *, now_ms: int, is_last: bool) -> Plan:
+def plan(files: Iterable[PendingFile], roll: Roll, *, now_ms: int, publishes_all: bool) -> Plan:
     """Plan the pending files and the files that this epoch staged.
 
     Args:
         files: both kinds, of one target and layout.
         roll: the policy.
         now_ms: wall clock; files with a later stamp count as stamped now.
-        is_last: the run ends with this epoch: no file stays pending.
+        publishes_all: no file stays pending.
     Returns:
         A plan for the directories that are due first, with about `FILES_AT_ONCE` files; for all
-        directories if ``is_last``.
+        directories if ``publishes_all``.
     """
     parts: list[Plan] = []
     room = FILES_AT_ONCE
     known = [_not_ahead(file, now_ms) for file in files]
     for found in sorted(_by_directory(known).values(), key=lambda each: _due_ms(each, roll)):
-        part = _plan_directory(found, roll, now_ms=now_ms, is_last=is_last)
-        if room <= 0 and not is_last:
+        part = _plan_directory(found, roll, now_ms=now_ms, publishes_all=publishes_all)
+        if room <= 0 and not publishes_all:
             part = Plan(merges=(), publish=(), keep=tuple(found))
         room -= len(part.merges) + len(part.publish)
         parts.append(part)
@@ -207,7 +207,7 @@ def again_in_s(pending: Iterable[PendingFile], roll: Roll, *, now_ms: int) -> fl
 
 
 def _plan_directory(
-    files: Sequence[PendingFile], roll: Roll, *, now_ms: int, is_last: bool
+    files: Sequence[PendingFile], roll: Roll, *, now_ms: int, publishes_all: bool
 ) -> Plan:
     size_bytes = roll.size_bytes
     whole = tuple(file for file in files if file.length_bytes >= size_bytes)
@@ -215,7 +215,7 @@ def _plan_directory(
         (file for file in files if file.length_bytes < size_bytes),
         key=lambda file: (file.first_ms, file.staging, file.staged),
     )
-    if rest and (is_last or now_ms >= _due_ms(rest, roll)):
+    if rest and (publishes_all or now_ms >= _due_ms(rest, roll)):
         return _rolled(whole, rest, size_bytes)
     bins, left = _full_bins(rest, size_bytes)
     merges = [Merge(files=tuple(found), then=Then.PUBLISH_IF_WHOLE) for found in bins]

@@ -116,7 +116,7 @@ class RollingFrameWriter(FrameWriter):
         now_ms: int,
         roll: Roll,
     ) -> Outcome:
-        planned = plan(files, roll, now_ms=now_ms, is_last=scope.is_last)
+        planned = plan(files, roll, now_ms=now_ms, publishes_all=scope.publishes_all)
         merged = self._merged(frame, planned.merges, directory) if planned.merges else []
         return settle(planned, merged, roll)
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from sluice.connectors.hdfs.partition_commit.partition_state import (
     STATE_KIND,
     STATE_VERSION,
+    carried_state,
     decode_state,
+    encode_state,
 )
 from sluice.connectors.hdfs.staging.committables import (
     COMMITTABLE_KIND,
@@ -18,6 +20,7 @@ from sluice.connectors.hdfs.staging.pending_files import (
     decode_pending_files,
 )
 from sluice.runtime.checkpoint.format.committable_kinds import EntryKind
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 
 __all__ = ["OPEN_PARTITIONS", "STAGED_FILES"]
@@ -44,9 +47,31 @@ def _describe_pending(entry: StateEntry) -> Mapping[str, object]:
     }
 
 
+def _without_pending(entry: StateEntry, region: str) -> StateEntry:
+    """The old job still publishes its own files, so no other job may."""
+    found = decode_pending_files(entry)
+    if found.files:
+        raise ConfigError(
+            "a file sink holds rows back in files of the old job",
+            {
+                "region": region,
+                "target": found.target,
+                "files": len(found.files),
+                "rows": sum(file.rows or 0 for file in found.files),
+            },
+            "Restore from a savepoint or a full checkpoint: there the sink has published them.",
+        )
+    return entry
+
+
 STAGED_FILES = (
     EntryKind(kind=COMMITTABLE_KIND, latest_version=COMMITTABLE_VERSION, describe=_describe_staged),
-    EntryKind(kind=PENDING_KIND, latest_version=PENDING_VERSION, describe=_describe_pending),
+    EntryKind(
+        kind=PENDING_KIND,
+        latest_version=PENDING_VERSION,
+        describe=_describe_pending,
+        carried=_without_pending,
+    ),
 )
 """Files that one batch of a file sink staged, and files pending over epochs."""
 
@@ -60,7 +85,15 @@ def _describe_partitions(entry: StateEntry) -> Mapping[str, object]:
     }
 
 
+def _carried_partitions(entry: StateEntry, region: str) -> StateEntry:
+    state = carried_state(decode_state(entry), region=region)
+    return encode_state(state, operator_id=entry.operator_id)
+
+
 OPEN_PARTITIONS = EntryKind(
-    kind=STATE_KIND, latest_version=STATE_VERSION, describe=_describe_partitions
+    kind=STATE_KIND,
+    latest_version=STATE_VERSION,
+    describe=_describe_partitions,
+    carried=_carried_partitions,
 )
 """Partitions of a file sink that wait for their mark."""

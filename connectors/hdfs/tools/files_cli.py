@@ -2,16 +2,19 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sluice.connectors.hdfs.tools.files_survey import FileLine, Orphan, file_lines, orphans_of
-from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import (
+    command_file_systems,
+    split_slot,
+    store_at,
+)
 from sluice.runtime.checkpoint.inspect.inspection import Slot, survey
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json, print_table
-from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
-from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_system
+from sluice.runtime.storage.file_system import OpenFileSystem
 
 __all__ = ["app"]
 
@@ -69,20 +72,9 @@ def _opened(path: str) -> Iterator[tuple[str, Sequence[Slot], OpenFileSystem]]:
     """The checkpoint directory's URI, its slots, and a function that opens the files' file
     systems with at most one JVM."""
     uri, _ = split_slot(path)
-    with command_store(uri) as store, contextlib.ExitStack() as stack:
-        jvm: list[Any] = []
-        opened: dict[str, FileSystem] = {}
-
-        def file_system(parent: str) -> FileSystem:
-            if needs_jvm(parent) and not jvm:
-                from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
-
-                jvm.append(stack.enter_context(hadoop_jvm()))
-            if parent not in opened:
-                opened[parent] = open_file_system(parent, jvm[0] if jvm else None)
-            return opened[parent]
-
-        yield store.uri, survey(store), file_system
+    with command_file_systems() as open_at:
+        store = store_at(uri, open_at)
+        yield store.uri, survey(store), open_at
 
 
 def _of_line(line: FileLine) -> dict[str, object]:

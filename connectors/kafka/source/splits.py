@@ -25,6 +25,7 @@ __all__ = [
     "lost_to_retention",
     "new_partitions",
     "next_range",
+    "on_other_log",
     "out_of_reach",
     "partitions_gone",
     "reach",
@@ -187,6 +188,40 @@ def smallest_limit(first: int | None, second: int | None) -> int | None:
     """The smaller one; None: there is no limit."""
     given = [number for number in (first, second) if number is not None]
     return min(given, default=None)
+
+
+def on_other_log(
+    positions: Sequence[SplitRange],
+    topics: Mapping[str, TopicFacts],
+    first: Mapping[PartitionKey, int],
+    ends: Mapping[PartitionKey, int],
+) -> tuple[SplitRange, ...]:
+    """Return the positions of one log as those of another one, which has the same records.
+
+    Args:
+        topics: of the other log.
+        first: offset of the first record of each of its partitions.
+        ends: its end offsets, records of open transactions included.
+    Raises:
+        SourceChangedError: it lacks a partition, or does not have the records at a position.
+    """
+    missing = vanished(positions, topics)
+    outside = {
+        split.name: f"position={split.end_offset} log=[{first[key]},{ends[key]})"
+        for split in positions
+        if (key := key_of(split)) in first and not first[key] <= split.end_offset <= ends[key]
+    }
+    if missing or outside:
+        raise SourceChangedError(
+            "a topic of topic_map does not hold the checkpoint's positions",
+            {
+                **({"missing": ",".join(split.name for split in missing)} if missing else {}),
+                **outside,
+            },
+            "Name a topic with the same records at the same offsets. For another copy, start a "
+            "new job without restore_from at its own offsets.",
+        )
+    return tuple(replace(split, topic_id=topics[split.topic].topic_id) for split in positions)
 
 
 def vanished(

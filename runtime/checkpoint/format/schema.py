@@ -45,6 +45,7 @@ _OPERATOR_NODE = _record(
     ("upstream", _many("string")),
     ("parallelism", "long"),
     ("max_parallelism", "long"),
+    ("uid", "string"),
 )
 
 _SPLIT_RANGE = _record(

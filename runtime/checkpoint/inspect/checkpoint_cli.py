@@ -1,7 +1,7 @@
 """``sluice checkpoint``: what a checkpoint directory holds, with the job running or gone.
 
-Only reads, but for `accept-loss`. Works from the directory alone; for hdfs it starts a JVM from
-PySpark's jars.
+Only reads, but for `accept-loss` and `clean`. Works from the directory alone; for hdfs it starts a
+JVM from PySpark's jars.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from sluice.runtime.checkpoint.acceptance import accepted_as, in_effect
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
+from sluice.runtime.checkpoint.inspect.clean_command import clean_directory
 from sluice.runtime.checkpoint.inspect.inspection import (
     Slot,
     as_json,
@@ -34,7 +35,8 @@ from sluice.runtime.model.checkpoint_record import RegionStatus
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show a checkpoint directory.", no_args_is_help=True)
+app = typer.Typer(help="Show a checkpoint directory, and clean it.", no_args_is_help=True)
+app.command("clean")(clean_directory)
 
 
 @app.command("list")
@@ -224,14 +226,15 @@ def _list_row(slot: Slot) -> Sequence[object]:
 
 
 def _print_checkpoint(found: Mapping[str, Any]) -> None:
-    nested = ("graph", "regions", "unsettled", "accepted")
+    nested = ("graph", "regions", "unsettled", "accepted", "restored_operators")
     print_facts({name: value for name, value in found.items() if name not in nested})
     columns = ("name", "kind", "upstream", "parallelism", "operator_id")
     nodes = [{**node, "parallelism": node["parallelism"] or "by Spark"} for node in found["graph"]]
     _print_dicts(nodes, columns, title="Operators")
-    for name in ("unsettled", "accepted"):
+    for name in ("restored_operators", "unsettled", "accepted"):
         if found[name]:
-            _print_dicts(found[name], tuple(found[name][0]), title=name.capitalize())
+            title = name.replace("_", " ").capitalize()
+            _print_dicts(found[name], tuple(found[name][0]), title=title)
     for region in found["regions"]:
         _print_region(region)
 

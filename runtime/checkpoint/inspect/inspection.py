@@ -1,18 +1,26 @@
 """Checkpoints as plain values for people and scripts: what the command line prints."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sluice.runtime.checkpoint.acceptance import accepted_json
-from sluice.runtime.checkpoint.checkpoint_slots import slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import read_slots, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import KindRegistry
 from sluice.runtime.checkpoint.format.metadata import Repair, by_topic
+from sluice.runtime.checkpoint.inspect.schema_text import schemas_of
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, unfinished
 from sluice.runtime.contracts import AcceptedWork, UnsettledWork
-from sluice.runtime.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
+from sluice.runtime.errors import (
+    DamagedCheckpointError,
+    StorageError,
+    StreamError,
+    UnsupportedFormatError,
+)
 from sluice.runtime.model.checkpoint_record import (
+    RESTORED_OPERATORS,
     Assignment,
     CheckpointRecord,
     RegionRecord,
@@ -57,46 +65,31 @@ class Slot:
 
 def survey(store: CheckpointStore) -> list[Slot]:
     """Every slot at one moment, ascending; damaged ones included."""
-    seen = [(each, *found) for each, found in _read_all(store).items()]
+    seen = read_slots(store)
     facts = [
         facts_of(
             record,
             is_committed=store.is_committed(record.checkpoint_id),
             is_superseded=store.is_superseded(record.checkpoint_id),
         )
-        for _, record, _ in seen
-        if record is not None
+        for record in seen.values()
+        if isinstance(record, CheckpointRecord)
     ]
     standing = _standings(facts)
     return [
-        _slot(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), record, error)
-        for checkpoint_id, record, error in seen
+        _slot(store, checkpoint_id, standing.get(checkpoint_id, "unreadable"), found)
+        for checkpoint_id, found in seen.items()
     ]
-
-
-def _read_all(store: CheckpointStore) -> dict[int, tuple[CheckpointRecord | None, str]]:
-    """The record of each slot, or the error of one that cannot be read.
-
-    A running job retires slots once there are newer ones. If a listed slot is gone, the slots are
-    listed again: newer records may name the same checkpoints.
-    """
-    known: dict[int, tuple[CheckpointRecord | None, str]] = {}
-    listed: list[int] = []
-    while True:
-        before, listed = listed, store.slots()
-        found = {each: known.get(each) or _read(store, each) for each in listed}
-        known = {each: read for each, read in found.items() if read != (None, "")}
-        if len(known) == len(listed) or listed == before:
-            return known
 
 
 def _slot(
     store: CheckpointStore,
     checkpoint_id: int,
     standing: str,
-    record: CheckpointRecord | None,
-    error: str,
+    found: CheckpointRecord | StreamError,
 ) -> Slot:
+    record = found if isinstance(found, CheckpointRecord) else None
+    error = "" if isinstance(found, CheckpointRecord) else str(found)
     unsettled: tuple[UnsettledWork, ...] = ()
     accepted: tuple[AcceptedWork, ...] = ()
     repairs = 0
@@ -117,13 +110,6 @@ def _slot(
         repairs=repairs,
         metadata_bytes=_metadata_bytes(store, checkpoint_id),
     )
-
-
-def _read(store: CheckpointStore, checkpoint_id: int) -> tuple[CheckpointRecord | None, str]:
-    try:
-        return store.read(checkpoint_id), ""
-    except (DamagedCheckpointError, UnsupportedFormatError) as error:
-        return None, str(error)
 
 
 def _metadata_bytes(store: CheckpointStore, checkpoint_id: int) -> int:
@@ -207,8 +193,11 @@ def _record(record: CheckpointRecord, kinds: KindRegistry) -> Json:
     names = {node.operator_id: node.name for node in record.graph}
     found: Json = to_json(replace(record, graph=(), regions=(), assignment=None))
     del found["created_at_ms"]
+    matches = record.settings.get(RESTORED_OPERATORS, "[]")
+    found["settings"] = {k: v for k, v in record.settings.items() if k != RESTORED_OPERATORS}
     return {
         **found,
+        "restored_operators": json.loads(matches),
         "created_at": created_at(record),
         "graph": [
             {**to_json(node), "upstream": [names.get(each, each) for each in node.upstream]}
@@ -257,7 +246,14 @@ def _state(state: StateSnapshot) -> Json:
     found: Json = to_json(replace(state, state_schema="", key_schema=""))
     del found["state_schema"], found["key_schema"]
     operators = [{"number": number, "name": name} for number, name in state.operators]
-    return {**found, "operators": operators}
+    return {**found, "operators": operators, "schemas": _schemas(state)}
+
+
+def _schemas(state: StateSnapshot) -> list[dict[str, object]]:
+    try:
+        return schemas_of(state.state_schema)
+    except (ValueError, LookupError, TypeError):  # not Spark's form
+        return [{"operator": None, "store": None, "key": None, "value": state.state_schema}]
 
 
 def _entry(entry: StateEntry, names: Mapping[str, str], kinds: KindRegistry) -> Json:

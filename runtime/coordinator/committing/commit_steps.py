@@ -8,7 +8,7 @@ instead, so it crashes, pauses and interleaves the code that production runs.
 import logging
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sluice.runtime.contracts import (
@@ -148,13 +148,13 @@ class DecidedWork:
         checkpoint_id: of the decision.
         regions: of its record, with every repair applied.
         entries: committables of the regions that are not known to be committed.
-        skipped: why regions were skipped, if known: a record does not say.
+        failed_tasks: of skipped regions, if known: a record does not name them.
     """
 
     checkpoint_id: int
     regions: tuple[RegionRecord, ...]
     entries: tuple[StateEntry, ...] = ()
-    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
 
 
 class SharedCommitters:
@@ -162,7 +162,8 @@ class SharedCommitters:
 
     def __init__(self, sinks: Mapping[str, SerialSink], plan: JobPlan) -> None:
         self._plans = {region.name: region for region in plan.regions}
-        self._made = {operator_id: SharedCommitter(sink) for operator_id, sink in sinks.items()}
+        names = {node.operator_id: node.name for node in plan.graph}
+        self._made = {i: SharedCommitter(sink, name=names.get(i, i)) for i, sink in sinks.items()}
 
     def of(self, operator_id: str) -> SharedCommitter:
         """The committer of one sink."""
@@ -188,25 +189,26 @@ class SharedCommitters:
     def failed_detail(
         self, operator_id: str, decided: DecidedWork
     ) -> RegionCheckpointFailedDetail | None:
-        """The writers of a sink that did not complete a decision; None if all did.
+        """The writers of a sink that did not complete a decision, and its commit listener if that
+        did not complete the one before; None if all did.
 
-        A record does not say why, so after a crash the reason is an error. Nothing in a job is
-        downstream of a sink.
+        A record does not say why, so after a crash the reason is an error.
         """
-        failed = tuple(
-            FailedTask(
-                subtask_id=0,
-                task_name=region.region,
-                reason=decided.skipped.get(region.region, FailureReason.ERROR),
-                message=f"keeps its snapshot of checkpoint {region.snapshot_id}",
-            )
+        known = {task.region: task for task in decided.failed_tasks}
+        writers = tuple(
+            known.get(region.region) or _unknown_task(region)
             for region in self._writers(operator_id, decided)
             if region.status is RegionStatus.SKIPPED
         )
-        if not failed:
+        listener = self._made[operator_id].failed_listener(before=decided.checkpoint_id)
+        readers = () if listener is None else (listener,)
+        if not writers and not readers:
             return None
+        scope = FailedScope.UP_STREAM if writers else FailedScope.DOWN_STREAM
         return RegionCheckpointFailedDetail(
-            checkpoint_id=decided.checkpoint_id, scope=FailedScope.UP_STREAM, failed_tasks=failed
+            checkpoint_id=decided.checkpoint_id,
+            scope=FailedScope.BOTH if writers and readers else scope,
+            failed_tasks=(*writers, *readers),
         )
 
     def notify(
@@ -281,6 +283,16 @@ class SharedCommitters:
             if region.region not in self._plans
             or operator_id in self._plans[region.region].sink_ids
         ]
+
+
+def _unknown_task(region: RegionRecord) -> FailedTask:
+    return FailedTask(
+        subtask_id=0,
+        task_name=region.region,
+        region=region.region,
+        reason=FailureReason.ERROR,
+        message=f"keeps its snapshot of checkpoint {region.snapshot_id}",
+    )
 
 
 def _of_sink(operator_id: str, entries: Iterable[StateEntry]) -> tuple[StateEntry, ...]:

@@ -16,6 +16,8 @@ from sluice.runtime.contracts import (
     CommitOutcome,
     CommitReport,
     Committer,
+    FailedTask,
+    FailureReason,
     RegionCheckpointFailedDetail,
     RegionProgress,
     RegionWork,
@@ -52,6 +54,7 @@ class SerialSink:
         self._committing = threading.Lock()
         self._renewing = threading.Lock()
         self.tasks_first = tasks_first
+        self.facts: Mapping[str, str] = {}  # the answer of `check`
 
     @contextmanager
     def committing(self) -> Iterator[Committer]:
@@ -67,7 +70,7 @@ class SerialSink:
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`. Raises ConfigError also as `TasksFirst.require_short`."""
         with self._lock:
-            facts = self._sink.check(timeout_s=timeout_s)
+            facts = self.facts = self._sink.check(timeout_s=timeout_s)
         if self.tasks_first is not None:
             self.tasks_first.require_short(facts)
         return facts
@@ -126,13 +129,16 @@ class SharedCommitter:
 
     Args:
         sink: commits single committables, after its tasks have tried.
+        name: of the sink.
         clock: divides a time limit among several epochs.
     """
 
-    def __init__(self, sink: SerialSink, *, clock: Clock = time.monotonic) -> None:
+    def __init__(self, sink: SerialSink, *, name: str, clock: Clock = time.monotonic) -> None:
+        self._name = name
         self._sink = sink
         self._clock = clock
         self._ledger = commit_ledger.Ledger()
+        self._listener_failure: tuple[int, FailureReason, str] | None = None
 
     def pre_committed(self, checkpoint_id: int, work: RegionWork) -> None:
         """Pre-committed work of regions for a checkpoint; at the latest with its decision.
@@ -201,17 +207,36 @@ class SharedCommitter:
             return CommitReport(
                 outcome=CommitOutcome.PENDING, detail="some of its work is not published yet"
             )
-        report = _COMMITTED
+        report, reason = _COMMITTED, FailureReason.EXPIRED
         with self._sink.committing() as committer:
             if _listens(type(committer)):
                 listener = cast(CommitListener, committer)
                 try:
                     report = listener.regions_published(checkpoint_id, regions, timeout_s=timeout_s)
                 except UnreachableError as err:
-                    return CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
+                    reason = FailureReason.ERROR
+                    report = CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
         if report.outcome is CommitOutcome.COMMITTED:
             self._ledger = commit_ledger.forgotten(self._ledger, checkpoint_id)
+            if self._listener_failure is not None and self._listener_failure[0] < checkpoint_id:
+                self._listener_failure = None
+        else:
+            self._listener_failure = checkpoint_id, reason, report.detail
         return report
+
+    def failed_listener(self, *, before: int) -> FailedTask | None:
+        """The sink's commit listener as a failed task, if it did not complete the decision before
+        this one at once. It has completed it by now, because decisions are committed in order."""
+        if self._listener_failure is None or self._listener_failure[0] >= before:
+            return None
+        _, reason, detail = self._listener_failure
+        return FailedTask(
+            subtask_id=0,
+            task_name=self._name,
+            region=None,
+            reason=reason,
+            message=detail.partition("\n")[0],
+        )
 
     def _complete(
         self, checkpoint_id: int, failed: Collection[str], *, timeout_s: float, after_crash: bool

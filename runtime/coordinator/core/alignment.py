@@ -25,12 +25,14 @@ from sluice.runtime.coordinator.core.failures import (
     of_ended_regions,
     of_expiry,
 )
-from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
+from sluice.runtime.coordinator.core.pending_checkpoint import PUBLISHES_ALL, PendingCheckpoint
 from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old, end_too_old
+from sluice.runtime.coordinator.core.requested_checkpoint import is_wanted, is_withheld
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
 from sluice.runtime.coordinator.policy.failure_errors import (
     checkpoint_expired,
     checkpoint_too_old,
+    failed_task,
     regions_ended,
 )
 from sluice.runtime.coordinator.policy.handlers import HandlerDecision
@@ -74,28 +76,48 @@ def trigger_requested(state: CoordinatorState, event: TriggerRequested, now_s: f
 
 def trigger_due(state: CoordinatorState, now_s: float) -> None:
     """Begin a requested checkpoint, or the next interval's one, if its time has come."""
-    if state.is_over or _begin_requested(state, now_s):
+    if state.is_over or _begin_request(state, now_s) or _begin_triggered(state, now_s):
         return
     due_s = next_trigger_s(state)
     if due_s is not None and now_s >= due_s and _may_begin(state, CheckpointKind.CHECKPOINT, now_s):
         state.begin(CheckpointKind.CHECKPOINT, "interval", now_s, forced=state.has_timed_out())
 
 
-def _begin_requested(state: CoordinatorState, now_s: float) -> bool:
-    """Begin a requested checkpoint, or turn an idle one into it, if it may begin."""
+def _begin_request(state: CoordinatorState, now_s: float) -> bool:
+    request = state.request
+    if request is None or not is_wanted(state, request):
+        return False
+    requested_by = "stop" if request.ends_job else "user"
+    begun = _begin(state, request.kind, requested_by, now_s)
+    if begun is None or state.request is None:
+        return False
+    request.checkpoint_id = begun.checkpoint_id
+    return True
+
+
+def _begin_triggered(state: CoordinatorState, now_s: float) -> bool:
     kind = next(iter(state.trigger_requests), None)
-    if kind is None or not _may_begin(state, kind, now_s):
+    begun = None if kind is None else _begin(state, kind, state.trigger_requests[kind], now_s)
+    if kind is None or begun is None:
         return False
-    begun = state.armed()
-    if begun is not None:
-        begun.kind, begun.requested_by = kind, state.trigger_requests.pop(kind)
-        state.force(begun, now_s)
-    elif len(state.pending) < state.settings.max_concurrent:
-        begun = state.begin(kind, state.trigger_requests.pop(kind), now_s, forced=True)
-    else:
-        return False
+    del state.trigger_requests[kind]
     state.out.append(Triggered(checkpoint_id=begun.checkpoint_id, kind=kind))
     return True
+
+
+def _begin(
+    state: CoordinatorState, kind: CheckpointKind, requested_by: str, now_s: float
+) -> PendingCheckpoint | None:
+    """Begin a requested checkpoint, or turn an idle one into it, if it may begin."""
+    if not _may_begin(state, kind, now_s):
+        return None
+    begun = state.armed()
+    if begun is not None:
+        begun.kind, begun.requested_by = kind, requested_by
+        state.force(begun, now_s)
+    elif not _is_full(state):
+        begun = state.begin(kind, requested_by, now_s, forced=True)
+    return begun
 
 
 def _may_begin(state: CoordinatorState, kind: CheckpointKind, now_s: float) -> bool:
@@ -118,10 +140,14 @@ def next_trigger_s(state: CoordinatorState) -> float | None:
 
 
 def _has_room(state: CoordinatorState) -> bool:
-    if len(state.pending) >= state.settings.max_concurrent:
+    if _is_full(state):
         return False
     # A second idle one is of no use, and would outlive the slot that ends a region's attempt.
     return state.armed() is None and state.may_decide(CheckpointKind.CHECKPOINT)
+
+
+def _is_full(state: CoordinatorState) -> bool:
+    return state.is_held or len(state.pending) >= state.settings.max_concurrent
 
 
 # --- barriers -----------------------------------------------------------------------------------
@@ -149,6 +175,10 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         state.out.append(NothingDue())
     elif event.region in checkpoint.barriers:
         state.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
+    elif is_withheld(state, region):
+        if checkpoint.state is State.ALIGNING:
+            checkpoint.acks[event.region] = None  # as a region with nothing to read
+        state.out.append(NothingDue())
     elif (pause_s := _idle_s(region, checkpoint, event, now_s)) > 0:
         state.out.append(NothingDue(poll_in_s=pause_s))
     else:
@@ -193,7 +223,8 @@ def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s:
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
     }
     known = checkpoint.barriers.get(event.region)
-    takes_part = event.has_read or region.wants_batch(now_s, is_last=event.finished)
+    publishes_all = event.finished or checkpoint.kind in PUBLISHES_ALL
+    takes_part = event.has_read or region.wants_batch(now_s, is_last=publishes_all)
     if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(state, checkpoint, event, now_s)
         state.note_barrier(event.region)
@@ -236,7 +267,7 @@ def _give_barrier(
         region=event.region,
         attempt_id=event.attempt_id,
         splits=event.splits,
-        is_last=is_last,
+        publishes_all=is_last or checkpoint.kind in PUBLISHES_ALL,
     )
     checkpoint.barriers[event.region] = barrier
     region.open_ranges[checkpoint.checkpoint_id] = event.splits
@@ -369,6 +400,7 @@ def _join(
 ) -> None:
     region = state.regions[ack.batch.region]
     checkpoint.acks[ack.batch.region] = ack
+    checkpoint.acknowledged_at_s[ack.batch.region] = now_s
     checkpoint.decide_by(region.decide_by_s)
     region.open_ranges[checkpoint.checkpoint_id] = ack.region.splits
     if ack.batch.region in checkpoint.barriers:
@@ -431,6 +463,11 @@ def _complete(
     now_s: float,
 ) -> None:
     checkpoint.skipped = skipped
+    waited_s = now_s - (checkpoint.barrier_s or now_s)
+    checkpoint.failed_tasks = tuple(
+        failed_task(name, reason, state.regions[name].cause, waited_s=waited_s)
+        for name, reason in skipped.items()
+    )
     # Only an acknowledged range that ends with the input ends the region.
     checkpoint.finished.intersection_update(checkpoint.acks)
     # The work of the attempt before one that is starting was settled before that may start.

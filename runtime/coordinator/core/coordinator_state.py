@@ -14,7 +14,11 @@ from sluice.runtime.coordinator.core.events import (
     ReturnBatches,
     TriggerBarrier,
 )
-from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
+from sluice.runtime.coordinator.core.pending_checkpoint import (
+    CheckpointRequest,
+    PendingCheckpoint,
+    RemoteStep,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.policy.handlers import Alignment, HandlerDecision
 from sluice.runtime.coordinator.policy.state_tables import (
@@ -69,6 +73,7 @@ class CoordinatorState:
         next_id: of the next checkpoint; ids are dense and never used twice.
         pending: checkpoints under way by id, ascending.
         trigger_requests: triggers that wait until a checkpoint may begin: kind -> who requested it.
+        request: the savepoint, full checkpoint or stop that is under way.
         out: actions of this step.
         unsettled: regions whose old work is to be settled: their next attempt is requested, or they
             are suspended. In the order of these events.
@@ -101,6 +106,7 @@ class CoordinatorState:
     draw: Callable[[], float]
     pending: dict[int, PendingCheckpoint] = field(default_factory=dict)
     trigger_requests: dict[CheckpointKind, str] = field(default_factory=dict)
+    request: CheckpointRequest | None = None
     out: list[Action] = field(default_factory=list)
     unsettled: dict[str, None] = field(default_factory=dict)
     cached_views: CachedViews = field(default_factory=CachedViews)
@@ -127,6 +133,12 @@ class CoordinatorState:
     def is_fenced(self) -> bool:
         """Whether another session has taken over."""
         return self.phase is JobPhase.FENCED
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the last checkpoint of a stop is committed and its files are being copied: the
+        job ends after it, so no other checkpoint begins."""
+        return self.request is not None and self.request.ends_job and self.request.is_copying
 
     def open_step(self, slept_s: float) -> None:
         """Drop the actions of a step that raised, except those that callbacks or the job wait
@@ -345,7 +357,7 @@ class CoordinatorState:
         if self.is_over:
             self.phase = phase if self.phase is JobPhase.STOPPED else self.phase
             return
-        self.phase, self.error = phase, error
+        self.phase, self.error, self.request = phase, error, None
         reason = error or FencedError(
             "the job has ended", {}, "Start the job again; it reads undecided ranges again."
         )

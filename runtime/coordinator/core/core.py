@@ -9,6 +9,7 @@ from sluice.runtime.coordinator.core import (
     failed_steps,
     post_commit,
     region_attempts,
+    requested_checkpoint,
 )
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
@@ -16,8 +17,10 @@ from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     Action,
     BarrierPolled,
+    CheckpointRequested,
     CommitReported,
     CoreEvent,
+    FilesCopied,
     Marked,
     OrphansSwept,
     Published,
@@ -49,6 +52,7 @@ from sluice.runtime.coordinator.region.status_views import (
     region_view,
 )
 from sluice.runtime.errors import FencedError
+from sluice.runtime.functions.record_counts import counter_totals, record_totals
 from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
@@ -132,7 +136,11 @@ class CoordinatorCore:
         """When the next `Tick` is due, if time alone can make something due."""
         if self._state.is_fenced:
             return None
-        moments = (alignment.next_trigger_s(self._state), post_commit.next_step_s(self._state))
+        moments = (
+            alignment.next_trigger_s(self._state),
+            post_commit.next_step_s(self._state),
+            requested_checkpoint.deadline_s(self._state),
+        )
         return min((moment for moment in moments if moment is not None), default=None)
 
     # --- views ------------------------------------------------------------------------------------
@@ -240,14 +248,25 @@ class CoordinatorCore:
             return Fate.SETTLED
         return Fate.OPEN if region.is_open else Fate.DISCARDED
 
-    def register(self, attempt: RegisteredAttempt) -> None:
+    def register(self, attempt: RegisteredAttempt, at_s: float = 0.0) -> None:
         """Note open work of a task before its first record; idempotent.
+
+        Args:
+            at_s: now, on a clock that counts while the host sleeps.
 
         Raises:
             FencedError: see `require_wanted`.
         """
         self.require_wanted(attempt.batch)
-        self._registered.add(attempt)
+        self._registered.add(attempt, at_s)
+
+    def open_since(self) -> dict[tuple[str, str], float]:
+        """See `RegisteredAttempts.open_since`."""
+        return self._registered.open_since(self.fate)
+
+    def swept(self) -> None:
+        """The sweep of the last `sweep_view` was complete."""
+        self._registered.swept()
 
     def sweep_view(self, job_uid: str) -> SweepView:
         """The view for a sweep; each call counts as one (`RegisteredAttempts.orphans`)."""
@@ -271,9 +290,11 @@ class CoordinatorCore:
         )
 
     def status(self, *, now_s: float, now_ms: int) -> JobStatus:
-        """The status of the job; ``now_s`` on the clock of the events is ``now_ms`` on the wall."""
+        """The status of the job; ``now_s`` on the clock of the events is ``now_ms`` on the wall.
+        The core does not know names of operators: counters are by operator id."""
         state = self._state
         ratios = state.pending_ratios(now_s)
+        states = [entry for r in state.regions.values() for entry in r.record.operator_states]
 
         def wall_ms(moment_s: float) -> int:
             return now_ms - round((now_s - moment_s) * 1000)
@@ -299,6 +320,8 @@ class CoordinatorCore:
                 region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
                 for name, region in state.regions.items()
             ),
+            counters=counter_totals(states),
+            function_records=record_totals(states),
         )
 
 
@@ -313,6 +336,8 @@ def _completed_in(record: RegionRecord, last_decided: int) -> int:
 
 
 def _phase_in_words(state: CoordinatorState) -> str:
+    if state.request is not None and state.request.ends_job:
+        return "stopping"
     is_incomplete = state.phase is JobPhase.FINISHED and state.error is not None
     return (JobPhase.FAILED if is_incomplete else state.phase).value
 
@@ -334,6 +359,7 @@ _REQUESTS = (
     RestartRequested,
     RestartCommanded,
     TriggerRequested,
+    CheckpointRequested,
 )
 """The sender waits for an answer, if only for an error."""
 
@@ -343,6 +369,8 @@ _ROUTINE = (Tick, BarrierPolled, RegionBarrierOffsets, Acknowledged)
 _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     Tick: lambda *_: None,  # time alone; `CoordinatorCore.step` does all due steps
     TriggerRequested: alignment.trigger_requested,
+    CheckpointRequested: requested_checkpoint.checkpoint_requested,
+    FilesCopied: requested_checkpoint.files_copied,
     BarrierPolled: alignment.barrier_polled,
     RegionBarrierOffsets: alignment.offsets_fetched,
     SplitsDiscovered: alignment.splits_discovered,

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from sluice.runtime.checkpoint.lost_work import LostCommittables
 from sluice.runtime.contracts import (
     CommitReport,
+    FailedTask,
     FailureReason,
     PublishOutcome,
     RegionRegistration,
     UnsettledWork,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, RegionTimes
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
@@ -29,13 +30,16 @@ __all__ = [
     "Acknowledged",
     "Action",
     "BarrierPolled",
+    "CheckpointRequested",
     "CommandAccepted",
     "Commit",
     "CommitReported",
+    "CopyFiles",
     "CoreEvent",
     "EndJob",
     "FailBatches",
     "FetchBarrierOffsets",
+    "FilesCopied",
     "GiveBarrier",
     "MarkCommitted",
     "Marked",
@@ -56,6 +60,7 @@ __all__ = [
     "RemoteAction",
     "Repair",
     "Repaired",
+    "RequestEnded",
     "RestartCommanded",
     "RestartRequested",
     "Retire",
@@ -118,6 +123,31 @@ class TriggerRequested(CoreEvent):
 
     kind: CheckpointKind
     requested_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequested(CoreEvent):
+    """A savepoint, a full checkpoint or a stop is requested. `RequestEnded` or `CopyFiles` follows.
+
+    Attributes:
+        kind: SAVEPOINT, FULL, or FINAL: the job ends after it.
+        is_copied: its files are copied once it is committed on record; a job ends after that.
+        drain_to: end offsets that the job reads to first, by split.
+        limit_s: until it is committed on record; after that the job continues without it.
+    """
+
+    kind: CheckpointKind
+    is_copied: bool
+    drain_to: Mapping[SplitKey, int] = field(default_factory=dict)
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilesCopied(CoreEvent):
+    """Answer to `CopyFiles`; ``error``: why there is no copy."""
+
+    checkpoint_id: int
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,13 +351,13 @@ class Publish(RemoteAction):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit(RemoteAction):
     """Step 5: commit the rest of its committables; ``regions`` as decided, and since repaired;
-    ``skipped``: regions that it was decided without, and why."""
+    ``failed_tasks``: of the regions that it was decided without."""
 
     checkpoint_id: int
     committables: tuple[StateEntry, ...]
     after_crash: bool
     regions: tuple[RegionRecord, ...]
-    skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +382,23 @@ class NoteUnsettled(RemoteAction):
 
     checkpoint_id: int
     works: tuple[UnsettledWork, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyFiles(RemoteAction):
+    """Copy the files that this checkpoint names, answer `FilesCopied`; ``suspended``: regions that
+    stand in it with an older snapshot."""
+
+    checkpoint_id: int
+    suspended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEnded(Action):
+    """Answer to `CheckpointRequested`: its checkpoint is committed on record and the job ends, or
+    ``error``: it has none, and the job continues."""
+
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,6 +491,7 @@ class Progress(Action):
         checkpoint_id, kind, requested_by, state: of the checkpoint, after the change.
         regions: with a batch in it.
         skipped: regions that keep their last snapshot, and why.
+        failed_tasks: of these regions.
         records: offsets covered by its batches (an upper bound of the records read).
         acked_s, decided_s, committed_s, marked_s: seconds since the barrier, None if not reached.
         reason: why it was aborted.
@@ -453,6 +501,7 @@ class Progress(Action):
             next barrier was due and the region still worked on the one before.
         rate_limits: records per second that each limited region may read now, once marked.
         attempts: attempts of each region in this run, with the current one; empty at first.
+        stages: times of each region with a batch in it, once marked or aborted.
     """
 
     checkpoint_id: int
@@ -461,6 +510,7 @@ class Progress(Action):
     state: State
     regions: int = 0
     skipped: Mapping[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
     records: int = 0
     acked_s: float | None = None
     decided_s: float | None = None
@@ -472,3 +522,4 @@ class Progress(Action):
     pending_ratios: Mapping[str, float] = field(default_factory=dict)
     rate_limits: Mapping[str, float] = field(default_factory=dict)
     attempts: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, RegionTimes] = field(default_factory=dict)

@@ -4,22 +4,25 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.runtime.contracts import FailureReason
+from sluice.runtime.contracts import FailedTask, FailureReason
 from sluice.runtime.coordinator.core.events import Progress, RegionalStep
 from sluice.runtime.coordinator.policy.state_tables import Event, State, advance
 from sluice.runtime.coordinator.region.region_pace import records_in
 from sluice.runtime.functions.record_counts import added
-from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.model.acknowledgement import Acknowledgement, RegionTimes, StageTimes
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey
 from sluice.runtime.model.timestamps import earliest
 
-__all__ = ["PendingCheckpoint", "RemoteStep"]
+__all__ = ["PUBLISHES_ALL", "CheckpointRequest", "PendingCheckpoint", "RemoteStep"]
+
+PUBLISHES_ALL = frozenset({CheckpointKind.SAVEPOINT, CheckpointKind.FULL, CheckpointKind.FINAL})
+"""Their records name no file outside: sinks publish what they would keep for later epochs."""
 
 
 _STAGES = {
@@ -31,6 +34,7 @@ _STAGES = {
     Event.MARK_DURABLE: "marked_s",
 }
 """The moment that an event sets in its checkpoint."""
+_ENDED = frozenset({State.MARKED, State.ABORTED})
 
 
 class RemoteStep(enum.Enum):
@@ -39,6 +43,32 @@ class RemoteStep(enum.Enum):
     IDLE = "idle"  # nothing: the next step may begin, after its pause
     IN_FLIGHT = "in flight"  # a step that has not returned yet
     HALTED = "halted"  # nothing, until the next run
+
+
+@dataclass(slots=True)
+class CheckpointRequest:
+    """A savepoint, a full checkpoint or a stop that is under way.
+
+    Attributes:
+        kind, is_copied, drain_to: see `sluice.runtime.coordinator.core.events.CheckpointRequested`.
+        until_s: clock until which its checkpoint must be committed on record.
+        checkpoint_id: its checkpoint; None before it begins.
+        is_copying: it is committed on record, and its files are being copied.
+        batches: from its decision on, the Spark batch that it names for each region with state.
+    """
+
+    kind: CheckpointKind
+    is_copied: bool
+    drain_to: Mapping[SplitKey, int]
+    until_s: float
+    checkpoint_id: int | None = None
+    is_copying: bool = False
+    batches: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ends_job(self) -> bool:
+        """Whether the job ends after it."""
+        return self.kind is CheckpointKind.FINAL
 
 
 @dataclass(slots=True)
@@ -51,7 +81,8 @@ class PendingCheckpoint:
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
         acks: by region; None: nothing to read, same offsets.
-        skipped: regions that it is decided without, and why.
+        acknowledged_at_s: clock at the acknowledgement of each region that has a barrier in it.
+        skipped, failed_tasks: regions that it is decided without, and why.
         excused: regions that a command restarted while it was under way: it does not wait for
             them.
         must_sweep: failed ones among the skipped regions may have left work open.
@@ -80,7 +111,9 @@ class PendingCheckpoint:
     decide_by_s: float | None = None
     barriers: dict[str, Barrier] = field(default_factory=dict)
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
+    acknowledged_at_s: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)
+    failed_tasks: tuple[FailedTask, ...] = ()
     excused: set[str] = field(default_factory=set)
     must_sweep: bool = False
     evaluated_s: float = 0.0
@@ -168,6 +201,7 @@ class PendingCheckpoint:
             state=self.state,
             regions=len(acknowledged),
             skipped=dict(self.skipped),
+            failed_tasks=self.failed_tasks,
             records=sum(records_in(ack.region.splits) for ack in acknowledged),
             acked_s=since(self.acked_s),
             decided_s=since(self.decided_s),
@@ -179,4 +213,21 @@ class PendingCheckpoint:
             attempts=attempts or {},
             pending_ratios=pending_ratios or {},
             rate_limits=rate_limits or {},
+            stages={
+                ack.batch.region: _times_of(
+                    ack, since(self.acknowledged_at_s.get(ack.batch.region))
+                )
+                for ack in (acknowledged if self.state in _ENDED else ())
+            },
         )
+
+
+def _times_of(ack: Acknowledgement, acknowledged_s: float | None) -> RegionTimes:
+    found = ack.stages or StageTimes()
+    return RegionTimes(
+        read_s=found.read_s,
+        function_s=found.function_s,
+        write_s=found.write_s,
+        flush_s=found.flush_s,
+        acknowledged_s=acknowledged_s,
+    )

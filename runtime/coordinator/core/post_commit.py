@@ -38,6 +38,11 @@ from sluice.runtime.coordinator.core.failures import is_the_end, suspended_at_th
 from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint, RemoteStep
 from sluice.runtime.coordinator.core.reassignment import choose_moves
 from sluice.runtime.coordinator.core.region_attempts import drive_restart, end_hanging
+from sluice.runtime.coordinator.core.requested_checkpoint import (
+    end_if_late,
+    note_decided,
+    note_marked,
+)
 from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
 from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
 from sluice.runtime.coordinator.policy.state_tables import ABORTABLE, DECIDED_OPEN, Event, State
@@ -69,6 +74,7 @@ def drive(state: CoordinatorState, now_s: float) -> None:
     """Let every checkpoint under way, and every region with unsettled work, take its next step."""
     end_hanging(state, now_s)
     end_if_hung(state, now_s)
+    end_if_late(state, now_s)
     for checkpoint in tuple(state.pending.values()):
         _drive_one(state, checkpoint, now_s)
     for name in tuple(state.unsettled):
@@ -273,6 +279,7 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
             ack = checkpoint.acks[record.region]
             region.late_rows += 0 if ack is None else ack.late_rows
     checkpoint.remaining = committables_of(checkpoint.regions)
+    note_decided(state, checkpoint)
 
 
 def work_aborted(state: CoordinatorState, event: AbortedWork, now_s: float) -> None:
@@ -304,7 +311,7 @@ def _settle(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float
                 committables=checkpoint.remaining,
                 after_crash=checkpoint.after_crash,
                 regions=checkpoint.regions,
-                skipped=dict(checkpoint.skipped),
+                failed_tasks=checkpoint.failed_tasks,
             )
         )
 
@@ -350,9 +357,11 @@ def marked(state: CoordinatorState, event: Marked, now_s: float) -> None:
         checkpoint_id=checkpoint.checkpoint_id,
         positions=tuple(split for region in checkpoint.regions for split in region.splits),
     )
-    if checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint):
+    is_stop = note_marked(state, checkpoint)
+    is_end = checkpoint.kind is CheckpointKind.FINAL and is_the_end(state, checkpoint)
+    if is_stop or (is_end and not state.is_held):
         _publish_positions(state, now_s)  # before the engine is notified of the end
-        state.end(suspended_at_the_end(state), now_s, is_finished=True)
+        state.end(suspended_at_the_end(state) if is_end else None, now_s, is_finished=is_end)
 
 
 def _update_histories(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:

@@ -251,6 +251,7 @@ def drive_restart(state: CoordinatorState, name: str, now_s: float) -> None:
     region.settle()
     del state.unsettled[name]
     if region.is_open:
+        region.history.began_s = now_s
         state.drop_cached_views()
         state.out.append(
             RegionRestarted(region=name, attempt_id=region.attempt_id, restored=region.record)

@@ -175,6 +175,9 @@ class CheckpointSettings:
         drop_limit: how much approximate recovery may leave out; None: nothing.
         balancer: moves splits between regions; None: they stay where they are. Only for one
             checkpoint at a time, since no epoch may be under way beside the one that is decided.
+        spark_batches: batches that Spark keeps of a region with state; None: all of them.
+        full_checkpoint_every: number of committed checkpoints from one full checkpoint to the
+            next; None: only on request.
         pace_epochs: limit an epoch to the records that its region writes in about ten intervals
             (ten seconds at least, a quarter of the timeout at most), learnt from the epochs before.
             So a backlog becomes several epochs instead of one that is too large for the timeout.
@@ -210,6 +213,8 @@ class CheckpointSettings:
     handler: CheckpointHandler = field(default_factory=GlobalCheckpointHandler)
     drop_limit: DropLimit | None = None
     balancer: Balancer | None = None
+    spark_batches: int | None = None
+    full_checkpoint_every: int | None = None
     pace_epochs: bool = True
     first_epoch_records: int = 100_000
     idle_poll_s: float = 0.05

@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 
+from sluice.runtime.contracts import FailedTask, FailureReason
 from sluice.runtime.errors import (
     CheckpointFailedError,
     FencedError,
     RegionGivenUpError,
     StreamError,
 )
-from sluice.runtime.process.failed_tasks import in_short
+from sluice.runtime.failover.attempt_history import first_line
+from sluice.runtime.process.failed_tasks import failed_subtask, in_short
 
 __all__ = [
     "attempt_stopped",
     "checkpoint_expired",
     "checkpoint_too_old",
     "epoch_too_old",
+    "failed_task",
     "never_polled",
     "region_given_up",
     "regions_ended",
@@ -26,6 +29,30 @@ _TOO_OLD = (
     "Raise transactionTimeout, or lower the records per epoch or the interval. None of it is "
     "visible, and its ranges are read again."
 )
+
+
+def failed_task(
+    region: str, reason: FailureReason, cause: BaseException | None, *, waited_s: float
+) -> FailedTask:
+    """For a region that a decision skips.
+
+    Args:
+        cause: the error that ended its attempt; None: it has not ended.
+        waited_s: since the checkpoint's barrier.
+    """
+    if reason is FailureReason.EXPIRED:
+        message = f"has not acknowledged {waited_s:.1f} s after the barrier"
+        return FailedTask(
+            subtask_id=0, task_name=region, region=region, reason=reason, message=message
+        )
+    subtask_id, task_name = failed_subtask(cause) or (0, region)
+    return FailedTask(
+        subtask_id=subtask_id,
+        task_name=task_name,
+        region=region,
+        reason=reason,
+        message="" if cause is None else first_line(cause),
+    )
 
 
 def regions_ended(

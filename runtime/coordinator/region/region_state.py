@@ -54,15 +54,36 @@ class RegisteredAttempts:
     not reach every broker, and a paused task may begin its transaction late. Then it is forgotten.
     """
 
-    _open: dict[BatchKey, dict[RegisteredAttempt, None]] = field(default_factory=dict)
+    _open: dict[BatchKey, dict[RegisteredAttempt, float]] = field(default_factory=dict)
+    _unswept: dict[RegisteredAttempt, float] = field(default_factory=dict)
     _orphans: dict[RegisteredAttempt, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._orphans) + sum(len(found) for found in self._open.values())
 
-    def add(self, attempt: RegisteredAttempt) -> None:
-        """Add an attempt; idempotent."""
-        self._open.setdefault(attempt.batch, {})[attempt] = None
+    def add(self, attempt: RegisteredAttempt, at_s: float = 0.0) -> None:
+        """Add an attempt that was registered at this moment; idempotent."""
+        self._open.setdefault(attempt.batch, {}).setdefault(attempt, at_s)
+
+    def open_since(self, fate_of: Callable[[BatchKey], Fate]) -> dict[tuple[str, str], float]:
+        """When the oldest work that may still be open was registered, by region and operator.
+
+        Work of batches under way counts, and work of ended ones until a sweep was complete.
+        """
+        found: dict[tuple[str, str], float] = {}
+        for batch, attempts in self._open.items():
+            if fate_of(batch) is not Fate.SETTLED:
+                for attempt, at_s in attempts.items():
+                    key = batch.region, attempt.operator_id
+                    found[key] = min(at_s, found.get(key, at_s))
+        for attempt, at_s in self._unswept.items():
+            key = attempt.batch.region, attempt.operator_id
+            found[key] = min(at_s, found.get(key, at_s))
+        return found
+
+    def swept(self) -> None:
+        """A sweep after the last `orphans` has reached every remote."""
+        self._unswept.clear()
 
     def orphans(self, fate_of: Callable[[BatchKey], Fate]) -> tuple[RegisteredAttempt, ...]:
         """Attempts that the next sweep may abort; each call counts as one sweep."""
@@ -70,6 +91,10 @@ class RegisteredAttempts:
             fate = fate_of(batch)
             if fate is not Fate.OPEN:
                 attempts = self._open.pop(batch)
+                if fate is not Fate.SETTLED:
+                    self._unswept = dict(
+                        [*self._unswept.items(), *attempts.items()][-_MOST_ORPHANS:]
+                    )
                 if fate is not Fate.OUTDATED:  # older attempts are swept as a whole
                     self._orphans |= dict.fromkeys(attempts, _SWEEPS)
         offered = {
@@ -194,6 +219,11 @@ class RegionState:
     def advance(self, event: RegionEvent) -> None:
         """Change the phase by the table."""
         self.phase = advance_region(self.phase, event, region=self.plan.name)
+
+    @property
+    def cause(self) -> BaseException | None:
+        """Why it is suspended, or why its last attempt ended."""
+        return self.ended_by if self.suspended is None else self.suspended.cause
 
     @property
     def has_decided(self) -> bool:

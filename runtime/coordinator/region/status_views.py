@@ -14,6 +14,7 @@ __all__ = [
     "JobStatus",
     "RegionStatusView",
     "SuspendedView",
+    "TransactionView",
     "region_view",
 ]
 
@@ -38,6 +39,8 @@ class AttemptView:
     ended_ms: int
     why: str
     committed_after_s: float | None
+    began_ms: int | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,7 @@ class RegionStatusView:
     Attributes:
         region, attempt_id, is_open, batch_id: its attempt, whether that is current, and the last
             decided batch.
+        began_ms: when the attempt was allowed to begin; None: with the run.
         splits: end offsets, by name.
         begins_ms: when its restart strategy lets the next attempt begin; None: it does not wait.
         ended: attempts that have ended in this run.
@@ -91,13 +95,37 @@ class RegionStatusView:
     lag_records: int | None = None
     lost_records: int = 0
     has_alarm: bool = False
+    began_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionView:
+    """The oldest work of a region that a sink may have open: under way, waiting for its decision
+    or its commit, or of an ended attempt until a sweep has aborted it.
+
+    Attributes:
+        region, sink: names.
+        age_s: since a task registered it, with the time in which the host was suspended.
+        timeout_s: age at which the brokers abort it.
+    """
+
+    region: str
+    sink: str
+    age_s: float
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """The job: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``.
 
-    ``drop_limit``: how much approximate recovery may leave out; None: nothing.
+    Attributes:
+        drop_limit: how much approximate recovery may leave out; None: nothing.
+        counters: totals of the user's counters by name of the function, since the checkpoint
+            directory was created.
+        function_records: ``read``, ``skipped`` and ``dead_lettered`` of functions with an
+            ``on_error`` policy, by name of the function, since then.
+        transactions: of each region and sink with open work that the remote ends after a timeout.
     """
 
     state: str
@@ -107,6 +135,9 @@ class JobStatus:
     last_committed: int
     pending: tuple[CheckpointStatus, ...]
     regions: tuple[RegionStatusView, ...]
+    counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    function_records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    transactions: tuple[TransactionView, ...] = ()
 
 
 def region_view(
@@ -132,6 +163,8 @@ def region_view(
                 attempt_id=attempt.attempt_id,
                 ended_ms=wall_ms(attempt.ended_s),
                 why=attempt.why,
+                began_ms=None if attempt.began_s is None else wall_ms(attempt.began_s),
+                host=attempt.host,
                 committed_after_s=attempt.committed_after_s,
             )
             for attempt in region.history.attempts
@@ -145,4 +178,5 @@ def region_view(
         rate_limit=None if region.rate is None else region.rate.rate,
         dropped=dropped_in_all(region.record.operator_states),
         late_rows=region.late_rows,
+        began_ms=None if region.history.began_s is None else wall_ms(region.history.began_s),
     )

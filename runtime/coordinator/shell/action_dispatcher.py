@@ -20,6 +20,7 @@ from sluice.runtime.coordinator.core.events import (
     RegionRestarted,
     RegionSuspended,
     RemoteAction,
+    RequestEnded,
     ReturnBatches,
     SweepOrphans,
     TriggerBarrier,
@@ -28,6 +29,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import RestartedRegion
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.core_loop import StepThread
+from sluice.runtime.coordinator.shell.request_thread import CopyDue
 from sluice.runtime.errors import (
     FencedError,
     StorageError,
@@ -210,6 +212,7 @@ class ActionDispatcher:
             FailBatches: lambda action: waiters.resolve(action.batches, action.error),
             SweepOrphans: lambda action: sweep(action.checkpoint_id),
             Triggered: self._triggered,
+            RequestEnded: lambda action: self.answer_request(action.error),
             RegionRestarted: self._restarted,
             Progress: self._report_progress,
             RegionSuspended: _log_suspended,
@@ -218,6 +221,7 @@ class ActionDispatcher:
         self._lock = threading.Lock()
         self._restarts: dict[str, list[Future[RestartedRegion]]] = defaultdict(list)
         self._triggers: dict[CheckpointKind, list[Future[int]]] = defaultdict(list)
+        self._request: Future[CopyDue | None] | None = None
         self._done = threading.Event()
         self._given_up = threading.Event()
         self._error: BaseException | None = None
@@ -237,6 +241,21 @@ class ActionDispatcher:
         with self._lock:
             self._triggers[kind].append(answer)
         return answer
+
+    def expect_request(self) -> Future[CopyDue | None]:
+        """The answer to a `CheckpointRequested` that follows."""
+        with self._lock:
+            answer = self._request = Future()
+        return answer
+
+    def answer_request(self, found: CopyDue | BaseException | None) -> None:
+        """Answer the last `CheckpointRequested`, if it waits. Any thread."""
+        with self._lock:
+            answer, self._request = self._request, None
+        if isinstance(found, BaseException) and answer is not None:
+            answer.set_exception(found)
+        elif not isinstance(found, BaseException) and answer is not None:
+            answer.set_result(found)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether the job has ended; raises its error."""
@@ -324,6 +343,7 @@ class ActionDispatcher:
             self._triggers.clear()
         for answer in waiting:
             answer.set_exception(reason)
+        self.answer_request(reason)
         if action.finished:
             self._steps.call(lambda: self._finish_visible(action.error))
         else:

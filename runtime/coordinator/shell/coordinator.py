@@ -1,6 +1,7 @@
 """The barrier checkpoint coordinator of one job: threads and clients around the pure core."""
 
 import contextlib
+import dataclasses
 import logging
 import math
 import random
@@ -8,8 +9,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Self, TypeVar
 
+from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.continuous.native_commits import TasksFirst
 from sluice.runtime.contracts import (
     Clock,
@@ -53,10 +56,13 @@ from sluice.runtime.coordinator.shell.action_dispatcher import (
     WakeUp,
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.shell.open_transactions import OpenTransactions
 from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
+from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestThread
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
@@ -97,6 +103,7 @@ class BarrierCoordinator(Coordinator):
         repairer: writes lost work again, for ``on_lost="repair"``.
         tasks_first: of sinks that continuous tasks write to.
         require_known, require_restorable: see `StartSequence`.
+        copier: writes savepoints and full checkpoints; None: nothing does.
     """
 
     def __init__(
@@ -114,6 +121,7 @@ class BarrierCoordinator(Coordinator):
         tasks_first: Mapping[str, TasksFirst] | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
+        copier: FileCopier | None = None,
     ) -> None:
         self.session = str(uuid.uuid4())
         self._job = job
@@ -129,6 +137,8 @@ class BarrierCoordinator(Coordinator):
         self._repairer = repairer
         self._require_known = require_known
         self._require_restorable = require_restorable
+        self._copier = copier
+        self._requests: RequestThread | None = None
         self._listeners = ListenerThread(listeners)
         self._waiters = BatchWaiters()
         self._wake = WakeUp()
@@ -136,6 +146,8 @@ class BarrierCoordinator(Coordinator):
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
+        names = {node.operator_id: node.name for node in job.graph}
+        self._transactions = OpenTransactions(names, ages=self._age_clock)
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
         self._watch: RegionWatch | None = None
@@ -148,7 +160,7 @@ class BarrierCoordinator(Coordinator):
         self,
         timeout_s: float,
         *,
-        restore_from: int | None = None,
+        restore_from: int | RestoreRequest | None = None,
         registrations: Sequence[RegionRegistration] = (),
         on_step: Callable[[str], None] = lambda _: None,
     ) -> StartedJob:
@@ -156,7 +168,8 @@ class BarrierCoordinator(Coordinator):
 
         Args:
             timeout_s: for the whole start; repairs get more.
-            restore_from: checkpoint id to resume from, instead of the newest decision.
+            restore_from: checkpoint id to resume from, instead of the newest decision. Or the
+                request to begin a new job with the state of another one.
             registrations: of attempts of earlier runs that a handle still reaches. The start aborts
                 their open work that no decision names. The caller stops them before it starts new
                 attempts.
@@ -234,6 +247,7 @@ class BarrierCoordinator(Coordinator):
             before_decision=self._leases.require,
             repairer=self._repairer,
             kept=found.kept,
+            on_copy=lambda due: self._running().dispatcher.answer_request(due),
         )
         self._threads = RunThreads(
             core,
@@ -251,16 +265,36 @@ class BarrierCoordinator(Coordinator):
             ages=self._age_clock,
         )
         self._threads.start()
-        if not self._settings.is_external:
-            self._watch = RegionWatch(
-                lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
-                sources=self._sources,
-                interval_s=self._settings.refresh_interval_s,
-                alarm_s=self._settings.pressure_alarm_s,
-                timeout_s=self._settings.call_timeout_s,
-                clock=self._clock,
-            )
-            self._watch.start()
+        self._start_requests(self._threads)
+        self._transactions.begin({name: sink.facts for name, sink in self._sinks.items()})
+        self._watch = RegionWatch(
+            lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
+            sources=self._sources,
+            interval_s=self._settings.refresh_interval_s,
+            alarm_s=None if self._settings.is_external else self._settings.pressure_alarm_s,
+            timeout_s=self._settings.call_timeout_s,
+            clock=self._clock,
+            warn=lambda: self._transactions.warn(self._ask(lambda core: core.open_since())),
+        )
+        self._watch.start()
+
+    def _start_requests(self, threads: RunThreads) -> None:
+        self._requests = RequestThread(
+            step=threads.loop.step,
+            expect=threads.dispatcher.expect_request,
+            end_offsets=lambda: self._barrier_service.end_offsets(
+                threads.loop.step, lambda: self._ask(lambda core: core.positions())
+            ),
+            copier=self._copier,
+            is_suspended=self.is_suspended,
+            is_newest=partial(has_last_record, self._store, session=self.session),
+            limit_s=self._settings.timeout_s,
+            full_every=self._settings.full_checkpoint_every,
+            clock=self._clock,
+        )
+        self._requests.start()
+        if self._settings.full_checkpoint_every is not None:
+            self._listeners.add(self._requests)
 
     def add_listener(self, listener: ProgressListener) -> None:
         """Add a listener for all progress from now on."""
@@ -296,6 +330,8 @@ class BarrierCoordinator(Coordinator):
                     stack.callback(self._threads.stop)
                 if self._watch is not None:
                     stack.callback(self._watch.stop, timeout_s=_JOIN_S)
+                if self._requests is not None:
+                    stack.callback(self._requests.stop, timeout_s=_JOIN_S)
                 self.cancel()
 
     def __enter__(self) -> Self:
@@ -446,12 +482,25 @@ class BarrierCoordinator(Coordinator):
         limit_s = self._settings.timeout_s if timeout_s is None else timeout_s
         return result_within(answer, limit_s, {"kind": kind.value, "waits_for": "trigger"})
 
+    @property
+    def requests(self) -> RequestThread:
+        """For savepoints, full checkpoints, and stops in order."""
+        self._running()
+        assert self._requests is not None  # made with the threads
+        return self._requests
+
     def register(self, attempt: RegisteredAttempt) -> float:
-        self._ask(lambda core: core.register(attempt))
+        at_s = self._age_clock()
+        self._ask(lambda core: core.register(attempt, at_s))
         log.debug("attempt registered: attempt=%s", attempt)
         return self._age_clock()
 
     # --- queries ----------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> JobPlan:
+        """The job that it coordinates."""
+        return self._job
 
     @property
     def started(self) -> StartedJob | None:
@@ -488,7 +537,19 @@ class BarrierCoordinator(Coordinator):
 
     def status(self) -> JobStatus:
         """The state of the job for people; returns within milliseconds."""
-        status = self._ask(lambda core: core.status(now_s=self._core_clock(), now_ms=wall_ms()))
+        status, since = self._ask(
+            lambda core: (
+                core.status(now_s=self._core_clock(), now_ms=wall_ms()),
+                core.open_since(),
+            )
+        )
+        names = {node.operator_id: node.name for node in self._job.graph}
+        status = dataclasses.replace(
+            status,
+            counters={names.get(i, i): found for i, found in status.counters.items()},
+            function_records={names.get(i, i): n for i, n in status.function_records.items()},
+            transactions=self._transactions.views(since),
+        )
         return status if self._watch is None else self._watch.with_lags(status)
 
     # --- inside -----------------------------------------------------------------------------------

@@ -34,7 +34,9 @@ from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Commit,
     CommitReported,
+    CopyFiles,
     CoreEvent,
+    FilesCopied,
     MarkCommitted,
     Marked,
     NoteUnsettled,
@@ -48,6 +50,7 @@ from sluice.runtime.coordinator.core.events import (
     Retire,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.shell.request_thread import CopyDue
 from sluice.runtime.errors import StorageError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from sluice.runtime.model.splits import SplitRange
@@ -73,6 +76,7 @@ class IoExecutor:
             (`lease-guards-outputs`).
         repairer: for ``on_lost="repair"``.
         kept: operator states of the records that the start has read.
+        on_copy: starts the copy of a committed record, or gets the error that prevents it.
     """
 
     def __init__(
@@ -88,6 +92,7 @@ class IoExecutor:
         before_decision: Callable[[], None] = lambda: None,
         repairer: Repairer | None = None,
         kept: KeptStates | None = None,
+        on_copy: Callable[[CopyDue | StreamError], None] = lambda _: None,
     ) -> None:
         self._kept = kept or KeptStates()
         self._store = store
@@ -99,6 +104,7 @@ class IoExecutor:
         self._age_clock = age_clock
         self._wall_ms = wall_ms
         self._before_decision = before_decision
+        self._on_copy = on_copy
         self._repairs = Repairs(
             repairer=repairer,
             store=store,
@@ -135,6 +141,8 @@ class IoExecutor:
                 note_unsettled(self._store, action.checkpoint_id, action.works)
             case Retire():
                 self._retire(action)
+            case CopyFiles():
+                return self._begin_copy(action)
         return None
 
     def _publish(self, action: Publish) -> Steps[CoreEvent]:
@@ -190,7 +198,7 @@ class IoExecutor:
                 checkpoint_id=action.checkpoint_id,
                 regions=action.regions,
                 entries=action.committables,
-                skipped=action.skipped,
+                failed_tasks=action.failed_tasks,
             ),
             timeout_s=self._settings.call_timeout_s,
             after_crash=action.after_crash,
@@ -299,6 +307,20 @@ class IoExecutor:
             log.warning("retired checkpoints could not be deleted: error=%s", err)
         except Exception:  # a bug in a client must not end the job here
             log.exception("retired checkpoints could not be deleted")
+
+    def _begin_copy(self, action: CopyFiles) -> CoreEvent | None:
+        """In this thread, so that retention deletes the record only later."""
+        record = self._record
+        try:
+            if record is None or record.checkpoint_id != action.checkpoint_id:
+                record = self._store.read(action.checkpoint_id)
+            if record is None:
+                raise taken_over(action.checkpoint_id)
+        except StreamError as err:
+            self._on_copy(err)
+            return FilesCopied(checkpoint_id=action.checkpoint_id, error=err)
+        self._on_copy((action, record))
+        return None
 
     def _is_taken_over(self) -> bool:
         session = self._identity.session

@@ -62,6 +62,7 @@ class RegionWatch:
         alarm_s: how long pressure must be high before an alarm; None: no alarm.
         timeout_s: of one call to a source.
         clock: monotonic seconds.
+        warn: called at each measurement, for further alarms.
     """
 
     def __init__(
@@ -73,12 +74,14 @@ class RegionWatch:
         alarm_s: float | None,
         timeout_s: float,
         clock: Clock,
+        warn: Callable[[], None] = lambda: None,
     ) -> None:
         self._ask = ask
         self._sources = sources
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._clock = clock
+        self._warn = warn
         self._alarm = PressureAlarm(limit_s=alarm_s)
         self._alarmed: frozenset[str] = frozenset()
         self._found: Mapping[str, _Found] = {}
@@ -119,6 +122,7 @@ class RegionWatch:
 
     def refresh(self) -> None:
         """Measure once, in the caller's thread."""
+        self._warn()
         seen = self._ask()
         self._found = {
             name: self._found_of(name, splits, is_suspended=name in seen.suspended)

@@ -67,7 +67,7 @@ class RequestedRestart:
 T = TypeVar("T")
 
 
-def result_within(answer: "Future[T]", timeout_s: float, where: Mapping[str, object]) -> T:
+def result_within(answer: "Future[T]", timeout_s: float | None, where: Mapping[str, object]) -> T:
     """The coordinator's answer to a request.
 
     Raises:

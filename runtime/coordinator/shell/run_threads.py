@@ -222,6 +222,8 @@ class RunThreads:
         self._leases.require()
         view = self.loop.ask(lambda core: core.sweep_view(self._job_uid))
         swept = drive(self._io_executor.sweep(view))
+        if swept.is_complete:
+            self.loop.ask(lambda core: core.swept())
         if swept.aborted:
             log.info("orphans aborted: job=%s swept=%d", self._job, swept.aborted)
         return swept

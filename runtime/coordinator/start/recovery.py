@@ -239,8 +239,13 @@ def first_record(
     job_uid: str,
     session: str,
     now_ms: int,
+    origin: Mapping[str, str] | None = None,
 ) -> CheckpointRecord:
-    """Checkpoint 0: the identity of the job, and its start offsets as numbers."""
+    """Checkpoint 0: the identity of the job, and its start offsets as numbers.
+
+    Args:
+        origin: further settings of a restored job.
+    """
     return CheckpointRecord(
         job_uid=job_uid,
         job_name=plan.name,
@@ -254,7 +259,7 @@ def first_record(
         sluice_version=plan.sluice_version,
         spark_version=plan.spark_version,
         cluster_ids=plan.cluster_ids,
-        settings=plan.settings,
+        settings={**plan.settings, **(origin or {})},
         graph=plan.graph,
         regions=regions,
         assignment=assignment_of(regions),

@@ -27,8 +27,14 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.coordinator.start.rescaling import redistributed
+from sluice.runtime.coordinator.start.restoring import (
+    RestoreRequest,
+    restored_regions,
+    restored_settings,
+)
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import (
+    ConfigError,
     DamagedCheckpointError,
     StorageError,
     WaitedTooLongError,
@@ -36,6 +42,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
+    RESTORED_FROM_URI,
     Assignment,
     CheckpointRecord,
     RegionRecord,
@@ -52,7 +59,12 @@ _PAUSE_S = 0.1
 _CHECK_S = 15.0  # an unreachable sink is reported well within 30 s
 
 
-MAY_STOP_AT = frozenset({"before-first", "before-fencing", "publish-retry", "settle-retry"})
+MAY_STOP_AT = frozenset(
+    {
+        *("before-restore-copy", "restore-copy", "after-restore-copy"),
+        *("before-first", "before-fencing", "publish-retry", "settle-retry"),
+    }
+)
 """Steps at which the start has changed nothing, or a remote does not answer. Between other steps a
 stop would leave decided work uncommitted until the next start, and its transactions open."""
 
@@ -125,9 +137,14 @@ class StartSequence:
     def __post_init__(self) -> None:
         self._began_s = self.clock()
 
-    def run(self, *, timeout_s: float, restore_from: int | None) -> Steps[Found]:
+    def run(self, *, timeout_s: float, restore_from: int | RestoreRequest | None) -> Steps[Found]:
         """The whole sequence.
 
+        Args:
+            timeout_s: for all steps; the restore of another job's state takes longer.
+            restore_from: checkpoint id of this directory to resume from. Or the request to begin a
+                new job from another directory. If this directory is already restored from there,
+                the job resumes from its newest decision.
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError, and errors
                 of the sources: before anything was changed.
@@ -137,17 +154,14 @@ class StartSequence:
         """
         self._deadline_s = self.clock() + timeout_s
         cluster_ids = self._check()
-        history = None
-        if restore_from is not None and not self.store.slots():
-            raise recovery.refuse_restore((), restore_from)
-        if not self.store.slots() and (yield from self._publish_first()):
-            history = self._read(None)
+        history = self._read(None) if (yield from self._publish_first(restore_from)) else None
         # If this start was paused after checkpoint 0, later starts have published: it is not new.
         is_new = history is not None and history.ids == (0,)
         if history is not None and is_new:
             attempt_id, attempt, resume_id = 0, 1, 0
         else:
-            history, fencing_record = yield from self._fence(restore_from)
+            checkpoint_id = restore_from if isinstance(restore_from, int) else None
+            history, fencing_record = yield from self._fence(checkpoint_id)
             attempt_id, attempt = fencing_record.checkpoint_id, fencing_record.run_attempt
             resume_id = fencing_record.restored_from or 0
         record = self._record_at(history, resume_id)
@@ -161,12 +175,7 @@ class StartSequence:
         self._abort(recovery.left_open(self.registrations, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
-        whole, record = record, without_topics(record, self.plan.forgotten)
-        if record != whole:
-            log.warning(
-                "positions of forgotten topics are given up: %s",
-                _given_up(whole, self.plan.forgotten),
-            )
+        record = self._without_forgotten(record)
         if not is_new:
             self._restore(record)
         regions, assignment = redistributed(record, self.plan, attempt_id=attempt_id)
@@ -210,6 +219,14 @@ class StartSequence:
             facts = sink.check(timeout_s=min(self._left_s(), _CHECK_S))
             if "cluster_id" in facts:
                 found.add(facts["cluster_id"])
+        for node in self.plan.graph:
+            log.info(
+                "operator: id=%s name=%s kind=%s uid=%s",
+                node.operator_id,
+                node.name,
+                node.kind,
+                node.uid,
+            )
         return tuple(sorted(found))
 
     def _read(self, restore_from: int | None) -> History:
@@ -278,18 +295,62 @@ class StartSequence:
 
     # --- the run's own first record ---------------------------------------------------------------
 
-    def _publish_first(self) -> Steps[bool]:
-        """Publish checkpoint 0 of a new job; False if another start has published it."""
-        starts = {
-            source_id: source.resolve_start(timeout_s=self._left_s())
-            for source_id, source in self.sources.items()
-        }
+    def _require_restored(self, restore: RestoreRequest | None) -> None:
+        """Check that this directory was restored from there, by an earlier start or a faster one:
+        a restore happens once."""
+        if restore is None:
+            return
+        first = self.store.read(0)
+        origin = None if first is None else first.settings.get(RESTORED_FROM_URI)
+        if origin != restore.uri:
+            raise ConfigError(
+                "the checkpoint directory of a restored job is not empty",
+                {"store": self.store.uri, "restore_from": restore.uri, "restored_from": origin},
+                "Give a new job an empty directory, or leave restore_from out to resume this one.",
+            )
+        log.warning(
+            "the job was restored before, resuming from its newest decision: restore_from=%s",
+            restore.uri,
+        )
+
+    def _first_regions(
+        self, restore: RestoreRequest | None
+    ) -> Steps[tuple[tuple[RegionRecord, ...], Mapping[str, str]]]:
+        """Regions of checkpoint 0, and settings that name their origin."""
+        if restore is None:
+            starts = {
+                source_id: source.resolve_start(timeout_s=self._left_s())
+                for source_id, source in self.sources.items()
+            }
+            return recovery.first_regions(self.plan, starts), {}
+        began_s = self.clock()
+        regions, found = yield from restored_regions(
+            restore,
+            self.plan,
+            self.sources,
+            session=self.session,
+            require_known=self.require_known,
+            timeout_s=self.settings.call_timeout_s,
+        )
+        self._deadline_s += self.clock() - began_s
+        return regions, restored_settings(restore, found)
+
+    def _publish_first(self, restore_from: int | RestoreRequest | None) -> Steps[bool]:
+        """Publish checkpoint 0 of a new job; False if an earlier or a faster start did."""
+        restore = restore_from if isinstance(restore_from, RestoreRequest) else None
+        if self.store.slots():
+            self._require_restored(restore)
+            return False
+        if isinstance(restore_from, int):
+            raise recovery.refuse_restore((), restore_from)
+        regions, origin = yield from self._first_regions(restore)
         record = recovery.first_record(
             self.plan,
-            recovery.first_regions(self.plan, starts),
+            regions,
             job_uid=str(uuid.uuid4()),
             session=self.session,
             now_ms=self.wall_ms(),
+            origin=origin,
         )
         yield "before-first"
         try:
@@ -299,6 +360,8 @@ class StartSequence:
             # checked by its plan, as at every later start.
             outcome = PublishOutcome.TAKEN
         yield "after-first"
+        if outcome is not PublishOutcome.OURS:
+            self._require_restored(restore)
         return outcome is PublishOutcome.OURS
 
     def _publish(self, record: CheckpointRecord) -> Steps[PublishOutcome]:
@@ -451,6 +514,15 @@ class StartSequence:
             reports = committers.of(operator_id).abort(mine, timeout_s=timeout_s)
             for report in reports.values():
                 log.info("aborted open work of an earlier run: outcome=%s", report.outcome.value)
+
+    def _without_forgotten(self, whole: CheckpointRecord) -> CheckpointRecord:
+        record = without_topics(whole, self.plan.forgotten)
+        if record != whole:
+            log.warning(
+                "positions of forgotten topics are given up: %s",
+                _given_up(whole, self.plan.forgotten),
+            )
+        return record
 
     def _restore(self, record: CheckpointRecord) -> None:
         for source_id, source in self.sources.items():

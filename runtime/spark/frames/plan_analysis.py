@@ -32,17 +32,22 @@ class PlanAnalysis:
     """Facts about a pipeline's frame.
 
     Attributes:
-        keeps_state: whether it keeps state between batches.
+        stateful_kinds: the steps that keep state between batches, by Spark's names.
         repeats_result: whether the whole result of its state, as in complete mode, changes with
             records alone; False: a timeout may also change it.
         columns: source columns that it reads; None: all.
         modules: Python modules that its steps need in addition to PySpark's own.
     """
 
-    keeps_state: bool
+    stateful_kinds: tuple[str, ...] = ()
     repeats_result: bool = False
     columns: frozenset[str] | None = None
     modules: tuple[str, ...] = ()
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps state between batches."""
+        return bool(self.stateful_kinds)
 
 
 def analyse_plan(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
@@ -57,7 +62,7 @@ def analyse_plan(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
     if pipeline.is_chained:
         if any(isinstance(sink, FrameSink) for sink in pipeline.sinks):
             _check_files(pipeline, spark.createDataFrame([], chained_schema(pipeline)))
-        return PlanAnalysis(keeps_state=False)
+        return PlanAnalysis()
     probe = probe_for(pipeline.source.schema_ddl())
     frame = transformed(source_frame(spark, probe).load(), pipeline)
     steps = PlanSteps(frame)
@@ -82,7 +87,7 @@ def analyse_plan(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
     if not steps.keeps_state:
         _require_nothing_whole(pipeline)
     return PlanAnalysis(
-        keeps_state=steps.keeps_state,
+        stateful_kinds=steps.stateful_kinds,
         repeats_result=steps.repeats_whole_result,
         columns=columns_read(kept_by(frame, pipeline.sinks)),
         modules=steps.modules_needed,

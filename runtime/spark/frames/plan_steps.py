@@ -90,9 +90,14 @@ class PlanSteps:
         return bool(self._states)
 
     @property
+    def stateful_kinds(self) -> tuple[str, ...]:
+        """The steps that keep state, by Spark's names."""
+        return tuple(str(step.nodeName()) for step in self._states)
+
+    @property
     def repeats_whole_result(self) -> bool:
         """Whether a state's whole result, as in complete mode, stays the same without records."""
-        kinds = {str(step.nodeName()) for step in self._states}
+        kinds = set(self.stateful_kinds)
         return bool(kinds) and kinds <= _TIMELESS
 
     @property

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.graph.pipeline import BatchFunction, FrameFunction, Pipeline, Step
+from sluice.runtime.graph.pipeline import FrameFunction, Pipeline, Step
 from sluice.runtime.model.output_modes import mode_of_query
 
 __all__ = ["arrow_schema", "chained_schema", "output_mode", "source_frame", "transformed"]
@@ -60,7 +60,7 @@ def chained_schema(pipeline: Pipeline) -> StructType:
     batch = pa.RecordBatch.from_pylist([], schema=schema)
     try:
         for step in pipeline.steps:
-            batch = cast(BatchFunction, step.function)(batch)
+            batch = cast(pa.RecordBatch, step.chained("").call(batch)[0])
         found = batch.schema
     except Exception as err:
         raise ConfigError(

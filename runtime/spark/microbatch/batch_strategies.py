@@ -202,7 +202,7 @@ class FilesBatch(BatchStrategy):
             checkpoint_id=barrier.checkpoint_id,
             committed_through=barrier.checkpoint_id - 1,
             operator_states=tuple(each for each in states if each.operator_id == operator_id),
-            is_last=barrier.is_last,
+            publishes_all=barrier.publishes_all,
         )
 
 

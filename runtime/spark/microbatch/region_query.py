@@ -22,7 +22,7 @@ from sluice.runtime.functions.function_run import (
 )
 from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model import offsets
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange, ranges_text
 from sluice.runtime.model.timestamps import earliest
@@ -30,7 +30,12 @@ from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
 from sluice.runtime.spark.microbatch.batch_strategies import BatchOutput, BatchStrategy, OpenBatch
 from sluice.runtime.spark.microbatch.event_times import EventTimes
-from sluice.runtime.spark.microbatch.query_end import await_commit_log, logs_outage, stop_query
+from sluice.runtime.spark.microbatch.query_end import (
+    await_commit_log,
+    logs_outage,
+    state_mismatch,
+    stop_query,
+)
 from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.microbatch.stateful_batches import (
     ReplayProgress,
@@ -220,6 +225,9 @@ class RegionQuery:
         if isinstance(err, StreamError) or not isinstance(err, Exception):
             return err
         tasks, what = self._spec.tasks, "the query of a region failed"
+        mismatch = state_mismatch(err, region=tasks.region) if self._spec.stateful else None
+        if mismatch is not None:
+            return mismatch
         return task_failed(
             what, err, region=tasks.region, attempt_id=tasks.attempt_id, ranges=self._ranges
         )
@@ -318,6 +326,7 @@ class RegionQuery:
                 ),
                 dropped=dropped,
                 decide_by_s=earliest(result.decide_by_s for result in output.results),
+                stages=StageTimes.slowest(result.stages for result in output.results),
             )
         )
         self._acknowledged = barrier.checkpoint_id
@@ -362,7 +371,7 @@ class RegionQuery:
     ) -> Mapping[str, RecordCounts]:
         """The functions' counts by operator id; PoisonRecordsError if too many records failed."""
         functions = self._spec.functions
-        none = {f.operator_id: RecordCounts() for f in functions if f.policy is not None}
+        none = {f.operator_id: RecordCounts() for f in functions if f.is_counted}
         counts = added([none, *(result.counts for result in results)])
         examples = {i: text for result in results for i, text in result.examples.items()}
         failed_rows: Counter[str] = Counter()

@@ -35,6 +35,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _STATE = "state-"
+_RESTORED = "restored-"
 _SPARK_DEFAULT = 100  # spark.sql.streaming.minBatchesToRetain
 
 
@@ -82,6 +83,7 @@ def make_ready(
         return
     _require_logged(fs, region, location, restored, batch_id=restored.batch_id)
     query_logs.rewind(fs, location, last_batch_id=restored.batch_id)
+    _delete_other_copies(fs, region.name, location)
 
 
 def replayed(
@@ -127,6 +129,19 @@ def delete_attempts(fs: FileSystem, region: str, *, attempt_id: int) -> None:
     for path, newest in _attempts(fs, region).items():
         if newest <= attempt_id:
             fs.delete(path)
+
+
+def _delete_other_copies(fs: FileSystem, region: str, location: str) -> None:
+    """Delete what starts have copied that did not become the job: they were killed, or another
+    start was faster. An error is harmless."""
+    directory = f"spark/{region}"
+    try:
+        for entry in fs.entries(directory):
+            path = f"{directory}/{entry.name}"
+            if entry.name.startswith(_RESTORED) and path != location:
+                fs.delete(path)
+    except StorageError as err:  # the next start tries again
+        log.warning("copies of other starts were not deleted: region=%s error=%s", region, err)
 
 
 def _attempts(fs: FileSystem, region: str) -> dict[str, int]:
@@ -189,6 +204,8 @@ def batches_to_retain(store: MetadataStore, *, retained: int) -> int:
             if place not in fenced
             and (record := store.read(place)) is not None
             and record.verdict is Verdict.DECIDED
+            # Kept for ever. Its batch comes from another job, whose savepoint still has it.
+            and place > 0
         ]
     except (DamagedCheckpointError, UnsupportedFormatError):
         return EVERY_BATCH  # an unreadable record may name any batch

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
+from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ class JobSpec:
         checkpoint_dir: absolute URI.
         settings: of its checkpoints and failures.
         regions: number of parts of each source; None: chosen at the start.
+        restore_from: checkpoint id, or URI of another job's state.
+        restore_rules: of a restore from a URI.
         pipelines: in the order in which they were described.
     """
 
@@ -36,7 +39,11 @@ class JobSpec:
     coordinator_lost_timeout_s: float | None
     recovery: Recovery
     task_memory_mib: int
-    restore_from: int | None
+    restore_from: int | str | None
+    restore_rules: RestoreRules
     host: str
+    metrics_port: int | None
+    metrics_host: str
+    registry: str | None
     listeners: Sequence[ProgressListener]
     pipelines: Sequence[Pipeline] = ()

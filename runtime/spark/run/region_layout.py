@@ -35,14 +35,14 @@ class Layout:
         graph: the operators.
         regions: of the job.
         continuous: names of the regions that run continuously.
-        cluster_ids: that the sources read.
+        clusters: id of the cluster that each source reads, by operator id.
         analyses: of the regions' frames, by name.
     """
 
     graph: tuple[OperatorNode, ...]
     regions: tuple[Region, ...]
     continuous: frozenset[str]
-    cluster_ids: tuple[str, ...] = ()
+    clusters: Mapping[str, str] = field(default_factory=dict)
     analyses: Mapping[str, PlanAnalysis] = field(default_factory=dict)
 
 
@@ -81,7 +81,12 @@ def lay_out(job: JobSpec) -> Layout:
         graph=found.graph,
         regions=tuple(tuned(found.regions, memory_mib=job.task_memory_mib)),
         continuous=found.continuous,
-        cluster_ids=tuple(each["cluster_id"] for each in facts if each.get("cluster_id")),
+        clusters={
+            region.source_id: each["cluster_id"]
+            for pipeline, each in zip(job.pipelines, facts, strict=True)
+            for region in found.regions
+            if region.pipeline is pipeline and each.get("cluster_id")
+        },
         analyses={
             region.name: analysis
             for pipeline, analysis in zip(job.pipelines, analyses, strict=True)

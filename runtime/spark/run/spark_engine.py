@@ -2,11 +2,16 @@
 
 import contextlib
 import logging
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
@@ -28,10 +33,19 @@ from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
+from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
+from sluice.runtime.history.job_history import JobHistory
+from sluice.runtime.job_registry.job_registrar import JobRegistrar
+from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
+from sluice.runtime.process.host_clock import wall_ms
+from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.page.live_job import LiveJob
+from sluice.runtime.service.page.page_routes import api_routes, page_routes
+from sluice.runtime.service.read_only_server import ReadOnlyServer
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.region_start import (
     batches_to_retain,
@@ -39,11 +53,13 @@ from sluice.runtime.spark.microbatch.region_start import (
     require_rewindable,
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
+from sluice.runtime.spark.run.checkpoint_copies import CheckpointCopies
 from sluice.runtime.spark.run.console import ConsoleProgress, RunTotals
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
+from sluice.runtime.spark.run.restore_request import origin_of
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -55,7 +71,7 @@ from sluice.runtime.spark.session.spark_session import (
     require_task_retries,
 )
 from sluice.runtime.storage.file_system import close_quietly
-from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["JobResult", "JobRun", "run_job"]
 
@@ -95,6 +111,7 @@ class JobRun:
 
     Attributes:
         totals: what it has committed so far.
+        read_only: its read-only server, once it runs; None: it has none.
     """
 
     def __init__(self, job: JobSpec, *, is_foreground: bool) -> None:
@@ -106,6 +123,9 @@ class JobRun:
         self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
         self._layout: Layout | None = None
         self._coordinator: BarrierCoordinator | None = None
+        self.read_only: ReadOnlyServer | None = None
+        self._commands: JobCommands | None = None
+        self._is_settled = threading.Event()  # it has started, or will not
 
     @property
     def elapsed_s(self) -> float:
@@ -127,6 +147,22 @@ class JobRun:
             last_checkpoint_id=coordinator.last_committed,
             elapsed_s=self.elapsed_s,
         )
+
+    def commands(self, timeout_s: float | None) -> JobCommands:
+        """Commands to the job, once it has started.
+
+        Raises:
+            WaitedTooLongError: it has not started in time.
+            FencedError: it ended before.
+        """
+        where = {"job": self._job.name}
+        if not self._is_settled.wait(timeout_s):
+            raise WaitedTooLongError(
+                "the job has not started in time", where, "Repeat the command later."
+            )
+        if self._commands is None:
+            raise FencedError("the job ended before its start was over", where, "Start it again.")
+        return self._commands
 
     def check(self) -> None:
         """Check session and pipelines, and that sources and sinks answer; raises as `Job.run`."""
@@ -154,6 +190,7 @@ class JobRun:
             self._run(ends, on_step)
         finally:
             self._ended_s = time.monotonic()
+            self._is_settled.set()
 
     def _run(self, ends: EndRequests, on_step: Callable[[], None]) -> None:
         job, layout = self._job, self._layout
@@ -164,12 +201,35 @@ class JobRun:
             stack.callback(close_quietly, store.fs)
             retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
-            listeners = [*job.listeners, self.totals]
+            registrar = stack.enter_context(
+                JobRegistrar(job.registry, partial(open_file_system, jvm=jvm))
+            )
+            history = JobHistory(
+                store.fs,
+                lambda: coordinator.status(),
+                savepoints=lambda: _copies_of(coordinator),
+            )
+            stack.enter_context(history)
+            listeners = [*job.listeners, self.totals, history]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
-            coordinator, sources = _coordinator(job, layout, store, listeners, tasks_first)
+            coordinator, sources = _coordinator(
+                job, layout, store, listeners, tasks_first, spark_batches=retain
+            )
             stack.callback(coordinator.stop)
+            registry = job_registry(coordinator)
+            shown = LiveJob(
+                coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
+            )
+            if job.metrics_port is not None:  # before the start, which takes the job over
+                self.read_only = ReadOnlyServer(
+                    registry,
+                    host=job.metrics_host,
+                    port=job.metrics_port,
+                    routes=[*page_routes(), *api_routes(shown)],
+                )
+                stack.enter_context(self.read_only)
 
             def step(name: str) -> None:
                 on_step()
@@ -177,9 +237,18 @@ class JobRun:
                     ends.check()
 
             started = coordinator.start(
-                timeout_s=_START_TIMEOUT_S, restore_from=job.restore_from, on_step=step
+                timeout_s=_START_TIMEOUT_S,
+                restore_from=origin_of(job, layout, store, jvm=jvm),
+                on_step=step,
             )
             self._coordinator = coordinator
+            history.begin(
+                {
+                    "attempt_id": started.attempt_id,
+                    "run_attempt": started.run_attempt,
+                    "restored_from": started.restored_from,
+                }
+            )
             ends.check()
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
@@ -189,7 +258,19 @@ class JobRun:
                 ends=lambda source_id: sources[source_id].fixed_ends(),
                 lost_timeout_s=lost_timeout.seconds,
             )
-            _run_regions(job, layout, started, coordinator, store, retain, ends, streaming)
+
+            def registers(address: str) -> None:
+                read_only = None if self.read_only is None else self.read_only.address
+                registrar.begin(_registration(job, started, address, read_only))
+
+            hosts = HostExclusion(SparkExecutors(job.spark))
+            self._commands = JobCommands(coordinator, hosts=hosts)
+            self._is_settled.set()
+            _run_regions(
+                *(job, layout, started, coordinator, self._commands, hosts),
+                *(store, retain, ends, streaming, registry, shown),
+                on_address=registers,
+            )
 
 
 def run_job(job: JobSpec) -> JobResult:
@@ -209,11 +290,14 @@ def _coordinator(
     store: CheckpointStore,
     listeners: Sequence[ProgressListener],
     tasks_first: TasksFirst,
+    *,
+    spark_batches: int,
 ) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
     """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
 
     Args:
         tasks_first: for the sinks that continuous tasks write to.
+        spark_batches: that Spark keeps of each region with state.
     """
     regions = layout.regions
     with contextlib.ExitStack() as opened:
@@ -233,13 +317,13 @@ def _coordinator(
                 regions,
                 checkpoints=job.settings,
                 spark_version=job.spark.version,
-                cluster_ids=layout.cluster_ids,
+                cluster_ids=tuple(layout.clusters.values()),
                 continuous=layout.continuous,
             ),
             store,
             sinks=sinks,
             sources=sources,
-            settings=job.settings,
+            settings=replace(job.settings, spark_batches=spark_batches),
             listeners=listeners,
             repairer=ChainRepairer(
                 regions={region.name: region for region in regions},
@@ -249,9 +333,19 @@ def _coordinator(
             tasks_first=dict.fromkeys(theirs, tasks_first),
             require_known=installed_kinds().require_known,
             require_restorable=partial(require_rewindable, store.fs, regions),
+            copier=CheckpointCopies(
+                store.fs,
+                jvm=job.spark.sparkContext._jvm,  # noqa: SLF001 - PySpark's only way to Hadoop
+                retained=job.settings.retained,
+            ),
         )
         opened.pop_all()  # the coordinator closes them now
     return coordinator, sources
+
+
+def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
+    """The savepoints and full checkpoints of this run."""
+    return [asdict(view) for view in coordinator.requests.views() if view.parent]
 
 
 def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
@@ -280,19 +374,42 @@ def _announced(
     return records.accept_commands(run, is_newest=is_newest)
 
 
+def _registration(
+    job: JobSpec, started: StartedJob, address: str, read_only_address: str | None
+) -> Registration:
+    now_ms = wall_ms()
+    return Registration(
+        job_uid=started.job_uid,
+        name=job.name,
+        checkpoint_uri=absolute_uri(job.checkpoint_dir),
+        address=address,
+        read_only_address=read_only_address,
+        host=job.spark.sparkContext.getConf().get("spark.driver.host") or "",
+        run_attempt=started.attempt_id,
+        started_ms=now_ms,
+        renewed_ms=now_ms,
+        submission_id=os.environ.get(SUBMISSION_VARIABLE),
+    )
+
+
 def _run_regions(
     job: JobSpec,
     layout: Layout,
     started: StartedJob,
     coordinator: BarrierCoordinator,
+    commands: JobCommands,
+    hosts: HostExclusion,
     store: CheckpointStore,
     retain: int,
     ends: EndRequests,
     continuous: ContinuousRegions,
+    registry: CollectorRegistry,
+    shown: LiveJob,
+    *,
+    on_address: Callable[[str], None],
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
     regions = layout.regions
-    hosts = HostExclusion(SparkExecutors(job.spark))
     _warn_of_shared_cores(job, len(regions) - len(continuous.names))
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
@@ -301,11 +418,14 @@ def _run_regions(
                 host=job.host,
                 checkpoint_uri=absolute_uri(store.fs.uri),
                 checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
-                commands=JobCommands(coordinator, hosts=hosts),
+                commands=commands,
                 barrier_service=continuous.barrier_service,
+                registry=registry,
+                pages=shown,
             )
         )
         stack.enter_context(_announced(store, started, service))
+        on_address(service.address)
         launcher = RegionLauncher(
             job,
             {region.name: region for region in regions},

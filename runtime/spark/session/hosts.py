@@ -1,23 +1,27 @@
 """Excludes hosts from a running Spark session."""
 
 import logging
+import re
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from sluice.runtime.contracts import Clock
+from sluice.runtime.contracts import Clock, Placement
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["Executor", "Executors", "HostExclusion", "SparkExecutors"]
+__all__ = ["Executor", "Executors", "HostExclusion", "RunningTask", "SparkExecutors"]
 
 log = logging.getLogger(__name__)
 
 _DRIVER = "driver"
 _ENFORCE_S = 1.0
+_MOST_TASKS = 1_000
+_REGION_GROUP = re.compile(r"(?P<region>.+)\.\d+ (?P<job_uid>\S+)")  # of a continuous region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +39,21 @@ class Executor:
     is_active: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningTask:
+    """A task that runs now: Spark's group of its job, and its host."""
+
+    job_group: str
+    host: str
+
+
 class Executors(Protocol):
     """The executors of one session."""
+
+    @property
+    def driver_host(self) -> str:
+        """Spark's name of the driver's host."""
+        ...
 
     @property
     def refusal(self) -> str | None:
@@ -45,6 +62,10 @@ class Executors(Protocol):
 
     def known(self) -> Sequence[Executor]:
         """All executors that the session ever had."""
+        ...
+
+    def tasks(self) -> Sequence[RunningTask]:
+        """Tasks that run now, of jobs with a group."""
         ...
 
     def end(self, executor_ids: Sequence[str], *, keep: int) -> None:
@@ -106,6 +127,20 @@ class HostExclusion:
                 "Start workers on other hosts first.",
             )
 
+    def placement(self, job_uid: str) -> Placement:
+        """See `HostControl.placement`."""
+        groups = [(_REGION_GROUP.fullmatch(t.job_group), t.host) for t in self._executors.tasks()]
+        return Placement(
+            driver=self._executors.driver_host,
+            executors=dict(Counter(e.host for e in self._executors.known() if e.is_active)),
+            excluded=tuple(sorted(self._excluded)),
+            regions={
+                group["region"]: host
+                for group, host in groups
+                if group is not None and group["job_uid"] == job_uid
+            },
+        )
+
     def exclude(self, hosts: Sequence[str]) -> int:
         """See `HostControl.exclude`; until the session ends."""
         with self._lock:
@@ -156,9 +191,30 @@ class SparkExecutors(Executors):
             return "spark.dynamicAllocation.enabled=true: Spark would start executors there again"
         return None
 
+    @property
+    def driver_host(self) -> str:
+        return self._spark.sparkContext.getConf().get("spark.driver.host") or ""
+
+    def tasks(self) -> Sequence[RunningTask]:
+        store = self._context.statusStore()
+        running = self._jvm.java.util.ArrayList()
+        running.add(self._jvm.org.apache.spark.JobExecutionStatus.RUNNING)
+        group_of = {
+            job.stageIds().apply(at): job.jobGroup().get()
+            for job in _each(store.jobsList(running))
+            if job.jobGroup().isDefined()
+            for at in range(job.stageIds().size())
+        }
+        return [
+            RunningTask(job_group=group_of[stage.stageId()], host=task.host())
+            for stage in _each(store.activeStages())
+            if stage.stageId() in group_of
+            for task in _each(store.taskList(stage.stageId(), stage.attemptId(), _MOST_TASKS))
+            if task.status() == "RUNNING"
+        ]
+
     def known(self) -> Sequence[Executor]:
-        found = self._context.statusStore().executorList(False)
-        summaries = [found.apply(at) for at in range(found.size())]
+        summaries = _each(self._context.statusStore().executorList(False))
         return [
             Executor(
                 executor_id=summary.id(),
@@ -170,7 +226,7 @@ class SparkExecutors(Executors):
         ]
 
     def end(self, executor_ids: Sequence[str], *, keep: int) -> None:
-        jvm: Any = self._spark._jvm  # noqa: SLF001 - PySpark's only way to Spark's own calls
+        jvm = self._jvm
         scala = jvm.org.apache.spark.api.python.PythonUtils
         self._context.killExecutors(scala.toSeq(list(executor_ids)))
         # That lowers Spark's target by as many. Without an earlier target it is 0, and Spark would
@@ -179,5 +235,13 @@ class SparkExecutors(Executors):
         self._context.requestTotalExecutors(keep, 0, nowhere)
 
     @property
+    def _jvm(self) -> Any:  # noqa: ANN401 - py4j's view
+        return self._spark._jvm  # noqa: SLF001 - PySpark's only way to Spark's own calls
+
+    @property
     def _context(self) -> Any:  # noqa: ANN401 - a Java object
         return self._spark.sparkContext._jsc.sc()  # noqa: SLF001 - Spark's own, for its developers
+
+
+def _each(found: Any) -> Iterator[Any]:  # noqa: ANN401 - a Scala sequence
+    return (found.apply(at) for at in range(found.size()))

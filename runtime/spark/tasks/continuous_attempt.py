@@ -33,7 +33,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import SplitKey, SplitRange
-from sluice.runtime.process.failed_tasks import task_failed
+from sluice.runtime.process.failed_tasks import note_task, task_failed
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.spark.session.spark_session import own_workers, scheduler_pool
@@ -48,6 +48,7 @@ _ORDERLY_END_S = 10.0
 _CANCELLED_S = 60.0
 _CANCEL_PAUSE_S = 1.0  # Spark does not cancel a job that has not begun yet
 _NO_CORE_S = 120.0
+_ONLY_TASK = "0.0"  # each region is one task, which Spark does not retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ class ContinuousChain:
             with contextlib.closing(self.reader.follow(self.splits, self.ends)) as stream:
                 self._loop(stream).run()
         except StreamError as err:
+            note_task(err, _ONLY_TASK)
             return self._logged(err)
         except Exception as err:  # noqa: BLE001 - Spark would retry, and report the retry instead
             return self._logged(_failed(self.tasks, err))
@@ -130,7 +132,7 @@ class ContinuousChain:
                 checkpoint_id=epoch.checkpoint_id,
                 committed_through=self.begins_after,
                 committed_batch=epoch.committed_batch,
-                task="0.0",
+                task=_ONLY_TASK,
             )
             writers[operator_id] = factory.open_continuous(scope, registry)
         return TaskWriters(writers, dead_letter_sink=tasks.dead_letter_sink)

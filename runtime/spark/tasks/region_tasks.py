@@ -23,11 +23,13 @@ from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.process.failed_tasks import note_task
 from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
@@ -86,6 +88,7 @@ class TaskResult:
         counts: of the functions that count their records, by operator id.
         examples: a description of one failed record for each of them.
         failed_rows: failed rows for each of them; see `FunctionRun`.
+        stages: its times, as far as they are known.
         error: set when the task failed. Spark sees a finished task, so it does not retry against a
             broker that has already refused, and the error keeps its type.
     """
@@ -99,6 +102,7 @@ class TaskResult:
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     failed_rows: Mapping[str, int] = field(default_factory=dict)
+    stages: StageTimes | None = None
     error: StreamError | None = None
 
 
@@ -224,20 +228,25 @@ def _write_and_pre_commit(
 
     A typed error becomes the result, and no further batch is yielded; Spark gets any other error.
     """
+    timer = StageTimer(WRITING_STAGES if functions is None else ALL_STAGES)
     functions = functions or FunctionRun()
     try:
         key, task = _identity(tasks)
         writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
-            applied = functions.applied(batches, writers.write_dead_letter)
+            applied = functions.applied(timer.reading(batches), writers.write_dead_letter)
             for batch in map(output.conform, applied):
+                timer.enter("write_s")
                 writers.write(batch)
                 yield batch
+                timer.enter("function_s")
+            timer.enter("flush_s")
             committables = writers.pre_commit()
         except BaseException:
             writers.abort()
             raise
     except StreamError as err:
+        note_task(err, _task_name())
         return TaskResult(error=err)
     except Exception as err:
         encodable = _encodable(err)
@@ -254,6 +263,7 @@ def _write_and_pre_commit(
         counts=functions.counts,
         examples=functions.examples,
         failed_rows=functions.failed_rows,
+        stages=timer.times(),
     )
 
 
@@ -297,7 +307,15 @@ def _identity(tasks: RegionTasks) -> tuple[BatchKey, str]:
             "Remove PYSPARK_PIN_THREAD=false from the environment, if it is set.",
         )
     batch = BatchKey(region=tasks.region, attempt_id=tasks.attempt_id, batch_id=int(batch_id))
-    return batch, f"{context.partitionId()}.{context.attemptNumber()}"
+    return batch, _task_name()
+
+
+def _task_name() -> str:
+    """``partition.attempt`` of the Spark task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "" if context is None else f"{context.partitionId()}.{context.attemptNumber()}"
 
 
 def _is_second_attempt() -> bool:

@@ -120,6 +120,7 @@ def full_record() -> CheckpointRecord:
                 upstream=(source,),
                 parallelism=2,
                 max_parallelism=128,
+                uid="out-1",
             ),
         ),
         regions=(
@@ -228,6 +229,7 @@ _nodes = st.builds(
     upstream=st.lists(_text, max_size=2).map(tuple),
     parallelism=_long,
     max_parallelism=_long,
+    uid=_text,
 )
 
 

@@ -14,6 +14,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
+from sluice.runtime.coordinator.shell.request_thread import FileCopier
 from sluice.runtime.model.splits import Barrier
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.fakes import FakeBroker, FakeSink, FakeSource
@@ -40,6 +41,7 @@ class Job:
         self.sink = FakeSink(self.broker)
         self.source = FakeSource("source", {0: 0, 1: 0})
         self.regions: tuple[str, ...] = ("main",)
+        self.copier: FileCopier | None = None
         self._stack = stack
 
     def coordinator(
@@ -63,6 +65,7 @@ class Job:
             sources={"source": self.source},
             settings=settings,
             listeners=listeners,
+            copier=self.copier,
         )
         self._stack.append(made.stop)
         return made

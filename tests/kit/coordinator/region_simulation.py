@@ -21,7 +21,7 @@ from sluice.runtime.errors import StreamError
 from sluice.runtime.functions.at_most_once import DropBudget
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.model import offsets
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import Redistribution, RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress
@@ -190,6 +190,7 @@ class Decisions:
     refusal: StreamError | None = None
     region: RegionRecord | None = None
     counts: list[Mapping[str, RecordCounts]] = field(default_factory=list)
+    stages: list[StageTimes | None] = field(default_factory=list)
     decide_by_s: float | None = None
     registered: list[RegionRegistration] = field(default_factory=list)
 
@@ -203,6 +204,7 @@ class Decisions:
         self.region = ack.region
         self.decide_by_s = ack.decide_by_s
         self.counts.append(ack.counts)
+        self.stages.append(ack.stages)
         self.told.append(("acknowledged", ack.batch))
 
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:

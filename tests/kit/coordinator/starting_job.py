@@ -14,6 +14,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     RegionPlan,
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
@@ -164,7 +165,7 @@ class Job:
         *,
         session: str = "new",
         plan: JobPlan = PLAN,
-        restore_from: int | None = None,
+        restore_from: int | RestoreRequest | None = None,
         told: tuple[RegionRegistration, ...] = (),
         at: Callable[[str], None] = lambda _: None,
     ) -> Found:

@@ -31,9 +31,11 @@ class Fault(enum.Enum):
 
 @dataclass(slots=True)
 class Disk:
-    """What outlives processes: files by path, and steps that have not landed yet."""
+    """What outlives processes: files by path, with times if a test sets any, and steps that have
+    not landed yet."""
 
     files: dict[str, bytes] = field(default_factory=dict)
+    changed_ms: dict[str, int] = field(default_factory=dict)
     late: list[Callable[[], object]] = field(default_factory=list)
 
     def land_late_steps(self) -> None:
@@ -98,7 +100,12 @@ class FakeFileSystem:
             if each.startswith(prefix):
                 name, _, rest = each.removeprefix(prefix).partition("/")
                 length = 0 if rest else len(data)
-                found[name] = Entry(name=name, is_directory=bool(rest), length_bytes=length)
+                changed_ms = self._disk.changed_ms.get(each, 0)
+                if name in found:
+                    changed_ms = max(changed_ms, found[name].changed_ms)
+                found[name] = Entry(
+                    name=name, is_directory=bool(rest), length_bytes=length, changed_ms=changed_ms
+                )
         return [found[name] for name in sorted(found)]
 
     def names(self, path: str, pattern: re.Pattern[str]) -> list[str]:

@@ -66,7 +66,7 @@ class Plan:
         moves: splits go from region to region.
         rescales: each run has other regions.
         suspends: a region that fails often hangs until somebody asks for it.
-        counts: functions count their records, and say so in each decision; then no split moves.
+        counts: functions skip the records that they fail for.
         leader_is_seen: tasks can read who leads.
         ending: what becomes of the last driver.
         patience: turns until readers must see all, and until all must have ended.

@@ -37,13 +37,11 @@ class Directory(FakeStore):
         late: records on their way, which nobody waits for any more.
         head: the decision that the job continues from.
         begins: of a partition, where its records continue after the last start that went back.
-        counts: decisions say how many records functions were given.
         before: of a partition, what readers see before that.
     """
 
     decided: set[TransactionIdentity] = field(default_factory=set)
     aborted: set[TransactionIdentity] = field(default_factory=set)
-    counts: bool = False
     leader: RunRecord | None = None
     late: list[CheckpointRecord] = field(default_factory=list)
     head: CheckpointRecord | None = None
@@ -79,9 +77,11 @@ class Directory(FakeStore):
 
     def _require_counts(self, record: CheckpointRecord) -> None:
         states = [entry for region in record.regions for entry in region.operator_states]
-        read = sum(decode_totals(e).read for e in states if e.kind == COUNTS_KIND)
+        totals = [decode_totals(entry) for entry in states if entry.kind == COUNTS_KIND]
+        read = sum(found.read for found in totals)
+        seen = sum(found.counters.get("seen", 0) for found in totals)
         ends = sum(_positions(record).values())
-        self.require(not self.counts or read == ends, f"counted: {read}, of {ends}: {record}")
+        self.require(read == seen == ends, f"counted: {read}, {seen}, of {ends}: {record}")
 
     def _go_on_from(self, resumed: CheckpointRecord) -> None:
         if self.head is None or resumed.checkpoint_id == self.head.checkpoint_id:

@@ -117,7 +117,7 @@ class Runs:
         self.moves, self.rescales, self.suspends, self.counts = moves, rescales, suspends, counts
         self.leader_is_seen = True
         self.broker = FakeBroker(level=level, on_end=self._ended)
-        self.directory = Directory(require=self.switched.require, counts=counts)
+        self.directory = Directory(require=self.switched.require)
         self.owners: dict[str, LeaseRecord | None] = {}
         self.logs = dict.fromkeys(range(_PARTITIONS), 0)
         self.people = Process("world")

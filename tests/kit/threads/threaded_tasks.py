@@ -24,6 +24,7 @@ from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import ContinuousWriter, RegisteredAttempt, TaskScope
 from sluice.runtime.errors import StreamError, TransactionAbortedError, UnreachableError
+from sluice.runtime.functions.function_context import FunctionContext
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.checkpoint_record import RegionRecord
@@ -59,7 +60,7 @@ class World(Protocol):
         sinks: by operator id.
         driver: its process.
         job_uid: of the job.
-        counts: functions count their records.
+        counts: functions skip the records that they fail for.
     """
 
     counts: bool
@@ -364,7 +365,13 @@ class Life:
         self.checkpoint_client: CheckpointClient | None = None
         policy = Skip() if world.counts else None
         self.functions = (
-            ChainedFunction(name="f", operator_id="f", function=self._function, policy=policy),
+            ChainedFunction(
+                name="f",
+                operator_id="f",
+                function=self._function,
+                policy=policy,
+                takes_context=True,
+            ),
         )
         self.book = AttemptEpochs(
             region=record.region,
@@ -419,7 +426,8 @@ class Life:
             clock=world.switched.clock,
         )
 
-    def _function(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _function(self, batch: pa.RecordBatch, ctx: FunctionContext) -> pa.RecordBatch:
+        ctx.counter("seen").inc(batch.num_rows)
         self.world.switched.point("a function")
         if self.fails:
             if self.world.counts:  # any other error is the record's

@@ -31,6 +31,7 @@ from sluice.connectors.kafka.source.splits import (
     limit_ends,
     new_partitions,
     next_range,
+    on_other_log,
     out_of_reach,
     partitions_gone,
     read_to,
@@ -144,6 +145,33 @@ class KafkaSplitEnumerator(SplitEnumerator):
         self._discovered_at_s = None
         if self._bounded:
             self.fix_ends(timeout_s=timeout_s)
+
+    def adopt(self, positions: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
+        """See `SplitEnumerator.adopt`.
+
+        Raises:
+            SourceChangedError: a partition does not exist, or a position is outside of its log.
+            UnreachableError: a partition has no leader.
+        """
+        if not positions:
+            return ()
+        deadline = Deadline(timeout_s, self._clock)
+        keys = [key_of(split) for split in positions]
+
+        def find() -> tuple[ClusterView, Splits]:
+            view = self._cluster.fetch_view(keys, timeout_s=deadline.request_s)
+            return view, vanished(positions, view.topics)
+
+        view, missing = self._retry.until_complete(find)
+        ends = {} if missing else self._cluster.log_ends(keys, timeout_s=deadline.request_s)
+        if not missing:
+            require_located(keys, view.earliest.keys() & ends.keys())
+        return on_other_log(
+            positions,
+            view.topics,
+            {key: view.earliest[key].offset for key in ends},
+            {key: fact.offset for key, fact in ends.items()},
+        )
 
     def readable(self, ranges: Sequence[SplitRange], *, timeout_s: float) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.readable`.

@@ -35,11 +35,15 @@ from sluice.runtime.graph.job_graph import regions_of
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job_cli import app as job_app
 from sluice.runtime.model.checkpoint_record import (
+    RESTORED_FROM_URI,
+    RESTORED_OPERATORS,
     CheckpointRecord,
     RegionRecord,
     StateEntry,
     Verdict,
 )
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record
 from tests.unit.runtime.job.test_job_pieces import StubSink, StubSource
 
@@ -265,6 +269,18 @@ def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> 
     assert found["assignment"]["regions"]["r0"][1]["partitions"] == [3, 11]
 
 
+def test_inspect_shows_how_operators_of_a_restored_job_match(tmp_path: Path) -> None:
+    match = {"kind": "source", "name": "eu", "from_name": "orders", "matched_by": "name"}
+    settings = {RESTORED_FROM_URI: "file:///s", RESTORED_OPERATORS: json.dumps([match])}
+    open_store(str(tmp_path)).publish(replace(record(0), settings=settings), timeout_s=60)
+    found = _json("inspect", str(tmp_path))
+    assert found["restored_operators"] == [match]
+    assert found["settings"] == {RESTORED_FROM_URI: "file:///s"}
+    text = _run("inspect", str(tmp_path))
+    assert "Restored operators" in text
+    assert "orders" in text
+
+
 def test_drop_in_location_is_found_below(tmp_path: Path) -> None:
     """A drop-in query's checkpointLocation holds the store in ``sluice``."""
     open_store(str(tmp_path / "sluice")).publish(record(0), timeout_s=60)
@@ -361,12 +377,14 @@ class Jvm:
 def jvm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Jvm:
     made = Jvm()
 
-    def opened(uri: str, client: object) -> CheckpointStore:
+    def opened(uri: str, client: object) -> FileSystem:
         made.clients.append(client)
-        return open_store(str(directory / "none" if "empty" in uri else directory))
+        return open_file_system(str(directory / "none" if "empty" in uri else directory))
 
     monkeypatch.setattr("sluice.runtime.storage.hadoop_jvm.hadoop_jvm", made)
-    monkeypatch.setattr("sluice.runtime.checkpoint.inspect.checkpoint_opening.open_store", opened)
+    monkeypatch.setattr(
+        "sluice.runtime.checkpoint.inspect.checkpoint_opening.open_file_system", opened
+    )
     return made
 
 

@@ -21,7 +21,6 @@ from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointKind,
     CheckpointRecord,
-    FileReference,
     Redistribution,
     RegionRecord,
     RegionStatus,
@@ -155,23 +154,21 @@ def test_skipped_region_counts_from_the_batch_it_stands_for() -> None:
     assert spark_batches_to_retain([record(9, regions=(skipped,))], {("r0", 1): 9}) > 9 - 2
 
 
-def test_savepoint_in_sparks_own_directory_stops_all_deletion() -> None:
+def test_the_slot_of_a_savepoint_is_one_like_any_other() -> None:
+    """The savepoint has its own files: the slot is retired, and Spark may delete its batch."""
     saved = _stateful(1, 0, kind=CheckpointKind.SAVEPOINT)
-    assert spark_batches_to_retain([saved], {}) == EVERY_BATCH
-    copied = replace(_STATE, files=(FileReference(path="f", length_bytes=1, sha256="0" * 64),))
-    region = replace(saved.regions[0], state=copied)
-    assert spark_batches_to_retain([replace(saved, regions=(region,))], {}) == 5
+    assert spark_batches_to_retain([saved], {}) == 5
+    places = [facts_of(saved, is_committed=True), *(_place(each) for each in range(2, 6))]
+    assert _kept(places) == [3, 4, 5]
 
 
 def test_a_run_asks_spark_to_keep_what_its_directory_names() -> None:
-    """A saved checkpoint, or one that lies far back, binds every later run."""
+    """A checkpoint that lies far back binds every later run."""
     near, far = _stateful(500, 499), _stateful(600, 599, leader_session_id="later")
     store = FakeStore(records={500: near, 600: far})
     assert batches_to_retain(FakeStore(), retained=3) == 100  # Spark's own default
     assert batches_to_retain(FakeStore(), retained=200) > 200
     assert batches_to_retain(store, retained=3) > 600 - 499
-    store.records[1] = _stateful(1, 0, kind=CheckpointKind.SAVEPOINT)
-    assert batches_to_retain(store, retained=3) == EVERY_BATCH
 
 
 def test_spark_keeps_everything_while_a_record_cannot_be_read() -> None:

@@ -10,7 +10,7 @@ from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
-from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
 from sluice.runtime.model.on_error import DeadLetters, Skip
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import committable, split
@@ -75,13 +75,14 @@ def _result(batch_id: int, *, read: int = 10, skipped: int = 1) -> EpochResult:
         checkpoint_id=batch_id + 4,
         ranges=(split(0, 10 * batch_id, 10 * batch_id + 10),),
         committables=(committable(f"epoch {batch_id}"),),
-        counts=(("f", RecordCounts(read=read, skipped=skipped)),),
+        counts=(("f", RecordCounts(read=read, skipped=skipped, counters={"rejected": 2})),),
         examples=(("f", "orders-0@3 ValueError: no number"),),
         failed_rows=(("f", skipped),),
+        stages=StageTimes(read_s=0.5, flush_s=0.25),
     )
 
 
-def test_an_epoch_becomes_an_acknowledgement_with_its_ranges_and_counts() -> None:
+def test_an_epoch_becomes_an_acknowledgement_with_its_ranges_counts_and_times() -> None:
     """The totals continue from the record that the attempt began with, and from epoch to epoch."""
     coordinator = PlayedCoordinator()
     barrier_service = _barrier_service(coordinator)
@@ -90,9 +91,12 @@ def test_an_epoch_becomes_an_acknowledgement_with_its_ranges_and_counts() -> Non
     first, second = coordinator.acks
     assert first.region.splits == (split(0, 0, 10),)
     assert first.region.batch_id == 0
-    assert first.counts == {"parse": RecordCounts(read=10, skipped=1)}
+    counters = {"rejected": 2}
+    assert first.counts == {"parse": RecordCounts(read=10, skipped=1, counters=counters)}
+    assert first.stages == StageTimes(read_s=0.5, flush_s=0.25)
     (totals,) = second.region.operator_states
-    assert decode_totals(totals) == RecordCounts(read=20, skipped=2)
+    expected = RecordCounts(read=20, skipped=2, counters={"rejected": 4})
+    assert decode_totals(totals) == expected
 
 
 def test_an_epoch_that_is_reported_twice_counts_once() -> None:

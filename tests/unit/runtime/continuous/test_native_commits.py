@@ -69,7 +69,7 @@ class Rig:
 
     def shared(self, by_hand: ByHand) -> SharedCommitter:
         sink = cast(SinkCoordinator, SimpleNamespace(committer=by_hand))
-        return SharedCommitter(SerialSink(sink, self.committer))
+        return SharedCommitter(SerialSink(sink, self.committer), name="sink")
 
     def answer(
         self, region: str, *, attempt_id: int = 7, operators: tuple[str, ...] = ("sink",)

@@ -17,6 +17,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.acknowledgement import StageTimes
 from sluice.runtime.model.splits import Barrier, SplitRange
 from tests.kit.continuous_parts import LogFollower, RecordingWriter
 from tests.kit.coordinator.core_driver import split
@@ -55,9 +56,12 @@ class Bench:
     """A loop with its parts."""
 
     def __init__(
-        self, logs: Mapping[int, int], functions: Callable[[], FunctionRun] = FunctionRun
+        self,
+        logs: Mapping[int, int],
+        functions: Callable[[], FunctionRun] = FunctionRun,
+        clock: ManualClock | None = None,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.checkpoint_client = HandCourier()
         self.follower = LogFollower([split(p, 0, 0) for p in logs], dict(logs))
         self.scopes: list[EpochScope] = []
@@ -121,6 +125,46 @@ def test_a_position_is_of_the_leader_that_wrote_the_last_record(
     (found,) = ended.pre_commit().ranges
     assert (found.start_offset, found.end_offset) == (0, 10)
     assert (found.leader_epoch, found.leader_epoch_end) == expected
+
+
+def test_the_stages_of_an_epoch_have_the_time_that_they_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The flush is in another thread, and only of the epoch that has ended."""
+    clock = ManualClock()
+
+    def slow(batch: pa.RecordBatch) -> pa.RecordBatch:
+        clock.advance(10.0)
+        return batch
+
+    function = ChainedFunction(name="f", operator_id="f", function=slow)
+    bench = Bench({0: 20}, lambda: FunctionRun([function]), clock=clock)
+    for at, (thing, name) in enumerate(
+        [(LogFollower, "poll"), (RecordingWriter, "write"), (RecordingWriter, "pre_commit")]
+    ):
+        takes(thing, name, clock, seconds=10.0**at, monkeypatch=monkeypatch)
+    bench.step()
+    clock.advance(1_000.0)  # between two polls
+    bench.give(4, split(0, 0, 5))
+    bench.step()
+    (ended,) = bench.checkpoint_client.ended
+    clock.advance(1_000.0)  # before the client takes it
+    assert ended.pre_commit().stages == StageTimes(
+        read_s=2.0, function_s=20.0, write_s=20.0, flush_s=100.0
+    )
+
+
+def takes(
+    thing: type, name: str, clock: ManualClock, *, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The method takes so long."""
+    method = getattr(thing, name)
+
+    def slow(self: object, *given: object) -> object:
+        clock.advance(seconds)
+        return method(self, *given)
+
+    monkeypatch.setattr(thing, name, slow)
 
 
 @pytest.mark.parametrize(("barrier_of", "ends"), [(6, False), (7, True), (None, True)])

@@ -20,6 +20,7 @@ from sluice.runtime.coordinator.core.events import (
     Progress,
     RegionFailed,
 )
+from sluice.runtime.coordinator.policy.handlers import GlobalCheckpointHandler
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import (
     ConfigError,
@@ -40,17 +41,19 @@ from sluice.runtime.functions.at_most_once import (
 from sluice.runtime.functions.record_counts import decode_totals, encode_totals
 from sluice.runtime.graph.job_graph import require_chained
 from sluice.runtime.job.job import Job as StartingJob
-from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts, RegionTimes, StageTimes
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.service.metrics import CheckpointMetrics
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, TaskResult, results_of
-from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
+from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 from tests.kit.coordinator.starting_job import Job, record
 
 VERSION_1 = Path(__file__).parents[3] / "data" / "record-counts-v1.json"
-COUNTS = RecordCounts(read=12, skipped=3, dead_lettered=2)
+COUNTS = RecordCounts(read=12, skipped=3, dead_lettered=2, counters={"rejected": 4})
+_ENDS = (State.MARKED, State.ABORTED)
+NO_NUMBERS = b'{"read":1,"skipped":0,"dead_lettered":0,"counters":[1]}'
 
 
 def test_version_1_is_read_for_ever() -> None:
@@ -63,10 +66,15 @@ def test_version_1_is_read_for_ever() -> None:
 def test_people_see_what_a_record_counts() -> None:
     """`sluice checkpoint inspect`; and a start knows the kind."""
     entry = encode_totals(COUNTS, operator_id="op")
-    assert installed_kinds().describe(entry) == {"read": 12, "skipped": 3, "dead_lettered": 2}
+    assert installed_kinds().describe(entry) == {
+        "read": 12,
+        "skipped": 3,
+        "dead_lettered": 2,
+        "counters": {"rejected": 4},
+    }
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"read":"1"}'])
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"read":"1"}', NO_NUMBERS])
 def test_damaged_counts_are_named(payload: bytes) -> None:
     entry = encode_totals(COUNTS, operator_id="op")
     with pytest.raises(DamagedCheckpointError):
@@ -75,16 +83,27 @@ def test_damaged_counts_are_named(payload: bytes) -> None:
         decode_totals(dataclasses.replace(entry, version=2))
     with pytest.raises(ConfigError):
         RecordCounts(read=-1)
+    with pytest.raises(ConfigError):
+        RecordCounts(counters={"rejected": -1})
 
 
-def acknowledge(driver: CoreDriver, end: int, *, region: str = "main", attempt_id: int = 0) -> None:
-    """A batch with counts, and with totals in its region's record."""
+def acknowledge(
+    driver: CoreDriver,
+    end: int,
+    *,
+    region: str = "main",
+    attempt_id: int = 0,
+    after_s: float = 0.0,
+) -> None:
+    """A batch with counts and times, and with totals in its region's record."""
     barrier = driver.poll(end, region=region, attempt_id=attempt_id)
+    driver.clock.advance(after_s)
     batch = BatchKey(region=region, attempt_id=attempt_id, batch_id=end)
     ack = driver.acknowledgement(batch, barrier)
     totals = (encode_totals(COUNTS, operator_id="parse"),)
     of_region = dataclasses.replace(ack.region, operator_states=totals)
-    ack = dataclasses.replace(ack, region=of_region, counts={"parse": COUNTS})
+    stages = StageTimes(read_s=0.5, flush_s=0.25)
+    ack = dataclasses.replace(ack, region=of_region, counts={"parse": COUNTS}, stages=stages)
     driver.tell(Acknowledged(ack=ack))
 
 
@@ -106,6 +125,17 @@ def test_counts_are_reported_once_for_each_decided_checkpoint() -> None:
     driver.tick(1.0)
     acknowledge(driver, 5, attempt_id=attempt_id)
     assert told(driver, State.MARKED) == [{"parse": COUNTS}, {"parse": COUNTS}]
+
+
+def test_the_times_of_a_region_come_with_the_end_of_its_checkpoint() -> None:
+    """Also with an abort: its slow stage may be the reason."""
+    driver = CoreDriver(dataclasses.replace(FAST, handler=GlobalCheckpointHandler()), regions=TWO)
+    driver.tick()
+    acknowledge(driver, 3, after_s=2.0)
+    times = RegionTimes(read_s=0.5, flush_s=0.25, acknowledged_s=2.0)
+    driver.tick(10.0)
+    assert [dict(p.stages) for p in driver.seen(Progress) if p.state in _ENDS] == [{"main": times}]
+    assert not any(p.stages for p in driver.seen(Progress) if p.state not in _ENDS)
 
 
 def test_a_function_that_counted_may_leave_the_job() -> None:

@@ -105,6 +105,15 @@ def test_a_job_shows_its_graph_before_it_runs() -> None:
     assert job_of(two_pipelines(), regions=2).graph().text() == TEXT
 
 
+def test_a_uid_is_recorded_and_shown() -> None:
+    """A restore matches operators by it first, and a reader of the graph sees it."""
+    pipeline = Pipeline(StubSource(uid="in-1"))
+    Stream(pipeline).sink(StubSink())
+    graph, regions = regions_of([pipeline], [False])
+    assert [node.uid for node in graph] == ["in-1", ""]
+    assert "  orders  source  1         in-1" in view_of_record(recorded(graph, regions)).text()
+
+
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_what_is_shown_is_what_runs(parts: int) -> None:
     """The regions of the engine, of the description, and of a checkpoint of that run."""

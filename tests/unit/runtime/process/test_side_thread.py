@@ -7,7 +7,12 @@ import threading
 import pytest
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.process.failed_tasks import in_short, task_failed
+from sluice.runtime.process.failed_tasks import (
+    failed_host,
+    failed_subtask,
+    in_short,
+    task_failed,
+)
 from sluice.runtime.process.side_thread import SideThread
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -156,3 +161,25 @@ def test_a_missing_module_that_a_function_has_handled_is_no_fault_of_the_executo
     failed = task_failed("the task failed", raised.value, region="main", attempt_id=3)
     assert not isinstance(failed, ConfigError)
     assert failed.args[1]["error"] == "TimeoutError: the fallback did not answer"
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "host"),
+    [
+        (
+            "Lost task 3.1 in stage 5.0 (TID 12) (node-7 executor 1): x",
+            (3, "task 3.1 in stage 5.0 (TID 12)"),
+            "node-7",
+        ),
+        ("Lost task 3.1 in stage 5.0 (TID 12): x", (3, "task 3.1 in stage 5.0 (TID 12)"), ""),
+        ("the driver fails", None, ""),
+    ],
+)
+def test_the_task_and_the_host_come_from_sparks_text(
+    text: str, task: tuple[int, str] | None, host: str
+) -> None:
+    failed = task_failed("the query failed", RuntimeError(text), region="main", attempt_id=3)
+    assert (failed_subtask(failed), failed_host(failed)) == (task, host)
+    assert failed_subtask(ValueError("x")) is None
+    assert failed_subtask(None) is None
+    assert failed_host(ValueError("x")) == ""

@@ -157,7 +157,7 @@ def test_files_that_the_writer_splits_are_not_merged_again() -> None:
     them would be written once more in each epoch."""
     roll = Roll(size=2000)
     files = (HELD.files[0], dataclasses.replace(HELD.files[0], staged="other"))
-    planned = plan(files, roll, now_ms=0, is_last=False)
+    planned = plan(files, roll, now_ms=0, publishes_all=False)
     (merge,) = planned.merges
     parts = [
         merge.merged(staging=ROOT, staged=f"part-{n}", length_bytes=900, rows=3) for n in (0, 1)
@@ -167,17 +167,17 @@ def test_files_that_the_writer_splits_are_not_merged_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now_ms", "is_last", "published"),
+    ("now_ms", "publishes_all", "published"),
     [(6_999, False, 0), (7_000, False, 1), (61_000, False, 2), (0, True, 2)],
 )
 def test_files_with_decision_a_directory_rolls_when_it_is_old_idle_or_over(
-    now_ms: int, is_last: bool, published: int
+    now_ms: int, publishes_all: bool, published: int
 ) -> None:
     """Each directory by itself: the first has had no row since 5 s, the other one has."""
     roll = Roll(age=55.0, idle=2.0)
     late = dataclasses.replace(HELD.files[1], last_ms=60_000)
     files = (HELD.files[0], late)
-    outcome = settle(plan(files, roll, now_ms=now_ms, is_last=is_last), [], roll)
+    outcome = settle(plan(files, roll, now_ms=now_ms, publishes_all=publishes_all), [], roll)
     assert (len(outcome.publish), len(outcome.keep)) == (published, 2 - published)
     assert again_in_s(files, roll, now_ms=6_000) == 1.0
 
@@ -189,8 +189,8 @@ def test_files_with_decision_a_clock_that_was_set_back_holds_no_row_longer_than_
     roll = Roll(age=55.0, idle=20.0)
     day_ms = 86_400_000
     ahead = tuple(dataclasses.replace(f, first_ms=day_ms, last_ms=day_ms) for f in HELD.files)
-    held = settle(plan(ahead, roll, now_ms=1_000, is_last=False), [], roll).keep
+    held = settle(plan(ahead, roll, now_ms=1_000, publishes_all=False), [], roll).keep
     assert {(file.first_ms, file.last_ms) for file in held} == {(1_000, 1_000)}
     assert again_in_s(held, roll, now_ms=1_000) == 20.0
-    late = settle(plan(held, roll, now_ms=21_000, is_last=False), [], roll)
+    late = settle(plan(held, roll, now_ms=21_000, publishes_all=False), [], roll)
     assert (len(late.publish), len(late.keep)) == (len(HELD.files), 0)

@@ -177,6 +177,87 @@ def test_a_mark_waits_until_the_sinks_have_followed() -> None:
     assert len(streaming.told) == 2
 
 
+_LATE = FailedTask(
+    subtask_id=3,
+    task_name="task 3.1 in stage 5.0 (TID 12)",
+    region="side",
+    reason=FailureReason.ERROR,
+    message="ValueError: no",
+)
+
+
+def _detail(
+    committers: SharedCommitters, checkpoint_id: int, *, skips: bool, known: bool = True
+) -> RegionCheckpointFailedDetail | None:
+    regions = (_main(), _carried() if skips else dataclasses.replace(_main(), region="side"))
+    tasks = (_LATE,) if skips and known else ()
+    work = DecidedWork(checkpoint_id=checkpoint_id, regions=regions, failed_tasks=tasks)
+    return committers.failed_detail("sink", work)
+
+
+def test_a_detail_names_what_failed_up_stream_down_stream_or_on_both_sides() -> None:
+    """Skipped writers; and a commit listener that did not complete the decision before at once."""
+    job = _job()
+    streaming = _Following(job)
+    plan = dataclasses.replace(_TWO, graph=())
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, plan)
+    done = DecidedWork(checkpoint_id=1, regions=(_main(),))
+    assert _detail(committers, 1, skips=False) is None
+    up = _detail(committers, 1, skips=True)
+    assert up is not None
+    assert (up.scope, up.failed_tasks) == (FailedScope.UP_STREAM, (_LATE,))
+    assert up.failed_regions == {"side"}
+
+    streaming.answers = [CommitOutcome.PENDING]
+    committers.follow_all(done, timeout_s=1.0)
+    committers.follow_all(done, timeout_s=1.0)  # now it follows
+    assert _detail(committers, 1, skips=False) is None, "the same for each try of a checkpoint"
+    listener = FailedTask(
+        subtask_id=0,
+        task_name="sink",
+        region=None,
+        reason=FailureReason.EXPIRED,
+        message="a partition is not marked yet",
+    )
+    down = _detail(committers, 4, skips=False)
+    assert down is not None
+    assert (down.scope, down.failed_tasks) == (FailedScope.DOWN_STREAM, (listener,))
+    assert down.failed_regions == frozenset(), "no writer waits for it"
+    both = _detail(committers, 4, skips=True)
+    assert both is not None
+    assert (both.scope, both.failed_tasks) == (FailedScope.BOTH, (_LATE, listener))
+    assert both.failed_regions == {"side"}
+
+    committers.follow_all(dataclasses.replace(done, checkpoint_id=4), timeout_s=1.0)
+    assert _detail(committers, 5, skips=False) is None, "it follows again"
+
+
+def test_a_listener_that_raises_has_failed_with_the_first_line_of_its_error() -> None:
+    job = _job()
+    streaming = _Following(job)
+
+    def unreachable(checkpoint_id: int, regions: object, *, timeout_s: float) -> CommitReport:
+        raise UnreachableError("the metastore is away\nfor long", {}, "Wait.")
+
+    streaming.regions_published = unreachable  # type: ignore[method-assign, assignment]
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, _TWO)
+    committers.follow_all(DecidedWork(checkpoint_id=1, regions=(_main(),)), timeout_s=1.0)
+    found = _detail(committers, 2, skips=False)
+    assert found is not None
+    (task,) = found.failed_tasks
+    assert (task.reason, task.message) == (FailureReason.ERROR, "the metastore is away")
+
+
+def test_after_a_crash_a_detail_knows_the_region_alone() -> None:
+    job = _job()
+    committers = SharedCommitters({"sink": SerialSink(job.sink)}, _TWO)
+    found = _detail(committers, 2, skips=True, known=False)
+    assert found is not None
+    (task,) = found.failed_tasks
+    assert (task.region, task.task_name, task.reason) == ("side", "side", FailureReason.ERROR)
+    assert task.message == "keeps its snapshot of checkpoint 0"
+
+
 def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job() -> None:
     """It would be published though no record says so, or lost."""
     job = _job()
@@ -195,7 +276,7 @@ def test_a_decision_that_forgets_held_work_of_a_completed_region_stops_the_job()
 # --- the detail -----------------------------------------------------------------------------------
 
 
-_TASK = FailedTask(subtask_id=0, task_name="main", reason=FailureReason.EXPIRED)
+_TASK = FailedTask(subtask_id=0, task_name="main", region="main", reason=FailureReason.EXPIRED)
 
 
 @pytest.mark.parametrize(("checkpoint_id", "tasks"), [(0, (_TASK,)), (1, ()), (1, (_TASK, _TASK))])
@@ -212,7 +293,9 @@ def test_a_detail_that_cannot_be_is_refused(
 @pytest.mark.parametrize(("subtask_id", "task_name"), [(-1, "main"), (0, "")])
 def test_a_failed_task_that_cannot_be_is_refused(subtask_id: int, task_name: str) -> None:
     with pytest.raises(ConfigError):
-        FailedTask(subtask_id=subtask_id, task_name=task_name, reason=FailureReason.ERROR)
+        FailedTask(
+            subtask_id=subtask_id, task_name=task_name, region="main", reason=FailureReason.ERROR
+        )
 
 
 _RUN = 3

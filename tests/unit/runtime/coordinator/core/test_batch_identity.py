@@ -225,11 +225,11 @@ def test_the_last_batch_of_a_bounded_run_knows_that_it_is(end: int) -> None:
     driver = CoreDriver(FAST, regions=BOUNDED)
     driver.tick()
     first = driver.poll(3)
-    assert not first.is_last
+    assert not first.publishes_all
     driver.ack(first, keeps=True, again_in_s=60.0)
     driver.tick(1.0)
     last = driver.poll(end, finished=True)
-    assert last.is_last
+    assert last.publishes_all
     driver.ack(last)
     assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL
     assert driver.seen(EndJob)[-1].finished
@@ -244,11 +244,15 @@ def test_a_bounded_run_that_nobody_asks_ends_without_an_empty_batch() -> None:
     assert driver.seen(EndJob)[-1].finished
 
 
-@pytest.mark.parametrize("is_last", [False, True])
-def test_the_end_travels_with_the_barrier(is_last: bool) -> None:
+@pytest.mark.parametrize("publishes_all", [False, True])
+def test_the_end_travels_with_the_barrier(publishes_all: bool) -> None:
     """Through the service and through Spark's offset."""
     barrier = Barrier(
-        checkpoint_id=4, region="main", attempt_id=3, splits=(split(0, 5, 5),), is_last=is_last
+        checkpoint_id=4,
+        region="main",
+        attempt_id=3,
+        splits=(split(0, 5, 5),),
+        publishes_all=publishes_all,
     )
     assert from_json(Barrier, to_json(barrier)) == barrier
     assert offsets.decode(offsets.encode(barrier)) == barrier
@@ -309,12 +313,12 @@ def test_a_bounded_state_has_a_batch_after_its_last_records() -> None:
     driver = CoreDriver(FAST, regions=[region])
     driver.tick()
     with_records = driver.poll(3, finished=True)
-    assert not with_records.is_last
+    assert not with_records.publishes_all
     driver.ack(with_records, state_is_due=True)
     assert not driver.seen(EndJob)
     driver.tick()  # nobody waits for an interval, which may be long
     behind_them = driver.poll(3, finished=True)
-    assert behind_them.is_last
+    assert behind_them.publishes_all
     assert all(each.is_empty for each in behind_them.splits)
     driver.ack(behind_them)
     assert driver.seen(Publish)[-1].kind is CheckpointKind.FINAL

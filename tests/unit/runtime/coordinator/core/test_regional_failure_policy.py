@@ -4,6 +4,8 @@ import io
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from examples.regional import RegionLines
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core.events import (
@@ -22,9 +24,10 @@ from sluice.runtime.coordinator.policy.handlers import (
     RegionalCheckpointHandler,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.errors import StorageUnreachableError
+from sluice.runtime.errors import DeliveryError, StorageUnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
 from sluice.runtime.model.splits import Barrier
+from sluice.runtime.process.failed_tasks import task_failed
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
 _FOUR = tuple(RegionPlan(name=f"r{number}", source_ids=("source",)) for number in range(4))
@@ -225,7 +228,8 @@ def test_the_others_epochs_do_not_wait_until_a_new_attempt_is_at_work() -> None:
     assert [[r.status for r in p.regions] for p in _decided(driver)[-2:]] == [
         [RegionStatus.COMPLETED, RegionStatus.SKIPPED]
     ] * 2
-    assert driver.seen(Commit)[-1].skipped == {"side": FailureReason.ERROR}
+    (task,) = driver.seen(Commit)[-1].failed_tasks
+    assert (task.region, task.reason) == ("side", FailureReason.ERROR)
     assert len(driver.seen(SweepOrphans)) == sweeps + 1
 
     driver.tick(1.0)
@@ -235,6 +239,64 @@ def test_the_others_epochs_do_not_wait_until_a_new_attempt_is_at_work() -> None:
     assert len(_decided(driver)) == 3, "now it is at work, and waited for"
     driver.ack(late, region="side", attempt_id=attempt_id)
     assert {r.status for r in _decided(driver)[-1].regions} == {RegionStatus.COMPLETED}
+
+
+_TRACE = (
+    "Job aborted due to stage failure: Task 3 in stage 5.0 failed 4 times, most recent failure: "
+    "Lost task 3.1 in stage 5.0 (TID 12) (host executor 1): Traceback (most recent call last):\n"
+    "ValueError: no number"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "subtask_id", "task_name", "message"),
+    [
+        (
+            DeliveryError("the broker refused records", {"task": "2.0"}, "Look at the topic."),
+            *(2, "task 2.0", "DeliveryError: the broker refused records"),
+        ),
+        (
+            task_failed("a query failed", RuntimeError(_TRACE), region="side", attempt_id=0),
+            *(3, "task 3.1 in stage 5.0 (TID 12)", "StreamError: a query failed"),
+        ),
+        (
+            StorageUnreachableError("HDFS is away", {}, "Wait."),
+            0,
+            "side",
+            "StorageUnreachableError",
+        ),
+        (ValueError("first\nsecond"), 0, "side", "ValueError: first"),
+    ],
+)
+def test_a_failed_region_is_reported_with_its_task_and_the_first_line_of_the_cause(
+    error: Exception, subtask_id: int, task_name: str, message: str
+) -> None:
+    driver = CoreDriver(_REGIONAL, regions=TWO)
+    driver.tick()
+    barrier = driver.poll(3)
+    driver.poll(3, region="side")
+    driver.tell(RegionFailed(region="side", attempt_id=0, error=error))
+    driver.ack(barrier)
+    (task,) = driver.seen(Commit)[-1].failed_tasks
+    assert (task.region, task.reason) == ("side", FailureReason.ERROR)
+    assert (task.subtask_id, task.task_name) == (subtask_id, task_name)
+    assert task.message.startswith(message)
+    assert "\n" not in task.message
+    marked = [p.failed_tasks for p in driver.seen(Progress) if p.state is State.MARKED]
+    assert marked == [(task,)]
+
+
+def test_an_expired_region_is_reported_with_its_delay() -> None:
+    handler = RegionalCheckpointHandler(region_timeout_s=4.0)
+    driver = CoreDriver(replace(FAST, handler=handler), regions=TWO)
+    driver.tick()
+    barrier = driver.poll(3)
+    driver.poll(3, region="side")
+    driver.ack(barrier)
+    driver.tick(4.0)
+    (task,) = driver.seen(Commit)[-1].failed_tasks
+    assert (task.region, task.task_name, task.reason) == ("side", "side", FailureReason.EXPIRED)
+    assert task.message == "has not acknowledged 4.0 s after the barrier"
 
 
 def test_a_new_attempt_that_fails_before_it_is_at_work_is_swept_again() -> None:
@@ -265,7 +327,7 @@ def test_one_more_failure_beside_attempts_that_start_costs_nobody_else_an_epoch(
     barrier = driver.poll(3, region="r1", attempt_id=attempt_ids["r1"])
     driver.ack(barrier, region="r1", attempt_id=attempt_ids["r1"])
     assert len(_decided(driver)) == 1
-    assert driver.seen(Commit)[-1].skipped.keys() == {"r2", "r3"}
+    assert {task.region for task in driver.seen(Commit)[-1].failed_tasks} == {"r2", "r3"}
 
 
 def _progress(checkpoint_id: int, state: State, **more: Any) -> Progress:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, command_file
+from sluice.runtime.contracts import Placement
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
@@ -26,6 +27,7 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
+from sluice.runtime.functions.record_counts import encode_totals
 from sluice.runtime.job.job_cli import app
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord
@@ -55,6 +57,15 @@ class Hosts:
 
     def __init__(self) -> None:
         self.excluded: list[str] = []
+
+    def placement(self, job_uid: str) -> Placement:
+        del job_uid
+        return Placement(
+            driver="driver-1",
+            executors={"good": 1},
+            excluded=(),
+            regions={"left": "good", "x": "x"},
+        )
 
     def require(self, hosts: Sequence[str]) -> None:
         if list(hosts) != ["bad"]:
@@ -145,7 +156,7 @@ def test_a_suspended_region_is_shown_with_its_growing_lag(
     assert found["lags"] == {"input-0": 1234}
 
 
-def test_rows_later_than_the_watermark_are_shown_from_their_decision_on(
+def test_late_rows_and_counters_are_shown_from_their_decision_on(
     coordinator: BarrierCoordinator, job: Job, directory: Path
 ) -> None:
     assert coordinator.started is not None
@@ -162,7 +173,13 @@ def test_rows_later_than_the_watermark_are_shown_from_their_decision_on(
         barrier = poll()
         assert barrier is not None
         key = BatchKey(region="left", attempt_id=attempt_id, batch_id=end)
-        read = RegionRecord(region="left", attempt_id=attempt_id, splits=barrier.splits)
+        counted = RecordCounts(read=7, counters={"rejected": late})
+        read = RegionRecord(
+            region="left",
+            attempt_id=attempt_id,
+            splits=barrier.splits,
+            operator_states=(encode_totals(counted, operator_id="parsed"),),
+        )
         coordinator.acknowledge(
             Acknowledgement(
                 batch=key,
@@ -175,7 +192,10 @@ def test_rows_later_than_the_watermark_are_shown_from_their_decision_on(
     assert "later than the watermark, dropped since the start: 1,003 rows" in run(
         "status", str(directory)
     )
-    regions = json.loads(run("status", str(directory), "--json"))["job"]["regions"]
+    assert "parsed: rejected=1,000\n" in run("status", str(directory))
+    status = json.loads(run("status", str(directory), "--json"))["job"]
+    assert status["counters"] == {"parsed": {"rejected": 1_000}}
+    regions = status["regions"]
     assert {region["region"]: region["late_rows"] for region in regions} == {
         "left": 1003,
         "right": 0,
@@ -312,6 +332,20 @@ def test_a_run_deletes_what_killed_ones_left(tmp_path: Path) -> None:
     with _told(fs, _run(0)):
         assert command_address(fs).leader_session_id == "session-0"
     assert not list(tmp_path.iterdir())
+
+
+def test_the_placement_is_for_people_and_leaves_suspended_regions_out(
+    coordinator: BarrierCoordinator, directory: Path
+) -> None:
+    with CoordinatorClient(command_address(LocalFileSystem(directory)), deadline_s=300.0) as client:
+        assert client.hosts() == {
+            "driver": "driver-1",
+            "executors": {"good": 1},
+            "excluded": [],
+            "regions": {"left": "good", "right": None},
+        }
+        suspend(coordinator)
+        assert client.hosts()["regions"] == {"right": None}
 
 
 def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinator) -> None:

@@ -268,7 +268,7 @@ def test_each_region_is_reported_what_its_own_pipeline_reads(
     """By that its source leaves columns out: with another pipeline's look, some that are read."""
 
     def look(_spark: object, pipeline: Pipeline) -> PlanAnalysis:
-        return PlanAnalysis(keeps_state=False, columns=frozenset({pipeline.sinks[0].name}))
+        return PlanAnalysis(columns=frozenset({pipeline.sinks[0].name}))
 
     monkeypatch.setattr(layouts, "analyse_plan", look)
     layout = lay_out(_job(_Sink(_Asked(900.0), "a"), _Sink(_Asked(900.0), "b")))
@@ -280,7 +280,7 @@ def test_each_region_is_reported_what_its_own_pipeline_reads(
 def test_what_a_transform_lacks_is_said_before_a_broker_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lacking = PlanAnalysis(keeps_state=False, modules=("no_such_package",))
+    lacking = PlanAnalysis(modules=("no_such_package",))
     monkeypatch.setattr(layouts, "analyse_plan", lambda *_: lacking)
     job = _job(_Sink(_Asked(900.0)))
     with pytest.raises(MissingRequirementError, match="pip install no_such_package"):

@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sluice
+from sluice.runtime.contracts import Placement
 from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
 from sluice.runtime.errors import ConfigError, StreamError
-from sluice.runtime.spark.session.hosts import Executor, HostExclusion
+from sluice.runtime.spark.session.hosts import Executor, HostExclusion, RunningTask
 from sluice.runtime.spark.session.spark_session import (
     own_workers,
     prepare,
@@ -355,6 +356,8 @@ class Cluster:
         hosts: of executors by id, "-" in front of those that have ended.
         wanted: how many the session wants.
         looks: how often somebody asked.
+        running: hosts of tasks by the group of their job.
+        driver_host: of the driver.
         ends_at_once: the report to end is not active any more.
         reported: to end.
     """
@@ -365,6 +368,11 @@ class Cluster:
     looks: int = 0
     ends_at_once: bool = True
     told: list[str] = field(default_factory=list)
+    running: dict[str, str] = field(default_factory=dict)
+    driver_host: str = "driver-1"
+
+    def tasks(self) -> Sequence[RunningTask]:
+        return [RunningTask(job_group=group, host=host) for group, host in self.running.items()]
 
     def known(self) -> Sequence[Executor]:
         self.looks += 1
@@ -389,6 +397,20 @@ def test_executors_there_are_ended_and_not_replaced() -> None:
     assert exclusion.exclude(["bad"]) == 2
     assert cluster.wanted == 1
     assert [found.host for found in cluster.known() if found.is_active] == ["good"]
+
+
+def test_the_placement_names_the_host_of_each_continuous_task_of_this_job() -> None:
+    """Jobs may share a session, and other tasks have groups of their own."""
+    running = {"orders 2.0.7 uid-1": "good", "orders.0 uid-2": "bad", "a query": "bad"}
+    cluster = Cluster({"0": "bad", "1": "good", "2": "bad", "3": "-gone"}, running=running)
+    exclusion = HostExclusion(cluster)
+    exclusion.exclude(["bad"])
+    assert exclusion.placement("uid-1") == Placement(
+        driver="driver-1",
+        executors={"good": 1},
+        excluded=("bad",),
+        regions={"orders 2.0": "good"},
+    )
 
 
 def test_one_that_is_started_there_later_is_ended_too() -> None:

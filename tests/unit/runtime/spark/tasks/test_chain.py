@@ -24,7 +24,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
-from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.on_error import DeadLetters, Policy, Skip
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress
@@ -110,7 +110,7 @@ def test_a_task_that_fails_aborts_in_all_its_sinks_what_it_has_open(
     chain = _chain(error, monkeypatch, sinks=sinks)
     if isinstance(error, StreamError):
         (row,) = chain.copy_ranges(3, ())
-        with pytest.raises(DeliveryError, match="refused"):
+        with pytest.raises(DeliveryError, match=r"refused \[task=0\.0\]"):
             results_of([[row.column("result")[0].as_py()]])
     else:
         with pytest.raises(LookupError):
@@ -154,6 +154,14 @@ def totals(world: RegionWorld) -> RecordCounts:
     (entry,) = world.coordinator.region.operator_states
     assert entry.operator_id == "id-parse"
     return decode_totals(entry)
+
+
+def test_times_of_the_slowest_task_travel_with_the_acknowledgement() -> None:
+    world = RegionWorld()
+    slow = StageTimes(read_s=1.0, function_s=2.0, write_s=3.0, flush_s=4.0)
+    results = (TaskResult(stages=StageTimes(read_s=5.0)), TaskResult(stages=slow), TaskResult())
+    world.batch(1, barrier(), results=results)
+    assert world.coordinator.stages == [slow]
 
 
 def test_counts_of_the_tasks_travel_with_the_acknowledgement() -> None:

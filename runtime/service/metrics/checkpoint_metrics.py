@@ -1,49 +1,21 @@
 """The job's checkpoints as Prometheus metrics. They only listen; the coordinator decides nothing by
 them."""
 
-from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.at_most_once import offsets_in
 
-__all__ = ["CheckpointMetrics", "RegionMetrics"]
+__all__ = ["CheckpointMetrics"]
 
-_REGION_METRICS = (
-    ("sluice_region_suspended", "1: the region is suspended", "region"),
-    (
-        "sluice_region_snapshot_age_seconds",
-        "Seconds since the decision of the last checkpoint that the region completed",
-        "region",
-    ),
-    (
-        "sluice_region_pressure_alarm",
-        "1: under high pressure for longer than pressure_alarm_s",
-        "region",
-    ),
-    (
-        "sluice_region_lag_records",
-        "Records not read yet, as of the last barrier; of suspended regions as of now",
-        *("region", "split"),
-    ),
-    (
-        "sluice_region_lost_records",
-        "Unread records of suspended regions that retention deleted",
-        "region",
-    ),
-    (
-        "sluice_checkpoint_pending_seconds",
-        "Seconds since the barrier of the oldest uncommitted checkpoint; 0: none",
-    ),
-)
+_OUTCOMES = ("read", "skipped", "dead_lettered", "late")
 _BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
+# Fewer for each region and stage: a job may have hundreds of regions.
+_STAGE_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0)
+_STAGES = ("read", "function", "write", "flush", "acknowledged")
 
 
 class CheckpointMetrics:
@@ -91,6 +63,19 @@ class CheckpointMetrics:
             buckets=_BUCKETS_S,
             registry=registry,
         )
+        self._stages = Histogram(
+            "sluice_region_stage_seconds",
+            "Seconds of the region's slowest task in a stage: read, function, write, flush; "
+            "acknowledged: from the barrier to its acknowledgement",
+            ["region", "stage"],
+            buckets=_STAGE_BUCKETS_S,
+            registry=registry,
+        )
+        self._counters = counter(
+            "sluice_function_counter",
+            "Counters of user functions (ctx.counter), of committed epochs",
+            ["operator", "name"],
+        )
 
     def on_progress(self, progress: Progress) -> None:
         """One change of one checkpoint."""
@@ -101,14 +86,22 @@ class CheckpointMetrics:
         self._committed.inc()
         self._records.inc(progress.records)
         self._dropped.inc(offsets_in(progress.dropped))
-        for operator, counts in progress.counts.items():
-            for outcome, records in asdict(counts).items():
-                self._by_function.labels(operator, outcome).inc(records)
         self._last.set(progress.checkpoint_id)
         for region, ratio in progress.pending_ratios.items():
             self._pending.labels(region).set(ratio)
         for region, rate in progress.rate_limits.items():
             self._rate_limit.labels(region).set(rate)
+        self._count_in_functions(progress)
+        self._observe_times(progress)
+
+    def _count_in_functions(self, progress: Progress) -> None:
+        for operator, counts in progress.counts.items():
+            for outcome in _OUTCOMES:
+                self._by_function.labels(operator, outcome).inc(getattr(counts, outcome))
+            for name, count in counts.counters.items():
+                self._counters.labels(operator, name).inc(count)
+
+    def _observe_times(self, progress: Progress) -> None:
         for stage, seconds in (
             ("acknowledged", progress.acked_s),
             ("decided", progress.decided_s),
@@ -117,34 +110,8 @@ class CheckpointMetrics:
         ):
             if seconds is not None:
                 self._seconds.labels(stage).observe(seconds)
-
-
-class RegionMetrics(Collector):
-    """A job's regions at the moment of a scrape; also while no checkpoint is committed."""
-
-    def __init__(self, coordinator: BarrierCoordinator) -> None:
-        self._coordinator = coordinator
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The collector makes no request while it is registered."""
-        yield from _families()
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One value for each region, or split."""
-        suspended, age, alarm, lag, lost, pending = _families()
-        status = self._coordinator.status() if self._coordinator.started else None
-        ages_s = [each.age_s or 0.0 for each in status.pending] if status else []
-        pending.add_metric([], max(ages_s, default=0.0))
-        for region in status.regions if status else ():
-            suspended.add_metric([region.region], float(region.suspended is not None))
-            alarm.add_metric([region.region], float(region.has_alarm))
-            lost.add_metric([region.region], region.lost_records)
-            if region.snapshot_age_s is not None:
-                age.add_metric([region.region], region.snapshot_age_s)
-            for split, records in region.lags.items():
-                lag.add_metric([region.region, split], records)
-        yield from (suspended, age, alarm, lag, lost, pending)
-
-
-def _families() -> list[GaugeMetricFamily]:
-    return [GaugeMetricFamily(name, text, labels=labels) for name, text, *labels in _REGION_METRICS]
+        for region, times in progress.stages.items():
+            for stage in _STAGES:
+                seconds = getattr(times, f"{stage}_s")
+                if seconds is not None:
+                    self._stages.labels(region, stage).observe(seconds)

@@ -1,0 +1,304 @@
+"""Which files of a checkpoint directory nothing names any more. Pure.
+
+Why a deletion never harms a restore, also while the job runs:
+
+- A record that can be read protects all that it names. A damaged one protects all that it could
+  name. The files are listed before the records are read, so a file that a later record names is no
+  candidate, but for the files of a running attempt, a restore or a copy:
+- An attempt of a region has a number of at least the first record of its run. Directories of such
+  numbers stay, and a later run has larger ones.
+- A restore names its own copy in checkpoint 0, and a directory with checkpoint 0 never gets another
+  one. So a copy that checkpoint 0 does not name stays unused.
+- A savepoint without a record may be under way. It stays until nothing in it has changed for the
+  age limit, an hour at least.
+- A running job deletes what it no longer needs below ``full``. So this is left alone until the job
+  has published no record and changed no such file for the age limit, an hour at least. A full
+  checkpoint begins with a record of the job: the cleaner looks for one before each deletion there.
+"""
+
+import enum
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import PurePosixPath
+
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateSnapshot
+
+__all__ = [
+    "FULL",
+    "SAVEPOINT_NAME",
+    "SPARK",
+    "TRASH",
+    "FoundPath",
+    "KnownRecords",
+    "Leftover",
+    "LeftoverKind",
+    "half_written_savepoints",
+    "leftovers",
+]
+
+SPARK = "spark"
+FULL = "full"
+SAVEPOINT_NAME = re.compile(r"savepoint-[0-9a-f]{8}-\d+-[0-9a-f]{6}")
+TRASH = re.compile(r"\.sluice-trash-[0-9a-f]{32}")
+"""Names of what a killed `LocalFileSystem.delete` leaves."""
+
+_ATTEMPT = re.compile(r"(?:state-)?(\d+)")
+_RESTORED = re.compile(r"restored-.+")
+_SLOT = re.compile(r"chk-(\d{12,})")
+_TEMPORARY = re.compile(r"\..+\.tmp(?:\.crc)?|\.sluice-probe-[0-9a-f]{32}")
+_HOUR_MS = 3_600_000  # nothing half-made is still being written after this without any change
+
+
+class LeftoverKind(enum.Enum):
+    """Why a file or directory is left over; the value is for people."""
+
+    ATTEMPT = "Spark files of earlier attempts"
+    RESTORED = "unused copies of a restore"
+    SAVEPOINT = "half-written savepoints"
+    FULL = "half-written full checkpoints"
+    FULL_FILE = "files of deleted full checkpoints"
+    SLOT = "slots without a record"
+    TEMPORARY = "temporary files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPath:
+    """A file or directory that a listing has; see `sluice.runtime.storage.file_system.Entry`."""
+
+    path: str
+    is_directory: bool
+    length_bytes: int
+    changed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """A file or directory that can be deleted whole.
+
+    Attributes:
+        kind: why.
+        path: relative to the directory that was listed.
+        files, length_bytes: of all files in it.
+    """
+
+    kind: LeftoverKind
+    path: str
+    files: int
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRecords:
+    """The records of a checkpoint directory; None stands for a damaged one.
+
+    Attributes:
+        slots: by checkpoint id; at least one can be read.
+        full: those of full checkpoints, by checkpoint id.
+    """
+
+    slots: Mapping[int, CheckpointRecord | None]
+    full: Mapping[int, CheckpointRecord | None]
+
+    @property
+    def last(self) -> int:
+        """The last checkpoint id."""
+        return max(self.slots)
+
+    @property
+    def job_uid(self) -> str:
+        """Of the job."""
+        return next(record.job_uid for record in self.slots.values() if record is not None)
+
+    @property
+    def run(self) -> int:
+        """The first checkpoint id of the newest run."""
+        begun = (r.checkpoint_id for r in self.slots.values() if r and r.requested_by == FENCING)
+        return max(begun, default=0)
+
+
+def leftovers(
+    listing: Sequence[FoundPath], records: KnownRecords, *, now_ms: int, older_than_ms: int
+) -> list[Leftover]:
+    """What can be deleted of a checkpoint directory, by path.
+
+    Args:
+        listing: all files and directories below ``spark`` and ``full`` and in the slots, and the
+            names beside them; made before ``records`` were read.
+        records: of this directory.
+        now_ms: wall clock.
+        older_than_ms: age limit.
+    """
+    tree = _Tree(listing)
+    limit_ms = now_ms - older_than_ms
+    abandoned_ms = now_ms - max(older_than_ms, _HOUR_MS)
+    found = [
+        *_of_spark(tree, records, limit_ms, abandoned_ms),
+        *_of_full(tree, records, abandoned_ms),
+        *_of_slots(tree, records, abandoned_ms),
+    ]
+    whole = {each.path for each in found}
+    found += _temporaries(tree, records, abandoned_ms, whole)
+    return sorted(found, key=lambda each: each.path)
+
+
+def half_written_savepoints(
+    listing: Sequence[FoundPath], *, job_uid: str, now_ms: int, older_than_ms: int
+) -> list[Leftover]:
+    """The job's directories of a parent of savepoints that have no record, and are abandoned."""
+    tree = _Tree(listing)
+    abandoned_ms = now_ms - max(older_than_ms, _HOUR_MS)
+    return [
+        tree.leftover(LeftoverKind.SAVEPOINT, path)
+        for path in tree.children("")
+        if SAVEPOINT_NAME.fullmatch(path)
+        and path.startswith(f"savepoint-{job_uid[:8]}-")
+        and not tree.has(f"{path}/{METADATA}")
+        and tree.changed_ms(path) <= abandoned_ms
+    ]
+
+
+class _Tree:
+    """A listing, with sums for each directory."""
+
+    def __init__(self, listing: Iterable[FoundPath]) -> None:
+        self._found = {each.path: each for each in listing}
+        self._children: dict[str, list[str]] = {}
+        self._sums: dict[str, tuple[int, int, int]] = {}
+        for each in self._found.values():
+            self._children.setdefault(_parent(each.path), []).append(each.path)
+            files = 0 if each.is_directory else 1
+            for path in (each.path, *_ancestors(each.path)):
+                count, length, changed = self._sums.get(path, (0, 0, 0))
+                self._sums[path] = (
+                    count + files,
+                    length + files * each.length_bytes,
+                    max(changed, each.changed_ms),
+                )
+
+    def has(self, path: str) -> bool:
+        return path in self._found
+
+    def children(self, path: str) -> list[str]:
+        return sorted(self._children.get(path, ()))
+
+    def paths(self) -> list[str]:
+        """All of them, directories before their content."""
+        return sorted(self._found)
+
+    def files(self, path: str) -> list[str]:
+        """All files below a directory."""
+        below = (each for each in self._found.values() if each.path.startswith(f"{path}/"))
+        return [each.path for each in below if not each.is_directory]
+
+    def changed_ms(self, path: str) -> float:
+        """The newest change of anything in a directory, or of a file; infinite if it is absent."""
+        return self._sums[path][2] if path in self._sums else inf
+
+    def leftover(self, kind: LeftoverKind, path: str) -> Leftover:
+        files, length_bytes, _ = self._sums[path]
+        return Leftover(kind=kind, path=path, files=files, length_bytes=length_bytes)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    while path := _parent(path):
+        yield path
+
+
+def _states(records: Iterable[CheckpointRecord | None]) -> Iterator[StateSnapshot]:
+    for record in records:
+        for region in record.regions if record is not None else ():
+            if region.state is not None:
+                yield region.state
+
+
+def _named(records: KnownRecords) -> frozenset[str]:
+    """Spark's directories and the files that a slot names."""
+    found: set[str] = set()
+    for state in _states(records.slots.values()):
+        found.add(str(PurePosixPath(state.location).parent))
+        found |= {file.path for file in state.files}
+    return frozenset(found)
+
+
+def _of_spark(
+    tree: _Tree, records: KnownRecords, limit_ms: int, abandoned_ms: int
+) -> Iterator[Leftover]:
+    if None in records.slots.values():
+        return  # it may name any of them
+    named = _named(records)
+    kept = named | {each for path in named for each in _ancestors(path)}
+    for region in tree.children(SPARK):
+        for path in tree.children(region):
+            name = _name(path)
+            attempt = _ATTEMPT.fullmatch(name)
+            if path in kept:
+                continue
+            if attempt and int(attempt[1]) < records.run and tree.changed_ms(path) <= limit_ms:
+                yield tree.leftover(LeftoverKind.ATTEMPT, path)
+            elif _RESTORED.fullmatch(name) and tree.changed_ms(path) <= abandoned_ms:
+                yield tree.leftover(LeftoverKind.RESTORED, path)
+
+
+def _of_full(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> list[Leftover]:
+    found = [
+        tree.leftover(LeftoverKind.FULL, path)
+        for path in tree.children(FULL)
+        if _SLOT.fullmatch(path.removeprefix(f"{FULL}/")) and not tree.has(f"{path}/{METADATA}")
+    ]
+    states = list(_states(records.full.values()))
+    if None not in records.full.values() and all(state.files for state in states):
+        named = {f"{FULL}/{file.path}" for state in states for file in state.files}
+        found += [
+            tree.leftover(LeftoverKind.FULL_FILE, path)
+            for path in tree.files(f"{FULL}/{SPARK}")
+            if path not in named and not _is_temporary(path)
+        ]
+    changed = [f"{slot_name(records.last)}/{METADATA}", *(each.path for each in found)]
+    return found if all(tree.changed_ms(path) <= abandoned_ms for path in changed) else []
+
+
+def _of_slots(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[Leftover]:
+    """Slots below the last record without one: a killed writer found them retired."""
+    if None in records.slots.values():
+        return
+    named = _named(records)
+    for path in tree.children(""):
+        match = _SLOT.fullmatch(path)
+        if (
+            match
+            and int(match[1]) < records.last
+            and not tree.has(f"{path}/{METADATA}")
+            and tree.changed_ms(path) <= abandoned_ms
+            and not any(each.startswith(f"{path}/") for each in named)
+        ):
+            yield tree.leftover(LeftoverKind.SLOT, path)
+
+
+def _temporaries(
+    tree: _Tree, records: KnownRecords, abandoned_ms: int, whole: set[str]
+) -> Iterator[Leftover]:
+    """Half-made files, but for those in a slot above the last record: it may be published yet."""
+    for path in tree.paths():
+        slot = _SLOT.fullmatch(path.partition("/")[0])
+        is_open = slot is not None and int(slot[1]) > records.last
+        if is_open or not _is_temporary(path) or not whole.isdisjoint((path, *_ancestors(path))):
+            continue
+        if TRASH.fullmatch(_name(path)) or tree.changed_ms(path) <= abandoned_ms:
+            whole.add(path)
+            yield tree.leftover(LeftoverKind.TEMPORARY, path)
+
+
+def _is_temporary(path: str) -> bool:
+    name = _name(path)
+    return _TEMPORARY.fullmatch(name) is not None or TRASH.fullmatch(name) is not None
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,135 @@
+"""How a command reaches a running job, and waits for what it requested."""
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA
+from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_slot
+from sluice.runtime.errors import (
+    AuthenticationError,
+    CheckpointFailedError,
+    ConfigError,
+    FencedError,
+    StreamError,
+    UnreachableError,
+)
+from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
+from sluice.runtime.service.service_client import CoordinatorClient, command_address
+from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_system
+
+__all__ = ["await_end", "await_request", "running_job"]
+
+_ANSWER_S = 5.0
+_POLL_S = 0.2
+
+
+@contextlib.contextmanager
+def running_job(path: str, *, answer_s: float = _ANSWER_S) -> Iterator[CoordinatorClient]:
+    """A client of the job that runs with this checkpoint directory.
+
+    Args:
+        answer_s: how long refused connections are repeated.
+    Raises:
+        UnreachableError: no job runs with it.
+        ConfigError: the directory belongs to a drop-in query.
+        AuthenticationError: the job belongs to another user.
+    """
+    with command_store(split_slot(path)[0]) as store:
+        below = f"/{DROP_IN}"
+        if store.fs.uri.endswith(below) and not path.rstrip("/").endswith(below):
+            raise ConfigError(
+                "this is a Spark query with a drop-in sink, not a job",
+                {"path": path},
+                "Watch and stop it with Spark: query.lastProgress, Spark's pages, query.stop(). "
+                "`sluice checkpoint list` shows its decisions.",
+            )
+        address = command_address(store.fs)
+    with CoordinatorClient(address, deadline_s=answer_s) as client:
+        try:
+            yield client
+        except UnreachableError as err:
+            what, where, remedy = err.args
+            raise UnreachableError(
+                f"the job does not answer: {what}", {**where, "path": path}, remedy
+            ) from err
+
+
+def await_request(client: CoordinatorClient, request_id: str) -> Mapping[str, Any]:
+    """The request after it is completed.
+
+    Raises:
+        CheckpointFailedError: it failed.
+        UnreachableError: the job has ended, or does not answer.
+    """
+    pause = threading.Event()
+    while True:
+        found = next(r for r in client.savepoints() if r["request_id"] == request_id)
+        if found["state"] == "failed":
+            raise CheckpointFailedError(
+                f"the {found['kind']} failed",
+                {"checkpoint_id": found["checkpoint_id"], "cause": found["error"]},
+                "Remove the cause and repeat the command; the job continues unless it has failed.",
+            )
+        if found["state"] == "completed":
+            return found
+        pause.wait(_POLL_S)
+
+
+def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) -> str | None:
+    """Wait until a job that was requested to stop has ended; the path of its savepoint, if any.
+
+    Raises:
+        CheckpointFailedError: the stop failed, or the job ended without its last checkpoint.
+    """
+    pause = threading.Event()
+    try:
+        found = await_request(client, request["request_id"])
+        with contextlib.suppress(UnreachableError, FencedError, AuthenticationError):
+            while True:  # until it has ended; another program may get its port later
+                client.status()
+                pause.wait(_POLL_S)
+    except (UnreachableError, FencedError, AuthenticationError) as err:
+        # It has ended between two polls: the directories say how.
+        return _left_by(path, request, err)
+    return found["uri"] or None
+
+
+def _left_by(path: str, request: Mapping[str, Any], cause: StreamError) -> str | None:
+    parent = request["parent"]
+    found = None if parent is None else _savepoint_of(parent, request["request_id"])
+    if found is not None or (parent is None and _ends_with_a_final_one(path)):
+        return found
+    raise CheckpointFailedError(
+        "the job ended without its last checkpoint",
+        {"path": path, "request_id": request["request_id"]},
+        "Read the log of the driver process; the next start resumes from the last checkpoint.",
+    ) from cause
+
+
+def _savepoint_of(parent: str, request_id: str) -> str | None:
+    with _opened(parent) as fs:
+        names = [e.name for e in fs.entries("") if e.name.endswith(f"-{request_id}")]
+        whole = (name for name in names if fs.exists(f"{name}/{METADATA}"))
+        return next((f"{parent}/{name}" for name in whole), None)
+
+
+def _ends_with_a_final_one(path: str) -> bool:
+    with command_store(split_slot(path)[0]) as store:
+        records = map(store.read, sorted(store.slots(), reverse=True))
+        decided = (r for r in records if r is not None and r.verdict is Verdict.DECIDED)
+        last = next(decided, None)
+        return last is not None and last.kind is CheckpointKind.FINAL
+
+
+@contextlib.contextmanager
+def _opened(uri: str) -> Iterator[FileSystem]:
+    with contextlib.ExitStack() as stack:
+        jvm = None
+        if needs_jvm(uri):
+            from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
+
+            jvm = stack.enter_context(hadoop_jvm())
+        yield open_file_system(uri, jvm)

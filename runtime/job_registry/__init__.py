@@ -1,0 +1,1 @@
+"""The directory in which jobs register, for `sluice serve`."""

@@ -1,0 +1,111 @@
+"""Writes the savepoints and full checkpoints of a running job."""
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any
+
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
+from sluice.runtime.coordinator.shell.request_thread import Copied, FileCopier
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointKind,
+    CheckpointRecord,
+    RegionRecord,
+    RegionStatus,
+)
+from sluice.runtime.savepoint.full_checkpoints import (
+    FULL,
+    retire_full_checkpoints,
+    write_full_checkpoint,
+)
+from sluice.runtime.savepoint.savepoint_writer import write_savepoint
+from sluice.runtime.storage.file_system import FileSystem, close_quietly
+from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
+
+__all__ = ["CheckpointCopies"]
+
+log = logging.getLogger(__name__)
+
+_LOGGED_S = 0.05
+
+
+class CheckpointCopies(FileCopier):
+    """`FileCopier` of a job with Spark's files in its checkpoint directory. Driver, one thread.
+
+    Args:
+        fs: the checkpoint directory.
+        jvm: for stores that need Hadoop's client.
+        retained: full checkpoints to keep.
+    """
+
+    def __init__(self, fs: FileSystem, *, jvm: Any, retained: int) -> None:  # noqa: ANN401 - py4j
+        self._fs = fs
+        self._jvm = jvm
+        self._retained = retained
+
+    def parent(self, kind: CheckpointKind, to: str | None) -> str:
+        if kind is CheckpointKind.FULL:
+            return f"{absolute_uri(self._fs.uri)}/{FULL}"
+        if to is not None and not to.strip():
+            raise ConfigError(
+                "a savepoint needs a directory", {"to": to}, "Give a URI, or leave it out."
+            )
+        parent = absolute_uri(f"{self._fs.uri}/savepoints" if to is None else to)
+        open_file_system(parent, self._jvm).close()  # refuses a store that it does not know
+        return parent
+
+    def uri(self, record: CheckpointRecord, parent: str, *, request_id: str) -> str:
+        if record.kind is CheckpointKind.FULL:
+            return f"{parent}/{slot_name(record.checkpoint_id)}"
+        return f"{parent}/savepoint-{record.job_uid[:8]}-{record.checkpoint_id}-{request_id}"
+
+    def copy(
+        self,
+        record: CheckpointRecord,
+        uri: str,
+        *,
+        is_awaited: Callable[[str], bool],
+        guard: Callable[[], None],
+    ) -> Copied:
+        for region in record.regions:
+            self._await_logged(region, is_awaited, guard)
+        guard()
+
+        def progress(*_: int) -> None:
+            guard()
+
+        if record.kind is CheckpointKind.FULL:
+            written = write_full_checkpoint(self._fs, record, progress=progress)
+            self._retire(written.record)
+        else:
+            parent, _, name = uri.rpartition("/")
+            fs = open_file_system(parent, self._jvm)
+            try:
+                written = write_savepoint(self._fs, record, fs, name=name, progress=progress)
+            finally:
+                close_quietly(fs)
+        return Copied(bytes=written.bytes, files=written.files)
+
+    def _retire(self, newest: CheckpointRecord) -> None:
+        try:
+            retire_full_checkpoints(self._fs, newest, retained=self._retained)
+        except StreamError as err:  # the next full checkpoint tries again
+            log.warning("old full checkpoints could not be deleted: error=%s", err)
+
+    def _await_logged(
+        self, region: RegionRecord, is_awaited: Callable[[str], bool], guard: Callable[[], None]
+    ) -> None:
+        """Spark logs the end of a batch after its callback has returned. A region that failed
+        before that logs it in its next attempt; one without a next attempt never does, and a
+        restore runs its last batch once more."""
+        if region.state is None or region.batch_id is None:
+            return
+        logged = f"{PurePosixPath(region.state.location).parent}/commits/{region.batch_id}"
+        pause = threading.Event()
+        while not self._fs.exists(logged):
+            guard()
+            if region.status is RegionStatus.SKIPPED or not is_awaited(region.region):
+                return
+            pause.wait(_LOGGED_S)

@@ -1,0 +1,359 @@
+"""Cleaning in any order of events, with a crash between any two deletions, never breaks a restore."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import chain
+from pathlib import PurePosixPath
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.cleaning.clean_plan import half_written_savepoints, leftovers
+from sluice.runtime.checkpoint.cleaning.directory_cleaning import (
+    deletion_steps,
+    survey_directory,
+    survey_savepoints,
+)
+from sluice.runtime.checkpoint.format.metadata import decode, encode
+from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.model.checkpoint_record import (
+    FENCING,
+    CheckpointKind,
+    CheckpointRecord,
+    FileReference,
+    RegionRecord,
+    RegionStatus,
+    StateSnapshot,
+    Verdict,
+)
+from sluice.runtime.storage.file_system import FileSystem
+from tests.kit.coordinator.checkpoint_records import JOB_UID, record
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
+
+_HOUR_MS = 3_600_000
+_FULL = re.compile(rf"full/chk-\d+/{METADATA}")
+_REGIONS = ("r0", "r1")
+_STATE = StateSnapshot(
+    provider="rocksdb", checkpoint_format_version=2, state_version=1, state_partitions=1
+)
+
+
+class _Copy:
+    """A savepoint or a full checkpoint that is being written, one file at a time."""
+
+    def __init__(
+        self, root: str, metadata: str, source: CheckpointRecord, paths: list[str]
+    ) -> None:
+        self.root, self.metadata, self.source, self.left = root, metadata, source, paths
+        self.files: dict[str, list[FileReference]] = {}
+
+
+class _Store(CheckpointStore):
+    """Decodes equal bytes once."""
+
+    def _record_in(self, data: bytes, where: Mapping[str, object]) -> CheckpointRecord:
+        return _decoded(data)
+
+
+_decoded = cache(decode)
+
+
+class World:
+    """A job that runs, fails, restarts and saves, and a cleaner that anything may interrupt."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now_ms, self.next_id, self.serial = 10**12, 0, 0
+        self.disk = Disk()
+        self.fs: FileSystem = FakeFileSystem(self.disk)
+        self.damaged: dict[str, bytes] = {}
+        self.cleaning: Iterator[str] | None = None
+        self.copies: list[_Copy] = []
+        self.locations: dict[str, str] = {}
+        self._publish(record(0, regions=()))
+        self.run_id = 0
+        for region in _REGIONS:
+            self._attempt(region)
+
+    # --- the job ------------------------------------------------------------------------------
+
+    def _put(self, path: str, data: bytes = b"") -> bytes:
+        self.serial += 1
+        content = data or f"{path} {self.serial}".encode()
+        self.disk.write(path, content)
+        self.disk.changed_ms[path] = self.now_ms
+        return content
+
+    def _publish(self, made: CheckpointRecord) -> None:
+        self._put(f"{slot_name(made.checkpoint_id)}/{METADATA}", encode(made))
+        self.next_id = made.checkpoint_id + 1
+
+    def _attempt(self, region: str, *, name: str = "") -> None:
+        directory = f"spark/{region}/{name or f'state-{self.next_id - 1}'}"
+        for each in ("offsets/0", "state/0/0/1.zip", f"state/0/0/{self.next_id}.changelog"):
+            self._put(f"{directory}/{each}")
+        self.locations[region] = f"{directory}/state"
+
+    def _store(self) -> CheckpointStore:
+        return _Store(self.fs)
+
+    def _decided(self) -> list[CheckpointRecord]:
+        store = self._store()
+        found = []
+        for each in store.slots():
+            try:
+                known = store.read(each)
+            except DamagedCheckpointError:
+                continue
+            if known is not None and known.verdict is Verdict.DECIDED and known.regions:
+                found.append(known)
+        return found
+
+    def _region(self, name: str) -> RegionRecord:
+        state = replace(_STATE, location=self.locations[name])
+        return RegionRecord(region=name, attempt_id=self.run_id, batch_id=0, state=state)
+
+    def decide(self) -> None:
+        """One or more decisions; a skipped region keeps its last snapshot."""
+        skip = self.random.random() < 0.4
+        for _ in range(self.random.randint(1, 3)):
+            regions = [self._region(name) for name in _REGIONS]
+            last = next(iter(reversed(self._decided())), None)
+            if skip and last is not None:
+                regions[1] = replace(
+                    last.regions[1],
+                    status=RegionStatus.SKIPPED,
+                    snapshot_id=last.regions[1].snapshot_id or last.checkpoint_id,
+                )
+            self._publish(record(self.next_id, regions=tuple(regions)))
+
+    def retire(self) -> None:
+        store = self._store()
+        store.retire(store.retirable(retain=self.random.randint(1, 3)))
+
+    def restart_region(self) -> None:
+        """A region that has decided nothing in this run begins in a directory of its own."""
+        self._publish(record(self.next_id, verdict=Verdict.ABORTED, regions=()))
+        self._attempt(self.random.choice(_REGIONS))
+
+    def restart_job(self) -> None:
+        """Another run, which may start from an older checkpoint. Its attempts go on in directories
+        that the record names, or begin in their own."""
+        decided = self._decided()
+        self.copies.clear()
+        self.run_id = self.next_id
+        fencing = {"verdict": Verdict.ABORTED, "requested_by": FENCING, "regions": ()}
+        self._publish(record(self.next_id, **fencing))
+        if decided and self.random.random() < 0.5:
+            known = self.random.choice(decided)
+            self.locations = {
+                each.region: each.state.location for each in known.regions if each.state
+            }
+        else:
+            for region in _REGIONS:
+                self._attempt(region)
+
+    def leave_behind(self) -> None:
+        """Files of an earlier start."""
+        name = self.random.choice(("restored-old", "17x", "0", "state-0"))
+        path = f"spark/r0/{name}/left/1.zip"
+        self._put(path, path.encode())
+
+    def leave_temporary(self) -> None:
+        paths = (".x.tmp", "spark/r1/0/offsets/.3.a.tmp", f"{slot_name(0)}/.a.tmp")
+        self._put(self.random.choice(paths))
+
+    def wait(self) -> None:
+        """Nothing is written meanwhile: what is under way by then has been given up."""
+        hours = self.random.choice((0.3, 0.3, 2, 30))
+        if hours > 1:
+            self.copies.clear()
+        self.now_ms += int(hours * _HOUR_MS)
+
+    def damage(self) -> None:
+        """A record that is not the last one; what it names must stay all the same."""
+        slots = [each.checkpoint_id for each in self._decided()[:-1]]
+        found = [f"{slot_name(each)}/{METADATA}" for each in slots]
+        found += filter(_FULL.fullmatch, self.disk.files)
+        if found and not self.damaged:
+            path = self.random.choice(found)
+            self.damaged[path] = self.disk.files[path]
+            self._put(path, b"damaged")
+
+    # --- savepoints and full checkpoints ------------------------------------------------------
+
+    def begin_copy(self) -> None:
+        """The job decides a checkpoint first."""
+        if self.copies:
+            return
+        self.decide()
+        source = self._decided()[-1]
+        paths = [
+            path
+            for region in source.regions
+            if region.state is not None
+            for path in self.disk.files
+            if path.startswith(f"{PurePosixPath(region.state.location).parent}/")
+        ]
+        self.serial += 1
+        root, at = "full", f"full/{slot_name(source.checkpoint_id)}"
+        if self.random.random() < 0.5:
+            root = at = f"savepoints/savepoint-{JOB_UID[:8]}-1-{self.serial:06x}"
+        self.copies.append(_Copy(root, f"{at}/{METADATA}", source, paths))
+
+    def go_on_with_copy(self) -> None:
+        """Copy some files; the last step of all is the record."""
+        if not self.copies:
+            return
+        copy = self.copies[0]
+        for _ in range(self.random.randint(1, 5)):
+            if not copy.left:
+                self.finish_copy(copy)
+                return
+            path = copy.left.pop()
+            if path not in self.disk.files:  # its attempt is gone, so the copy fails
+                self.copies.remove(copy)
+                return
+            content = self.disk.files[path]
+            if copy.root != "full" or path not in self._shared():
+                self._put(f"{copy.root}/{path}", content)
+            copy.files.setdefault(path.split("/")[1], []).append(_reference(path, content))
+
+    def _shared(self) -> set[str]:
+        """The files that a full checkpoint has, so that another one does not copy them again."""
+        records = (data for path, data in self.disk.files.items() if _FULL.fullmatch(path))
+        regions = (region for data in records for region in _decoded(data).regions)
+        return {file.path for each in regions if each.state for file in each.state.files}
+
+    def finish_copy(self, copy: _Copy) -> None:
+        regions = tuple(
+            replace(
+                region,
+                state=replace(region.state, files=tuple(copy.files.get(region.region, ()))),
+            )
+            for region in copy.source.regions
+            if region.state is not None
+        )
+        kind = CheckpointKind.FULL if copy.root == "full" else CheckpointKind.SAVEPOINT
+        self._put(copy.metadata, encode(replace(copy.source, kind=kind, regions=regions)))
+        self.copies.remove(copy)
+
+    def retire_full(self) -> None:
+        """The job does it between two full checkpoints."""
+        found = [path for path in self.disk.files if _FULL.fullmatch(path)]
+        if found and not any(copy.root == "full" for copy in self.copies):
+            path = self.random.choice(found)
+            self.damaged.pop(path, None)
+            self.disk.remove(path.removesuffix(f"/{METADATA}"))
+
+    # --- the cleaner --------------------------------------------------------------------------
+
+    def begin_cleaning(self) -> None:
+        self.cleaning = self._clean(self.random.choice((0, 1, 24)))
+
+    def _clean(self, hours: int) -> Iterator[str]:
+        times = {"now_ms": self.now_ms, "older_than_ms": hours * _HOUR_MS}
+        surveyed = survey_directory(self._store())
+        own = leftovers(surveyed.listing, surveyed.records, **times)
+        parent = _Below(self.fs, "savepoints")
+        listing, _ = survey_savepoints(parent)
+        half = half_written_savepoints(listing, job_uid=JOB_UID, **times)
+        steps = deletion_steps(self.fs, own, last=surveyed.records.last)
+        return chain(steps, deletion_steps(parent, half))
+
+    def go_on_cleaning(self) -> None:
+        """The cleaner may be slow, or die here: anything may come next."""
+        for _ in range(self.random.randint(1, 9)):
+            if self.cleaning is not None and next(self.cleaning, None) is None:
+                self.cleaning = None
+
+    def clean_quietly(self) -> None:
+        """A cleaning that nothing disturbs leaves nothing to a second one."""
+        for _ in self._clean(0):
+            pass
+        surveyed = survey_directory(self._store())
+        assert (
+            leftovers(surveyed.listing, surveyed.records, now_ms=self.now_ms, older_than_ms=0) == []
+        )
+
+    # --- the checker --------------------------------------------------------------------------
+
+    def require_all_named(self) -> None:
+        """With the same bytes: each file has its path in it, or a digest on record."""
+        for path, data in list(self.disk.files.items()):
+            if not path.endswith(METADATA):
+                continue
+            made = _decoded(self.damaged.get(path, data) if data == b"damaged" else data)
+            root = path.split("/")[0]
+            for state in (each.state for each in made.regions if each.state is not None):
+                for file in state.files:
+                    at = "full" if root == "full" else path.removesuffix(f"/{METADATA}")
+                    content = self.disk.files.get(f"{at}/{file.path}")
+                    assert content is not None, (path, file.path)
+                    assert _reference(file.path, content) == file
+                if not state.files:
+                    self._require_state(state.location)
+        for location in self.locations.values():
+            self._require_state(location)
+
+    def _require_state(self, location: str) -> None:
+        directory = str(PurePosixPath(location).parent)
+        for each in ("offsets/0", "state/0/0/1.zip"):
+            assert f"{directory}/{each}" in self.disk.files, f"{directory}/{each}"
+
+
+class _Below(FakeFileSystem):
+    """A directory of another file system."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        super().__init__(Disk())
+        self._fs, self._directory = fs, directory
+
+    def __getattribute__(self, name: str) -> object:
+        if name in ("entries", "names", "read", "exists", "delete"):
+            fs, directory = self._fs, self._directory
+
+            def call(path: str, *rest: object) -> object:
+                return getattr(fs, name)(f"{directory}/{path}".rstrip("/"), *rest)
+
+            return call
+        return super().__getattribute__(name)
+
+
+def _reference(path: str, data: bytes) -> FileReference:
+    return FileReference(path=path, length_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+_WEIGHTS = {
+    World.decide: 5,
+    World.retire: 3,
+    World.restart_region: 2,
+    World.restart_job: 4,
+    World.leave_behind: 1,
+    World.leave_temporary: 1,
+    World.wait: 4,
+    World.damage: 1,
+    World.begin_copy: 3,
+    World.go_on_with_copy: 9,
+    World.retire_full: 2,
+    World.begin_cleaning: 4,
+    World.go_on_cleaning: 9,
+    World.clean_quietly: 1,
+}
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=80, deadline=None)
+def test_cleaning_keeps_all_that_a_record_names(seed: int) -> None:
+    """Whatever happens between the listing and the last deletion, and wherever the cleaner dies."""
+    random = Random(seed)
+    world = World(random)
+    for step in random.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=60):
+        step(world)
+        world.require_all_named()
