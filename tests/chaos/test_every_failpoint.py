@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.runtime.savepoint.savepoint_writer import SAVEPOINT_FAILPOINTS
 from tests.chaos import (
     test_continuous,
     test_failpoints,
@@ -19,6 +20,7 @@ from tests.chaos import (
     test_files,
     test_lost_transactions,
     test_regional,
+    test_stop_kills,
     test_timeouts,
 )
 from tests.chaos.beds import ACCEPTANCE, LOSSES, REGIONAL, REPAIR
@@ -39,6 +41,7 @@ _TWICE = [
     test_files.test_marks_survive_two_kills_in_a_row,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
+    test_stop_kills.test_copy_protected_two_kills_in_a_row_in_a_savepoint,
 ]
 _STALE = [
     test_fencing.test_fence_first_a_stale_coordinator_wakes_after_a_kill_at_every_failpoint,
@@ -61,6 +64,7 @@ _LOST_SPLIT = {"after-epoch-rewound"}  # what its task had open is aborted alrea
 _OF_A_FAILURE = {*REPAIR, *REGIONAL}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
+_OF_A_SAVEPOINT = {*SAVEPOINT_FAILPOINTS}  # its checkpoint is committed: it opens nothing
 
 
 def _sources() -> Iterator[tuple[str, str]]:
@@ -94,9 +98,12 @@ def _cells(test: Callable[..., None]) -> set[str]:
     ("tests", "absent"),
     [
         (_TWICE, _OF_A_LOSS),
-        (_STALE, _OF_A_LOSS | _FIRST_RECORD),
-        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT),
-        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE),
+        (_STALE, _OF_A_LOSS | _OF_A_SAVEPOINT | _FIRST_RECORD),
+        (_AWAY, _OF_A_LOSS | _OF_A_SAVEPOINT | _NO_ANSWER | _LOST_SPLIT),
+        (
+            _PAUSED,
+            _OF_A_LOSS | _OF_A_SAVEPOINT | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE,
+        ),
     ],
     ids=["twice in a row", "with a stale coordinator", "away", "paused"],
 )
