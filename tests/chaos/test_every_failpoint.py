@@ -20,6 +20,7 @@ from tests.chaos import (
     test_files,
     test_lost_transactions,
     test_regional,
+    test_restored_jobs,
     test_stop_kills,
     test_timeouts,
 )
@@ -41,6 +42,7 @@ _TWICE = [
     test_files.test_marks_survive_two_kills_in_a_row,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
+    test_restored_jobs.test_a_restore_survives_two_kills_in_a_row,
     test_stop_kills.test_copy_protected_two_kills_in_a_row_in_a_savepoint,
 ]
 _STALE = [
@@ -62,9 +64,11 @@ _NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that tries again has o
 _LOST_SPLIT = {"after-epoch-rewound"}  # what its task had open is aborted already
 # After lost transactions, and where regions fail or exchange splits: killed, and never paused.
 _OF_A_FAILURE = {*REPAIR, *REGIONAL}
+# Before checkpoint 0 there is no coordinator to be stale, and nothing is open; the checkpoint of a
+# savepoint is committed, so its copy opens nothing either.
+_OF_A_COPY = {*test_restored_jobs.RESTORE, *SAVEPOINT_FAILPOINTS}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
-_OF_A_SAVEPOINT = {*SAVEPOINT_FAILPOINTS}  # its checkpoint is committed: it opens nothing
 
 
 def _sources() -> Iterator[tuple[str, str]]:
@@ -98,12 +102,9 @@ def _cells(test: Callable[..., None]) -> set[str]:
     ("tests", "absent"),
     [
         (_TWICE, _OF_A_LOSS),
-        (_STALE, _OF_A_LOSS | _OF_A_SAVEPOINT | _FIRST_RECORD),
-        (_AWAY, _OF_A_LOSS | _OF_A_SAVEPOINT | _NO_ANSWER | _LOST_SPLIT),
-        (
-            _PAUSED,
-            _OF_A_LOSS | _OF_A_SAVEPOINT | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE,
-        ),
+        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY),
+        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY),
+        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_COPY),
     ],
     ids=["twice in a row", "with a stale coordinator", "away", "paused"],
 )

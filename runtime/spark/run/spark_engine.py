@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -36,6 +37,7 @@ from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
+from sluice.runtime.history.job_history import JobHistory
 from sluice.runtime.job_registry.job_registrar import JobRegistrar
 from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
@@ -57,7 +59,7 @@ from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
-from sluice.runtime.spark.run.restore_request import restore_request
+from sluice.runtime.spark.run.restore_request import origin_of
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -202,7 +204,13 @@ class JobRun:
             registrar = stack.enter_context(
                 JobRegistrar(job.registry, partial(open_file_system, jvm=jvm))
             )
-            listeners = [*job.listeners, self.totals]
+            history = JobHistory(
+                store.fs,
+                lambda: coordinator.status(),
+                savepoints=lambda: _copies_of(coordinator),
+            )
+            stack.enter_context(history)
+            listeners = [*job.listeners, self.totals, history]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
@@ -211,8 +219,10 @@ class JobRun:
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator)
+            shown = LiveJob(
+                coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
+            )
             if job.metrics_port is not None:  # before the start, which takes the job over
-                shown = LiveJob(coordinator, checkpoint_uri=absolute_uri(store.fs.uri))
                 self.read_only = ReadOnlyServer(
                     registry,
                     host=job.metrics_host,
@@ -228,11 +238,17 @@ class JobRun:
 
             started = coordinator.start(
                 timeout_s=_START_TIMEOUT_S,
-                restore_from=job.restore_from if isinstance(job.restore_from, int) else None,
-                restore=restore_request(job, layout, store, jvm=jvm),
+                restore_from=origin_of(job, layout, store, jvm=jvm),
                 on_step=step,
             )
             self._coordinator = coordinator
+            history.begin(
+                {
+                    "attempt_id": started.attempt_id,
+                    "run_attempt": started.run_attempt,
+                    "restored_from": started.restored_from,
+                }
+            )
             ends.check()
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
@@ -252,7 +268,7 @@ class JobRun:
             self._is_settled.set()
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
-                *(store, retain, ends, streaming, registry),
+                *(store, retain, ends, streaming, registry, shown),
                 on_address=registers,
             )
 
@@ -327,6 +343,11 @@ def _coordinator(
     return coordinator, sources
 
 
+def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
+    """The savepoints and full checkpoints of this run."""
+    return [asdict(view) for view in coordinator.requests.views() if view.parent]
+
+
 def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
     """By operator id; regions of one pipeline share theirs."""
     return {i: sink for region in regions for i, sink in region.sinks.items()}
@@ -383,6 +404,7 @@ def _run_regions(
     ends: EndRequests,
     continuous: ContinuousRegions,
     registry: CollectorRegistry,
+    shown: LiveJob,
     *,
     on_address: Callable[[str], None],
 ) -> None:
@@ -399,6 +421,7 @@ def _run_regions(
                 commands=commands,
                 barrier_service=continuous.barrier_service,
                 registry=registry,
+                pages=shown,
             )
         )
         stack.enter_context(_announced(store, started, service))

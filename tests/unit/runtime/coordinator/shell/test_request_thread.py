@@ -185,6 +185,9 @@ class TestSavepoints:
         assert (view.state, view.error) == ("failed", str(copier.error))
         copier.error = None
         assert commands.savepoint("savepoint", to=None).result(LIMIT_S).state == "completed"
+        ended = {("savepoint", "failed"): 1, ("savepoint", "completed"): 1}
+        assert coordinator.requests.ended == ended, "for metrics"
+        assert coordinator.requests.last_s["savepoint"] >= 0
 
     def test_the_end_of_the_job_leaves_none(
         self, coordinator: BarrierCoordinator, commands: JobCommands, copier: Copier
