@@ -10,6 +10,7 @@ from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.coordinator.start.restoring import RestoredState, RestoreRequest
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
+from sluice.runtime.savepoint.savepoint_directory import verify
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.microbatch.state_restore import copy_states
 from sluice.runtime.spark.run.job_spec import JobSpec
@@ -53,7 +54,9 @@ def origin_of(
 
 
 def _opened(uri: str, jvm: Any) -> Savepoint:  # noqa: ANN401 - py4j's view
-    return open_savepoint(uri, jvm=jvm)
+    savepoint = open_savepoint(uri, jvm=jvm)
+    verify(savepoint)
+    return savepoint
 
 
 def require_fitting(analyses: Mapping[str, PlanAnalysis], states: Sequence[RestoredState]) -> None:
