@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredState:
-    """Spark's state of a region, and its place in the new job's directory.
+    """Spark's state of a region, before and after its copy.
 
     Attributes:
         taken: the old state.
@@ -61,7 +61,7 @@ class RestoreRequest:
         rules: what the user allows.
         clusters: id of the Kafka cluster that each source of the job reads, by operator id.
         open: opens the savepoint and verifies all its files.
-        carried: an operator's state of a region, by its old name, as another job may have it;
+        transferred: an operator's state of a region, by its old name, as another job may have it;
             raises if it names files of the old job.
         require_fitting: raises if Spark's operators differ from those of the job's frames.
         copy: copies Spark's files, whole and synced, under names that no other start uses. Yields
@@ -72,7 +72,7 @@ class RestoreRequest:
     open: Callable[[], Savepoint]
     rules: RestoreRules = field(default_factory=RestoreRules)
     clusters: Mapping[str, str] = field(default_factory=dict)
-    carried: Callable[[StateEntry, str], StateEntry] = lambda entry, _: entry
+    transferred: Callable[[StateEntry, str], StateEntry] = lambda entry, _: entry
     require_fitting: Callable[[Sequence[RestoredState]], None] = lambda _: None
     copy: Callable[[Savepoint, Sequence[RestoredState]], Iterator[None]] = lambda *_: iter(())
 
@@ -98,7 +98,7 @@ def restored_regions(
             UnsupportedFormatError: the job cannot be restored; nothing was changed.
     """
     savepoint = request.open()
-    found = translate(_carried(savepoint.record, request), plan, request.rules)
+    found = translate(_transferred(savepoint.record, request), plan, request.rules)
     require_known(found.record)
     found = replace(found, record=without_topics(found.record, plan.forgotten))
     _require_same_clusters(savepoint.record, found, plan, request)
@@ -121,7 +121,7 @@ def restored_regions(
 
 
 def restored_settings(request: RestoreRequest, found: Translation) -> dict[str, str]:
-    """What checkpoint 0 says about its origin."""
+    """The settings of checkpoint 0 that name its origin."""
     matches = [
         {
             "kind": match.now.kind,
@@ -136,12 +136,12 @@ def restored_settings(request: RestoreRequest, found: Translation) -> dict[str, 
     return {RESTORED_FROM_URI: request.uri, RESTORED_OPERATORS: json.dumps(matches)}
 
 
-def _carried(record: CheckpointRecord, request: RestoreRequest) -> CheckpointRecord:
+def _transferred(record: CheckpointRecord, request: RestoreRequest) -> CheckpointRecord:
     regions = (
         replace(
             region,
             operator_states=tuple(
-                request.carried(entry, region.region) for entry in region.operator_states
+                request.transferred(entry, region.region) for entry in region.operator_states
             ),
         )
         for region in record.regions

@@ -322,5 +322,5 @@ def test_state_that_only_the_old_job_may_have_is_refused() -> None:
 
     job, copies = Job(), Copies(record=saved(regions=(region,)))
     with pytest.raises(ConfigError, match="held back"):
-        job.start(plan=ORDERS, restore_from=copies.request(carried=refuse))
+        job.start(plan=ORDERS, restore_from=copies.request(transferred=refuse))
     assert not job.store.records
