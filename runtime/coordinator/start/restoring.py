@@ -10,8 +10,8 @@ from sluice.runtime.contracts import SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import Steps
 from sluice.runtime.coordinator.policy.assignment import assignment_of, without_topics
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
-from sluice.runtime.coordinator.start.recovery import first_regions
-from sluice.runtime.coordinator.start.rescaling import redistributed, verify_rescalable
+from sluice.runtime.coordinator.start.recovery import first_regions, verify_same_job
+from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.translation import (
     RestoreRules,
     TakenState,
@@ -103,7 +103,8 @@ def restored_regions(
     found = replace(found, record=without_topics(found.record, plan.forgotten))
     _require_same_clusters(savepoint.record, found, plan, request)
     record = _with_positions(found, plan, sources, request.rules, timeout_s=timeout_s)
-    verify_rescalable(record, plan)
+    # As at any start: no sink with state has moved, and the regions can replace the old ones.
+    verify_same_job(replace(record, job_name=plan.name), plan, (), is_settled=True)
     regions, _ = redistributed(record, plan, attempt_id=0)
     regions = tuple(_with_location(region, session=session) for region in regions)
     states = [
