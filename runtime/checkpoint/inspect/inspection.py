@@ -10,6 +10,7 @@ from sluice.runtime.checkpoint.checkpoint_slots import read_slots, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import KindRegistry
 from sluice.runtime.checkpoint.format.metadata import Repair, by_topic
+from sluice.runtime.checkpoint.inspect.schema_text import schemas_of
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, unfinished
 from sluice.runtime.contracts import AcceptedWork, UnsettledWork
 from sluice.runtime.errors import (
@@ -245,7 +246,14 @@ def _state(state: StateSnapshot) -> Json:
     found: Json = to_json(replace(state, state_schema="", key_schema=""))
     del found["state_schema"], found["key_schema"]
     operators = [{"number": number, "name": name} for number, name in state.operators]
-    return {**found, "operators": operators}
+    return {**found, "operators": operators, "schemas": _schemas(state)}
+
+
+def _schemas(state: StateSnapshot) -> list[dict[str, object]]:
+    try:
+        return schemas_of(state.state_schema)
+    except (ValueError, LookupError, TypeError):  # not Spark's form
+        return [{"operator": None, "store": None, "key": None, "value": state.state_schema}]
 
 
 def _entry(entry: StateEntry, names: Mapping[str, str], kinds: KindRegistry) -> Json:
