@@ -1,5 +1,6 @@
 """Checkpoints as plain values for people and scripts: what the command line prints."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
 )
 from sluice.runtime.model.checkpoint_record import (
+    RESTORED_OPERATORS,
     Assignment,
     CheckpointRecord,
     RegionRecord,
@@ -191,8 +193,11 @@ def _record(record: CheckpointRecord, kinds: KindRegistry) -> Json:
     names = {node.operator_id: node.name for node in record.graph}
     found: Json = to_json(replace(record, graph=(), regions=(), assignment=None))
     del found["created_at_ms"]
+    matches = record.settings.get(RESTORED_OPERATORS, "[]")
+    found["settings"] = {k: v for k, v in record.settings.items() if k != RESTORED_OPERATORS}
     return {
         **found,
+        "restored_operators": json.loads(matches),
         "created_at": created_at(record),
         "graph": [
             {**to_json(node), "upstream": [names.get(each, each) for each in node.upstream]}

@@ -161,8 +161,7 @@ class BarrierCoordinator(Coordinator):
         self,
         timeout_s: float,
         *,
-        restore_from: int | None = None,
-        restore: RestoreRequest | None = None,
+        restore_from: int | RestoreRequest | None = None,
         registrations: Sequence[RegionRegistration] = (),
         on_step: Callable[[str], None] = lambda _: None,
     ) -> StartedJob:
@@ -170,8 +169,8 @@ class BarrierCoordinator(Coordinator):
 
         Args:
             timeout_s: for the whole start; repairs get more.
-            restore_from: checkpoint id to resume from, instead of the newest decision.
-            restore: begins the job with the state of another one; see `StartSequence.run`.
+            restore_from: checkpoint id to resume from, instead of the newest decision. Or the
+                request to begin a new job with the state of another one.
             registrations: of attempts of earlier runs that a handle still reaches. The start aborts
                 their open work that no decision names. The caller stops them before it starts new
                 attempts.
@@ -200,8 +199,7 @@ class BarrierCoordinator(Coordinator):
             registrations=registrations,
         )
         self._leases.start()
-        steps = sequence.run(timeout_s=timeout_s, restore_from=restore_from, restore=restore)
-        found = drive(steps, on_step)
+        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
         self._started = StartedJob(
             job_uid=found.record.job_uid,
             session=self.session,

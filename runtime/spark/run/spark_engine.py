@@ -56,7 +56,7 @@ from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
-from sluice.runtime.spark.run.restore_request import restore_request
+from sluice.runtime.spark.run.restore_request import origin_of
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -222,8 +222,7 @@ class JobRun:
 
             started = coordinator.start(
                 timeout_s=_START_TIMEOUT_S,
-                restore_from=job.restore_from if isinstance(job.restore_from, int) else None,
-                restore=restore_request(job, layout, store, jvm=jvm),
+                restore_from=origin_of(job, layout, store, jvm=jvm),
                 on_step=step,
             )
             self._coordinator = coordinator
