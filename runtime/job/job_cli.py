@@ -15,6 +15,7 @@ from sluice.runtime.checkpoint.inspect.inspection import find_slot
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.job.running_job import await_end, await_request, running_job
+from sluice.runtime.spark.state.inspect_command import inspect_checkpoint
 
 __all__ = ["app", "checkpoint_app"]
 
@@ -169,6 +170,9 @@ def stop(
         typer.echo("stopping after a last checkpoint")
         uri = await_end(path, client, request)
     typer.echo("stopped" if uri is None else f"stopped\n{uri}")
+
+
+checkpoint_app.command("inspect")(inspect_checkpoint)
 
 
 @checkpoint_app.command("full")

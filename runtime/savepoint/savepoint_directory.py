@@ -73,7 +73,7 @@ def find_savepoints(uri: str, *, jvm: Any = None) -> list[FoundSavepoint]:  # no
         *(f"{FULL}/{name}" for name in _full_checkpoints(fs)),
     ]
     found = [_found(f"{uri}/{path}", jvm) for path in paths]
-    return sorted(found, key=lambda each: (each.record.checkpoint_id if each.record else -1))
+    return sorted(found, key=lambda each: each.record.checkpoint_id if each.record else -1)
 
 
 def _full_checkpoints(fs: FileSystem) -> Iterator[str]:

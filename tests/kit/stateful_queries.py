@@ -66,21 +66,41 @@ def _joined(read: _Read) -> DataFrame:
 
 
 QUERIES: dict[str, tuple[str, Callable[[_Read], DataFrame]]] = {
-    "aggregate": ("update", lambda read: read("numbers").groupBy("k").agg(F.count("*"), F.sum("v"))),
-    "windows": ("update", lambda read: read("numbers").groupBy(F.window("t", "5 seconds"), "k").count()),
-    "sessions": ("append", lambda read: read("numbers").groupBy(F.session_window("t", "5 seconds"), "k").count()),
+    "aggregate": (
+        "update",
+        lambda read: read("numbers").groupBy("k").agg(F.count("*"), F.sum("v")),
+    ),
+    "windows": (
+        "update",
+        lambda read: read("numbers").groupBy(F.window("t", "5 seconds"), "k").count(),
+    ),
+    "sessions": (
+        "append",
+        lambda read: read("numbers").groupBy(F.session_window("t", "5 seconds"), "k").count(),
+    ),
     "dedup": ("append", lambda read: read("numbers").dropDuplicates(["v"])),
-    "dedup-watermark": ("append", lambda read: read("numbers").dropDuplicatesWithinWatermark(["v"])),
+    "dedup-watermark": (
+        "append",
+        lambda read: read("numbers").dropDuplicatesWithinWatermark(["v"]),
+    ),
     "join": ("append", _joined),
     "group-state": (
         "update",
-        lambda read: read("numbers").groupBy("k").applyInPandasWithState(
-            _apply, _COUNTED, "n int", "update", GroupStateTimeout.NoTimeout
+        lambda read: (
+            read("numbers")
+            .groupBy("k")
+            .applyInPandasWithState(
+                _apply, _COUNTED, "n int", "update", GroupStateTimeout.NoTimeout
+            )
         ),
     ),
     "transform": (
         "update",
-        lambda read: read("numbers").groupBy("k").transformWithStateInPandas(_Counter(), _COUNTED, "Update", "None"),
+        lambda read: (
+            read("numbers")
+            .groupBy("k")
+            .transformWithStateInPandas(_Counter(), _COUNTED, "Update", "None")
+        ),
     ),
 }
 

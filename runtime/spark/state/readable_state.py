@@ -18,9 +18,7 @@ _THREADS = 8
 
 
 @contextlib.contextmanager
-def readable_location(
-    savepoint: Savepoint, region: str, state: StateSnapshot
-) -> Iterator[str]:
+def readable_location(savepoint: Savepoint, region: str, state: StateSnapshot) -> Iterator[str]:
     """The URI of Spark's checkpoint location with this state, while the block runs.
 
     Most states are read where they are. A copy is made on this host if the files lie in several
