@@ -23,7 +23,7 @@ from benchmarks.measuring.rig import Rig, open_rig
 from benchmarks.regions import (
     balancing,
     bookkeeping,
-    monitoring_costs,
+    history_cost,
     region_costs,
     region_kills,
     single_point,
@@ -39,7 +39,7 @@ _REGIONS: Mapping[str, _Measure] = {
         rig, engine=args.engine, repeat=args.repeat, per_s=args.rate, seconds=args.window
     ),
     "bookkeeping": lambda _, args: bookkeeping.measure(repeat=args.repeat),
-    "monitoring": lambda _, args: monitoring_costs.measure(repeat=args.repeat),
+    "history-cost": lambda _, args: history_cost.measure(repeat=args.repeat),
     "balancing": lambda rig, args: balancing.measure(rig, records=args.backlog),
     "single-point": lambda rig, args: single_point.measure(rig, kills=args.kills),
 }

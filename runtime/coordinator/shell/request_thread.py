@@ -20,7 +20,6 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.restart_waits import result_within
 from sluice.runtime.errors import ConfigError, FencedError, StreamError
-from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.model.splits import SplitKey
 
@@ -309,14 +308,12 @@ class RequestThread:
             request.view = replace(
                 view, uri=uri, checkpoint_id=action.checkpoint_id, suspended=action.suspended
             )
-            failpoint("before-copy")
             copied = self._copier.copy(
                 record,
                 uri,
                 is_awaited=lambda name: not self._is_suspended(name),
                 guard=self._guard,
             )
-            failpoint("after-copy")
             request.view = replace(request.view, bytes=copied.bytes, files=copied.files)
             self._end(request, None)
         except BaseException as err:

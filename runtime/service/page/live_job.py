@@ -1,6 +1,7 @@
 """What the page shows of a job that runs in this process."""
 
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from sluice.runtime.service.job_view import (
 
 __all__ = ["LiveJob"]
 
+_RECENT_S = 0.5
+
 
 class LiveJob:
     """A `JobPages` of one job. Driver; any thread.
@@ -24,7 +27,6 @@ class LiveJob:
         coordinator: of the job, started or not.
         checkpoint_uri: its directory.
         history: its history by part (`HISTORY_PARTS`).
-        counters: totals by operator and name.
         waiting_for_resources: see `JobFacts`.
     """
 
@@ -34,13 +36,12 @@ class LiveJob:
         *,
         checkpoint_uri: str,
         history: Callable[[], Mapping[str, Sequence[Any]]] = dict,
-        counters: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         waiting_for_resources: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._checkpoint_uri = checkpoint_uri
-        self._history = history
-        self._counters = counters
+        self._read_history = history
+        self._recent: tuple[float, Mapping[str, Sequence[Any]]] | None = None
         self._waiting = waiting_for_resources
         self._began_ms = wall_ms()
         self._host = socket.gethostname()
@@ -63,6 +64,13 @@ class LiveJob:
             history_of(self._history(), checkpoints=checkpoints) if job_uid in ("", known) else None
         )
 
+    def _history(self) -> Mapping[str, Sequence[Any]]:
+        """Half a second old at most: a page requests details and history at once."""
+        now_s, recent = time.monotonic(), self._recent
+        if recent is None or now_s - recent[0] > _RECENT_S:
+            self._recent = recent = (now_s, self._read_history())
+        return recent[1]
+
     def _facts(self) -> JobFacts:
         started, plan = self._coordinator.started, self._coordinator.plan
         status = None if started is None else self._coordinator.status()
@@ -81,8 +89,6 @@ class LiveJob:
             status=status,
             graph=plan.graph,
             settings=plan.settings,
-            transactions=() if status is None else status.transactions,
             savepoints=history.get("savepoints", ()),
-            counters=self._counters(),
             waiting_for_resources=self._waiting(),
         )

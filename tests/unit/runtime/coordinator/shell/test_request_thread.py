@@ -30,7 +30,7 @@ from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.coordinated_job import QUICK, Job
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import join, wait_for
 
 LIMIT_S = 60.0
 
@@ -120,7 +120,7 @@ def directory(
     watcher.start()
     yield tmp_path
     coordinator.cancel()
-    watcher.join(LIMIT_S)
+    join(watcher)
 
 
 def stop(
@@ -133,7 +133,7 @@ def stop(
 class TestSavepoints:
     """A copy of a committed checkpoint, while records flow."""
 
-    def test_it_is_copied_after_it_is_committed(
+    def test_copy_protected_files_are_copied_after_the_marker(
         self, coordinator: BarrierCoordinator, commands: JobCommands, copier: Copier, job: Job
     ) -> None:
         view = commands.savepoint("savepoint", to=None).result(LIMIT_S)
