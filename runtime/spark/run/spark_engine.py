@@ -112,7 +112,6 @@ class JobRun:
 
     Attributes:
         totals: what it has committed so far.
-        read_only: its read-only server, once it runs; None: it has none.
     """
 
     def __init__(self, job: JobSpec, *, is_foreground: bool) -> None:
@@ -124,7 +123,7 @@ class JobRun:
         self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
         self._layout: Layout | None = None
         self._coordinator: BarrierCoordinator | None = None
-        self.read_only: ReadOnlyServer | None = None
+        self._read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
         self._is_settled = threading.Event()  # it has started, or will not
 
@@ -132,6 +131,11 @@ class JobRun:
     def elapsed_s(self) -> float:
         """From its begin to its end, or to now."""
         return (self._ended_s or time.monotonic()) - self._began_s
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Of its read-only server; None: it does not run."""
+        return None if self._read_only is None else self._read_only.address
 
     def status(self) -> JobStatus | None:
         """The coordinator's status; None before it has started."""
@@ -224,13 +228,13 @@ class JobRun:
                 coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
             )
             if job.metrics_port is not None:  # before the start, which takes the job over
-                self.read_only = ReadOnlyServer(
+                self._read_only = ReadOnlyServer(
                     registry,
                     host=job.metrics_host,
                     port=job.metrics_port,
                     routes=[*page_routes(), *api_routes(shown)],
                 )
-                stack.enter_context(self.read_only)
+                stack.enter_context(self._read_only)
 
             def step(name: str) -> None:
                 on_step()
@@ -261,8 +265,7 @@ class JobRun:
             )
 
             def registers(address: str) -> None:
-                read_only = None if self.read_only is None else self.read_only.address
-                registrar.begin(_registration(job, started, address, read_only))
+                registrar.begin(_registration(job, started, address, self.metrics_address))
 
             hosts = HostExclusion(SparkExecutors(job.spark))
             self._commands = JobCommands(coordinator, hosts=hosts)
