@@ -1,4 +1,4 @@
-"""What a checkpoint directory tells of a job that does not answer."""
+"""Details of a job that does not answer, from its checkpoint directory."""
 
 from typing import Any
 

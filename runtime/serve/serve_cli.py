@@ -95,7 +95,7 @@ def serve(
 
 
 def _await_signal() -> None:
-    """Ctrl-C and SIGTERM end the service in order; jobs and submissions go on."""
+    """Ctrl-C and SIGTERM end the service in order; jobs and submitted programs continue."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())

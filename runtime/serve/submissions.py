@@ -55,7 +55,7 @@ _LOG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitSettings:
-    """What requests may start.
+    """Limits of the programs that requests start.
 
     Attributes:
         directory: entry points and their files are in it; None: requests start nothing.
@@ -375,7 +375,7 @@ def _unknown(submission_id: str) -> NoSuchThingError:
 
 
 def _spark_submit() -> str:
-    """Of ``SPARK_HOME``, or of the installed PySpark."""
+    """The program in ``SPARK_HOME``, or in the installed PySpark."""
     home = os.environ.get("SPARK_HOME")
     package = find_spec("pyspark")
     places = [Path(home)] if home else []

@@ -48,6 +48,7 @@ class PlayedJob:
     told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     savepoints: list[dict[str, Any]] = field(default_factory=list)
     fails_savepoints: bool = False
+    suspended: str | None = None
     hangs: threading.Event = field(default_factory=threading.Event)
     """Cleared: it hangs."""
 
@@ -55,7 +56,15 @@ class PlayedJob:
         return {"job_uid": self.uid, "state": "running", "regions": 2, "lag_records": 7}
 
     def status(self) -> dict[str, Any]:
-        regions = [{"region": name, "is_open": True, "suspended": None} for name in self.regions]
+        why = {"since_ms": 1_000, "why": "poison"}
+        regions = [
+            {
+                "region": name,
+                "is_open": name != self.suspended,
+                "suspended": why if name == self.suspended else None,
+            }
+            for name in self.regions
+        ]
         return {"state": "running", "regions": regions}
 
     def placement(self) -> dict[str, Any]:
