@@ -21,6 +21,7 @@ __all__ = [
     "decode_totals",
     "described",
     "encode_totals",
+    "record_totals",
     "totals_after",
 ]
 
@@ -81,10 +82,23 @@ def _numbers(value: object) -> dict[str, int]:
 
 def counter_totals(states: Iterable[StateEntry]) -> dict[str, Mapping[str, int]]:
     """The totals of the user's counters by operator id, from operator states of all regions."""
-    totals = added(
+    return {i: found.counters for i, found in _totals(states).items() if found.counters}
+
+
+def record_totals(states: Iterable[StateEntry]) -> dict[str, Mapping[str, int]]:
+    """``read``, ``skipped`` and ``dead_lettered`` of functions with an ``on_error`` policy, by
+    operator id, from operator states of all regions."""
+    return {
+        i: {name: getattr(found, name) for name in _NAMES}
+        for i, found in _totals(states).items()
+        if found.read
+    }
+
+
+def _totals(states: Iterable[StateEntry]) -> dict[str, RecordCounts]:
+    return added(
         {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
     )
-    return {i: found.counters for i, found in totals.items() if found.counters}
 
 
 def totals_after(
@@ -99,9 +113,7 @@ def totals_after(
     Raises:
         ConfigError: a function has too many counters.
     """
-    before = added(
-        {entry.operator_id: decode_totals(entry)} for entry in states if entry.kind == COUNTS_KIND
-    )
+    before = _totals(states)
     after = {i: before.get(i, RecordCounts()) + found for i, found in sorted(counts.items())}
     for operator_id, totals in after.items():
         # Another number of regions may have brought more together: no reason to end the job.

@@ -12,13 +12,13 @@ from typing import Any
 from sluice.runtime.coordinator.region.region_pace import Pressure
 from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.record_counts import counter_totals, record_totals
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode
 
 __all__ = [
     "HISTORY_PARTS",
     "JobFacts",
-    "OpenTransaction",
     "details_of",
     "facts_of_record",
     "history_of",
@@ -33,22 +33,6 @@ _PRESSURES = [each.value for each in Pressure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
-    """The oldest open transaction of a region in a sink.
-
-    Attributes:
-        region, sink: names.
-        age_s: since it was opened.
-        timeout_s: after so long the remote aborts it by itself; None: never.
-    """
-
-    region: str
-    sink: str
-    age_s: float
-    timeout_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """What is known of one run of a job.
 
@@ -59,12 +43,11 @@ class JobFacts:
         last_committed: checkpoint id; None: none yet.
         error: that ended it, or "".
         records_per_s: committed in the last seconds; None: not known.
-        status: of a running job; None for a past one.
+        status: of a running job, with its open transactions and counters; None for a past one.
         graph: its operators.
         settings: with every secret redacted.
-        transactions: open ones.
         savepoints: of this run, as JSON.
-        counters: totals by operator and name.
+        counters, function_records: of a past job, as in `JobStatus`.
         waiting_for_resources: ``needed``, ``present``, ``since_ms``; None: it has them.
     """
 
@@ -81,9 +64,9 @@ class JobFacts:
     status: JobStatus | None = None
     graph: tuple[OperatorNode, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    transactions: Sequence[OpenTransaction] = ()
     savepoints: Sequence[Mapping[str, Any]] = ()
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    function_records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     waiting_for_resources: Mapping[str, Any] | None = None
 
 
@@ -128,14 +111,18 @@ def summary_of(facts: JobFacts) -> dict[str, Any]:
 
 def details_of(facts: JobFacts) -> dict[str, Any]:
     """The answer to ``GET /v1/jobs/{job_uid}``."""
+    status = facts.status
     return {
         **summary_of(facts),
-        "status": None if facts.status is None else asdict(facts.status),
+        "status": None if status is None else asdict(status),
         "graph": _graph_of(facts.graph),
         "settings": dict(facts.settings),
-        "transactions": [asdict(each) for each in facts.transactions],
+        "transactions": [] if status is None else [asdict(each) for each in status.transactions],
         "savepoints": [dict(each) for each in facts.savepoints],
-        "counters": {operator: dict(found) for operator, found in facts.counters.items()},
+        "counters": _copied(facts.counters if status is None else status.counters),
+        "function_records": _copied(
+            facts.function_records if status is None else status.function_records
+        ),
         "waiting_for_resources": facts.waiting_for_resources,
     }
 
@@ -160,9 +147,10 @@ def facts_of_record(
     last_committed: int | None = None,
     host: str = "",
     error: str = "",
-    counters: Mapping[str, Mapping[str, int]] | None = None,
 ) -> JobFacts:
     """Facts of a run that has ended or does not answer, from its newest decided record."""
+    states = [entry for region in record.regions for entry in region.operator_states]
+    names = {node.operator_id: node.name for node in record.graph}
     return JobFacts(
         job_uid=record.job_uid,
         name=record.job_name,
@@ -175,8 +163,13 @@ def facts_of_record(
         error=error,
         graph=record.graph,
         settings=record.settings,
-        counters=counters or {},
+        counters={names.get(i, i): found for i, found in counter_totals(states).items()},
+        function_records={names.get(i, i): n for i, n in record_totals(states).items()},
     )
+
+
+def _copied(totals: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    return {operator: dict(found) for operator, found in totals.items()}
 
 
 def _graph_of(nodes: Sequence[OperatorNode]) -> dict[str, Any]:
@@ -187,7 +180,7 @@ def _graph_of(nodes: Sequence[OperatorNode]) -> dict[str, Any]:
                 "id": node.operator_id,
                 "name": node.name,
                 "kind": node.kind,
-                "uid": getattr(node, "uid", ""),
+                "uid": node.uid,
                 "upstream": list(node.upstream),
                 "parallelism": node.parallelism or None,
             }

@@ -1,8 +1,6 @@
-"""The page in a real browser, with jobs that the tests make up. The pictures that it takes are for
-people: ``SLUICE_PICTURES=DIRECTORY`` keeps them."""
+"""The page in a real browser, with jobs that the tests make up."""
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +19,7 @@ from sluice.runtime.service.endpoints import Answer, Endpoint
 from sluice.runtime.service.page.page_routes import api_routes, page_routes
 from tests.kit.browser import Look, looking, serving
 from tests.kit.browser import chromium as chromium
+from tests.kit.browser import pictures as pictures
 from tests.kit.page_jobs import ShownJobs, history_with, job_with, region_with, suspended
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -55,13 +54,6 @@ def with_regions(count: int, changes: dict[int, dict[str, Any]]) -> Any:
 
 def routes_of(jobs: ShownJobs) -> list[BaseRoute]:
     return [*page_routes(), *api_routes(jobs)]
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    directory = Path(os.environ.get("SLUICE_PICTURES", tmp_path))
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def expect_loaded(page: Page) -> None:
@@ -115,7 +107,7 @@ def past_jobs() -> ShownJobs:
         for at, state in ((9, "failed"), (5, "finished"))
     ]
     jobs.histories[UID]["runs"] = runs
-    over = replace(job_with(), status=None, transactions=(), ended_ms=jobs.now_ms - 5_000)
+    over = replace(job_with(), status=None, ended_ms=jobs.now_ms - 5_000)
     jobs.show(replace(over, state="finished", started_ms=jobs.now_ms - 9_000_000))
     failed = replace(over, state="failed", job_uid="f", name="orders", error="KafkaError: no")
     jobs.show(replace(failed, checkpoint_uri="file:///checkpoints/orders"))
@@ -217,7 +209,7 @@ def test_names_and_errors_are_shown_as_text(chromium: Browser) -> None:
             checkpoint_uri=MARKUP,
             graph=(node, *facts.graph[1:]),
             settings={MARKUP: MARKUP},
-            counters={MARKUP: {MARKUP: 1}},
+            status=replace(facts.status, counters={MARKUP: {MARKUP: 1}}),
         )
     )
     jobs.histories[UID]["checkpoints"][-1] |= {"skipped": {MARKUP: MARKUP}, "kind": MARKUP}

@@ -1,6 +1,7 @@
 """A real browser for tests of the page: Debian's chromium without a window, driven by Playwright.
 
-A test without chromium is skipped; with ``SLUICE_REQUIRE_BROWSER=1`` it fails.
+A test without chromium is skipped; with ``SLUICE_REQUIRE_BROWSER=1`` it fails. The pictures that
+tests take are for people: ``SLUICE_PICTURES=DIRECTORY`` keeps them.
 """
 
 import os
@@ -20,7 +21,7 @@ from sluice.runtime.service.endpoints import ERROR_ANSWERS
 from sluice.runtime.service.http_thread import HttpThread
 from tests.kit.waiting import PATIENCE_S
 
-__all__ = ["Look", "chromium", "looking", "serving"]
+__all__ = ["Look", "chromium", "looking", "pictures", "serving"]
 
 _REQUIRED = "SLUICE_REQUIRE_BROWSER"
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -38,6 +39,14 @@ def chromium() -> Iterator[Browser]:
         browser = client.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where pictures are kept."""
+    directory = Path(os.environ.get("SLUICE_PICTURES", tmp_path))
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 @dataclass

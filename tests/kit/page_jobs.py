@@ -1,6 +1,7 @@
 """Jobs for tests of the page: facts of any number of regions, which tests change while it looks."""
 
 from dataclasses import dataclass, field, replace
+from math import sin
 from typing import Any
 
 from sluice.runtime.coordinator.region.status_views import (
@@ -9,11 +10,11 @@ from sluice.runtime.coordinator.region.status_views import (
     JobStatus,
     RegionStatusView,
     SuspendedView,
+    TransactionView,
 )
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.service.job_view import (
     JobFacts,
-    OpenTransaction,
     details_of,
     history_of,
     list_of,
@@ -80,6 +81,7 @@ def job_with(
     regions: int = 3, *, name: str = "payments", uid: str = "6f1d2c3b-0000-4000-8000-000000000001"
 ) -> JobFacts:
     """A running job."""
+    shown = tuple(region_with(number, count=regions) for number in range(regions))
     status = JobStatus(
         state="running",
         drop_limit=None,
@@ -96,7 +98,13 @@ def job_with(
                 acknowledged=(),
             ),
         ),
-        regions=tuple(region_with(number, count=regions) for number in range(regions)),
+        regions=shown,
+        counters={"clean": {"rejected": 17}},
+        function_records={"clean": {"read": 1_250_000, "skipped": 0, "dead_lettered": 3}},
+        transactions=tuple(
+            TransactionView(region=each.region, sink="payments", age_s=at + 0.9, timeout_s=60.0)
+            for at, each in enumerate(shown[:8])
+        ),
     )
     return JobFacts(
         job_uid=uid,
@@ -110,11 +118,6 @@ def job_with(
         status=status,
         graph=graph_with(regions),
         settings={"checkpoint.interval_s": "1.0", "orders.sasl.password": "<redacted>"},
-        transactions=tuple(
-            OpenTransaction(region=each.region, sink="payments", age_s=0.9 + at, timeout_s=60.0)
-            for at, each in enumerate(status.regions[:8])
-        ),
-        counters={"clean": {"read": 1_250_000, "dead_lettered": 3, "rejected": 17}},
     )
 
 
@@ -149,7 +152,11 @@ def history_with(
             }
         )
     samples = [
-        [now_ms - (120 - at) * 5_000, 46_000 + 4_000 * (at % 7 - 3), 3_600 + 400 * (at % 11)]
+        [
+            now_ms - (119 - at) * 5_000,
+            47_000 + round(2_500 * sin(at / 9) + 700 * sin(at * 1.7)),
+            3_600 + round(700 * sin(at / 13) + 250 * sin(at * 2.3)),
+        ]
         for at in range(120)
     ]
     return {

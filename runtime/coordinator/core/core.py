@@ -52,7 +52,7 @@ from sluice.runtime.coordinator.region.status_views import (
     region_view,
 )
 from sluice.runtime.errors import FencedError
-from sluice.runtime.functions.record_counts import counter_totals
+from sluice.runtime.functions.record_counts import counter_totals, record_totals
 from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
@@ -294,6 +294,7 @@ class CoordinatorCore:
         The core does not know names of operators: counters are by operator id."""
         state = self._state
         ratios = state.pending_ratios(now_s)
+        states = [entry for r in state.regions.values() for entry in r.record.operator_states]
 
         def wall_ms(moment_s: float) -> int:
             return now_ms - round((now_s - moment_s) * 1000)
@@ -319,9 +320,8 @@ class CoordinatorCore:
                 region_view(name, region, ratios.get(name), now_s=now_s, wall_ms=wall_ms)
                 for name, region in state.regions.items()
             ),
-            counters=counter_totals(
-                entry for r in state.regions.values() for entry in r.record.operator_states
-            ),
+            counters=counter_totals(states),
+            function_records=record_totals(states),
         )
 
 

@@ -7,9 +7,10 @@ const [WIDE, NARROW, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [560, 320, 172, 46, 12,
 const narrow = window.matchMedia("(max-width: 760px)");
 const widthNow = () => (narrow.matches ? NARROW : WIDE);
 
-export function charts({ history, points }) {
-  const last = history.samples.at(-1)?.[0] ?? 0;
-  const samples = [...history.samples, ...points.filter(([ms]) => ms > last)];
+export function charts({ job, history, points }) {
+  const recorded = history.samples.filter(([ms]) => ms >= (job.started_ms ?? 0));
+  const last = recorded.at(-1)?.[0] ?? 0;
+  const samples = [...recorded, ...points.filter(([ms]) => ms > last)];
   return h("section", { class: "card", "data-key": "charts", "aria-labelledby": "charts-title" },
     h("h2", { id: "charts-title" }, "Throughput and lag"),
     h("div", { class: "pair" },
@@ -22,10 +23,12 @@ function chart(key, title, samples, format) {
   const now = known.length ? format(known.at(-1)[1]) : "–";
   return h("figure", { class: "chart", "data-key": key },
     h("figcaption", null, title, h("output", { class: "readout" }, now)),
-    known.length < 2 ? h("p", { class: "muted" }, "Not enough samples yet.") : drawn(title, known, format));
+    known.length < 2
+      ? h("p", { class: "muted" }, "Not enough samples yet.")
+      : drawn(key, title, known, format));
 }
 
-function drawn(title, samples, format) {
+function drawn(key, title, samples, format) {
   const width = widthNow();
   const [from, to] = [samples[0][0], samples.at(-1)[0]];
   const most = roundUp(Math.max(...samples.map(([, value]) => value)));
@@ -34,10 +37,9 @@ function drawn(title, samples, format) {
   const places = samples.map(([ms, value]) => [x(ms), y(value), ms, value]);
   const path = places.map(([px, py], at) => `${at ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("");
   const base = HEIGHT - BOTTOM;
-  const shown = places.map(([px, py, ms, value]) =>
-    [Math.round(px * 10) / 10, Math.round(py * 10) / 10, `${format(value)} at ${time(ms)}`]);
+  shown.set(key, { width, format, places });
   return s("svg", { class: "line", viewBox: `0 0 ${width} ${HEIGHT}`, role: "img",
-    "aria-label": summary(title, samples, format), "data-places": JSON.stringify(shown) },
+    "aria-label": summary(title, samples, format) },
     [0, most / 2, most].map((value) => [
       s("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
       s("text", { class: "tick", x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, compact(value)),
@@ -63,28 +65,36 @@ function roundUp(value) {
   return power * [1, 2, 2.5, 5, 10].find((each) => value <= each * power);
 }
 
+const shown = new Map();
 let pointer = null;
 
 /** Show the sample that is nearest to the pointer, until it leaves. */
 export function followPointer(event) {
-  const found = event?.target.closest?.("svg[data-places]");
-  pointer = found ? { key: found.closest("figure").dataset.key, x: event.clientX } : null;
+  const figure = event?.target.closest?.("svg.line")?.parentElement;
+  if (pointer && pointer.figure !== figure) showPlace(pointer.figure, null);
+  pointer = figure ? { figure, x: event.clientX } : null;
   showSample();
 }
 
 /** Also after each update of the page, which hides it. */
 export function showSample() {
-  for (const svg of document.querySelectorAll("svg[data-places]")) {
-    const [figure, cursor] = [svg.closest("figure"), svg.querySelector(".cursor")];
-    const isHere = pointer?.key === figure.dataset.key;
-    cursor.setAttribute("visibility", isHere ? "visible" : "hidden");
-    const places = JSON.parse(svg.dataset.places);
-    const box = svg.getBoundingClientRect();
-    const at = isHere ? ((pointer.x - box.left) / box.width) * widthNow() : Infinity;
-    const [x, y, text] = places.reduce((best, one) =>
-      Math.abs(one[0] - at) <= Math.abs(best[0] - at) ? one : best);
-    for (const [element, name, value] of [[cursor.firstChild, "x1", x], [cursor.firstChild, "x2", x],
-      [cursor.lastChild, "cx", x], [cursor.lastChild, "cy", y]]) element.setAttribute(name, value);
-    figure.querySelector(".readout").textContent = isHere ? text : text.replace(/ at .*$/, "");
-  }
+  if (!pointer?.figure.querySelector("svg")) return;
+  const { width, places } = shown.get(pointer.figure.dataset.key);
+  const box = pointer.figure.querySelector("svg").getBoundingClientRect();
+  const at = ((pointer.x - box.left) / box.width) * width;
+  showPlace(pointer.figure, places.reduce((best, one) =>
+    Math.abs(one[0] - at) <= Math.abs(best[0] - at) ? one : best));
+}
+
+function showPlace(figure, place) {
+  const cursor = figure.querySelector(".cursor");
+  if (!cursor) return;
+  const { format, places } = shown.get(figure.dataset.key);
+  const [x, y, ms, value] = place ?? places.at(-1);
+  for (const name of ["x1", "x2"]) cursor.firstChild.setAttribute(name, x);
+  cursor.lastChild.setAttribute("cx", x);
+  cursor.lastChild.setAttribute("cy", y);
+  cursor.setAttribute("visibility", place ? "visible" : "hidden");
+  figure.querySelector(".readout").textContent =
+    place ? `${format(value)} at ${time(ms)}` : format(value);
 }

@@ -4,8 +4,8 @@ import { h, s } from "./dom.js";
 import { number } from "./format.js";
 import { REGION } from "./states.js";
 
-const [HEIGHT, GAP_ALONG, GAP_ACROSS, PAD, TITLE] = [46, 40, 12, 14, 24];
-const [WIDE, NARROW] = [140, 124];
+const [HEIGHT, GAP_ALONG, GAP_ACROSS, PAD, TITLE] = [46, 32, 12, 14, 24];
+const [WIDE, NARROW] = [148, 124];
 const MOST_LANES = 4;
 const KINDS = { source: "source", map_batches: "function", transform: "transform", sink: "sink" };
 
@@ -41,14 +41,22 @@ const said = (operators, lanes) => {
   return [...flow, ...found].join("; ");
 };
 
-/** The operators of one lane in layers: each after all of its upstream operators. */
-function part(lane, operators, edges, isDown) {
-  const mine = operators.filter((each) => lane.operators.includes(each.id));
+/** The layer of each operator: after all of its upstream operators. */
+function layersOf(operators) {
   const depth = new Map();
-  for (const each of mine) {
+  for (const each of operators) {
     const above = each.upstream.filter((id) => depth.has(id)).map((id) => depth.get(id) + 1);
     depth.set(each.id, Math.max(0, ...above));
   }
+  return depth;
+}
+
+/** Whether it needs the whole width of a wide window. */
+export const isLong = ({ graph }) => Math.max(0, ...layersOf(graph.operators).values()) > 2;
+
+function part(lane, operators, edges, isDown) {
+  const mine = operators.filter((each) => lane.operators.includes(each.id));
+  const depth = layersOf(mine);
   const layers = Math.max(...depth.values()) + 1;
   const filled = Array(layers).fill(0);
   const cells = mine.map((each) => ({ each, layer: depth.get(each.id), row: filled[depth.get(each.id)]++ }));
@@ -94,7 +102,7 @@ function node(operator, [x, y], wide, withCount) {
     s("rect", { class: `node ${operator.kind}`, width: wide, height: HEIGHT,
       rx: operator.kind === "source" ? HEIGHT / 2 : 6 }),
     s("text", { class: "kind", x: wide / 2, y: 18 }, kind + count),
-    s("text", { class: "name", x: wide / 2, y: 34 }, cut(operator.name, wide === WIDE ? 18 : 15)));
+    s("text", { class: "name", x: wide / 2, y: 34 }, cut(operator.name, wide === WIDE ? 18 : 14)));
 }
 
 function frame(lane, width, height) {
@@ -102,11 +110,14 @@ function frame(lane, width, height) {
   const [label, sign, tone] = REGION[lane.state];
   return [
     s("rect", { class: `lane ${tone}`, x: 0.5, y: 0.5, width: width - 1, height: height - 1, rx: 10 }),
-    s("text", { class: `title ${tone}`, x: PAD, y: 22 }, `${sign} ${cut(lane.region, 26)} · ${label}`),
+    s("text", { class: `title ${tone}`, x: PAD, y: 22 }, `${sign} ${cut(lane.region, 28)} · ${label}`),
   ];
 }
 
-const cut = (text, most) => {
+/** Long names differ in their ends, so the middle is left out. */
+function cut(text, most) {
   const letters = [...text];
-  return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : text;
-};
+  if (letters.length <= most) return text;
+  const half = Math.floor((most - 1) / 2);
+  return `${letters.slice(0, most - 1 - half).join("")}…${letters.slice(-half).join("")}`;
+}

@@ -5,7 +5,7 @@ import { checkpoints } from "./checkpoints.js";
 import { jobCommands } from "./commands.js";
 import { h } from "./dom.js";
 import { duration, moment, number, perSecond, plural } from "./format.js";
-import { graph } from "./graph.js";
+import { graph, isLong } from "./graph.js";
 import { regions } from "./regions.js";
 import { jobPill, pressurePill, regionStates } from "./states.js";
 import { attempts, counters, runs, savepoints, settings, transactions } from "./tables.js";
@@ -18,7 +18,7 @@ export function jobView(shown) {
   const view = { ...shown, skipped, states };
   return h("div", { class: "stack", "data-key": `job ${job.job_uid}` },
     header(view), alerts(view), tiles(view),
-    h("div", { class: "columns first" }, graph(view), charts(view)),
+    h("div", { class: isLong(job) ? "columns" : "columns first" }, graph(view), charts(view)),
     regions(view), checkpoints(view),
     h("div", { class: "columns two" },
       h("div", { class: "column" }, attempts(view), counters(view), settings(view)),
@@ -38,6 +38,13 @@ function header({ job, canCommand, hasList }) {
     canCommand && jobCommands(job));
 }
 
+const PROBLEMS = {
+  failed: "The job failed. ",
+  fenced: "Another run took over. ",
+  lost: "The job is lost. ",
+  unreachable: "The job does not answer. ",
+};
+
 function alerts({ job, states, canCommand, lostS }) {
   const waiting = job.waiting_for_resources;
   const suspended = [...states].filter(([, state]) => state === "suspended");
@@ -46,7 +53,7 @@ function alerts({ job, states, canCommand, lostS }) {
       h("strong", null, "No answer. "), "The job may have ended, or its host cannot be reached. ",
       `This is its state of ${duration(Math.max(1, Math.round(lostS)))} ago.`),
     job.error && h("p", { class: "alert bad", "data-key": "error" },
-      h("strong", null, "The job failed. "), job.error),
+      h("strong", null, PROBLEMS[job.state] ?? "The job reports a problem. "), job.error),
     waiting && h("p", { class: "alert low", "data-key": "waiting" },
       h("strong", null, "Waiting for resources. "),
       `It needs ${number(waiting.needed)}, and ${number(waiting.present)} are present, `,

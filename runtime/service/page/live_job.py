@@ -1,6 +1,7 @@
 """What the page shows of a job that runs in this process."""
 
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,6 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.job_view import (
     JobFacts,
-    OpenTransaction,
     details_of,
     history_of,
     list_of,
@@ -16,6 +16,8 @@ from sluice.runtime.service.job_view import (
 )
 
 __all__ = ["LiveJob"]
+
+_RECENT_S = 0.5
 
 
 class LiveJob:
@@ -25,8 +27,6 @@ class LiveJob:
         coordinator: of the job, started or not.
         checkpoint_uri: its directory.
         history: its history by part (`HISTORY_PARTS`).
-        transactions: its open transactions now.
-        counters: totals by operator and name.
         waiting_for_resources: see `JobFacts`.
     """
 
@@ -36,15 +36,12 @@ class LiveJob:
         *,
         checkpoint_uri: str,
         history: Callable[[], Mapping[str, Sequence[Any]]] = dict,
-        transactions: Callable[[], Sequence[OpenTransaction]] = tuple,
-        counters: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         waiting_for_resources: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._checkpoint_uri = checkpoint_uri
-        self._history = history
-        self._transactions = transactions
-        self._counters = counters
+        self._read_history = history
+        self._recent: tuple[float, Mapping[str, Sequence[Any]]] | None = None
         self._waiting = waiting_for_resources
         self._began_ms = wall_ms()
         self._host = socket.gethostname()
@@ -67,6 +64,13 @@ class LiveJob:
             history_of(self._history(), checkpoints=checkpoints) if job_uid in ("", known) else None
         )
 
+    def _history(self) -> Mapping[str, Sequence[Any]]:
+        """Half a second old at most: a page requests details and history at once."""
+        now_s, recent = time.monotonic(), self._recent
+        if recent is None or now_s - recent[0] > _RECENT_S:
+            self._recent = recent = (now_s, self._read_history())
+        return recent[1]
+
     def _facts(self) -> JobFacts:
         started, plan = self._coordinator.started, self._coordinator.plan
         status = None if started is None else self._coordinator.status()
@@ -85,8 +89,6 @@ class LiveJob:
             status=status,
             graph=plan.graph,
             settings=plan.settings,
-            transactions=self._transactions(),
             savepoints=history.get("savepoints", ()),
-            counters=self._counters(),
             waiting_for_resources=self._waiting(),
         )

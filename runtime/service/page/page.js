@@ -12,7 +12,7 @@ import { applyTheme, switchTheme } from "./theme.js";
 const EACH_MS = 1000;
 const HISTORY_MS = 2000;
 const OLD_S = 3;
-const CHECKPOINTS = 20;
+const [CHECKPOINTS, SAMPLES] = [20, 720];
 const POINTS = 600;
 const EMPTY = { checkpoints: [], attempts: [], savepoints: [], runs: [], samples: [] };
 
@@ -61,9 +61,11 @@ async function refreshList() {
 }
 
 async function refreshJob(uid) {
-  const job = await get(pathOf(uid));
   const isDue = performance.now() - known.historyAt > HISTORY_MS;
-  const history = isDue ? await get(pathOf(uid, `history?checkpoints=${CHECKPOINTS}`)) : null;
+  const [job, history] = await Promise.all([
+    get(pathOf(uid)),
+    isDue ? get(pathOf(uid, `history?checkpoints=${CHECKPOINTS}&samples=${SAMPLES}`)) : null,
+  ]);
   if (uid !== wantedUid()) return;
   known.job = job;
   known.points = [...known.points, [nowMs(), job.records_per_s, job.lag_records]].slice(-POINTS);
@@ -141,7 +143,14 @@ function showConnection() {
 
 // --- what the reader does ------------------------------------------------------------------------
 
-const announce = (text) => (document.getElementById("announcement").textContent = text);
+const TOLD_MS = 8000;
+let told = null;
+
+function announce(text) {
+  document.getElementById("announcement").textContent = text;
+  window.clearTimeout(told);
+  if (text) told = window.setTimeout(announce, TOLD_MS, "");
+}
 
 const ACTIONS = {
   theme: switchTheme,
@@ -197,7 +206,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("pointermove", followPointer);
-document.addEventListener("pointerleave", () => followPointer(null));
+document.documentElement.addEventListener("pointerleave", () => followPointer(null));
 window.addEventListener("hashchange", refreshNow);
 
 // --- each second ---------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def api_routes(
 ) -> list[Route]:
     """``/v1/jobs``, ``/v1/jobs/{job_uid}`` and its ``/history``; ``guarded`` checks the client.
 
-    The history takes ``?checkpoints=N``: only the N newest checkpoints.
+    The history takes ``?checkpoints=N`` and ``?samples=N``: only the N newest of them.
     """
 
     async def jobs(request: Request) -> Response:
@@ -88,8 +88,11 @@ def api_routes(
 
     async def history(request: Request) -> Response:
         uid = request.path_params["job_uid"]
-        most = _count(request.query_params.get("checkpoints"))
-        return _answer(uid, await run_in_threadpool(lambda: pages.history(uid, checkpoints=most)))
+        most, samples = (_count(request.query_params, each) for each in ("checkpoints", "samples"))
+        found = await run_in_threadpool(lambda: pages.history(uid, checkpoints=most))
+        if found is not None and samples is not None:
+            found = {**found, "samples": found["samples"][-samples:]}
+        return _answer(uid, found)
 
     shown = (
         ("/v1/jobs", jobs),
@@ -105,9 +108,10 @@ def _answer(job_uid: str, found: Mapping[str, Any] | None) -> Response:
     return Answer(found)
 
 
-def _count(text: str | None) -> int | None:
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _MOST_ENTRIES):
-        raise HTTPException(400, f"checkpoints is not a number from 1 to {_MOST_ENTRIES}")
+        raise HTTPException(400, f"{name} is not a number from 1 to {_MOST_ENTRIES}")
     return int(text)

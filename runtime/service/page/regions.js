@@ -12,7 +12,7 @@ export function regions(view) {
   const { job, states, region, allRegions } = view;
   const known = new Map((job.status?.regions ?? []).map((each) => [each.region, each]));
   const names = [...states.keys()];
-  const urgent = names.filter((name) => !["ok", "low", "ended"].includes(states.get(name)));
+  const urgent = names.filter((name) => !["ok", "low", "ended", "unknown"].includes(states.get(name)));
   const isLong = names.length > FEW;
   const listed = !isLong || allRegions ? names
     : [...new Set([...urgent.slice(0, FEW), ...names.filter((name) => name === region)])];

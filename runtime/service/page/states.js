@@ -11,7 +11,8 @@ const JOB = {
   stopped: ["Stopped", "■", "idle"],
   failed: ["Failed", "✕", "bad"],
   fenced: ["Replaced by another run", "✕", "bad"],
-  lost: ["No answer", "?", "high"],
+  unreachable: ["No answer", "?", "high"],
+  lost: ["Lost", "✕", "bad"],
 };
 
 /** Of a region, the most urgent first. */
@@ -22,6 +23,7 @@ export const REGION = {
   high: ["High pressure", "▲", "high"],
   low: ["Low pressure", "△", "low"],
   ok: ["OK", "●", "good"],
+  unknown: ["Not known", "?", "idle"],
   ended: ["Ended", "■", "idle"],
 };
 
@@ -47,7 +49,8 @@ function pill([label, sign, tone]) {
 export function regionStates(job, skipped) {
   const known = new Map((job.status?.regions ?? []).map((region) => [region.region, region]));
   const names = known.size ? [...known.keys()] : job.graph.regions.map((each) => each.region);
-  const hasEnded = !known.size || job.status.state !== "running";
+  if (!known.size) return new Map(names.map((name) => [name, job.ended_ms ? "ended" : "unknown"]));
+  const hasEnded = job.ended_ms !== null || job.status.state !== "running";
   return new Map(names.map((name) => [name, stateOf(known.get(name), hasEnded, skipped.has(name))]));
 }
 

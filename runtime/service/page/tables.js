@@ -33,10 +33,10 @@ export function attempts({ job, history }) {
     .filter((each) => each.ended_ms != null)
     .sort((one, other) => other.ended_ms - one.ended_ms).slice(0, MOST);
   return section("attempts", "Ended attempts", "No attempt of a region has ended.", found.length > 0 &&
-    table([["Region"], ["Ended"], ["Cause"]], found.map((each) => [
-      [each.region, h("small", null, `attempt ${each.attempt_id}`)],
-      moment(each.ended_ms),
-      each.why || each.cause || "–"])) || null);
+    table([["Region"], ["Cause"]], found.map((each) => [
+      [each.region, h("small", null, `attempt ${each.attempt_id}, ended ${moment(each.ended_ms)}`,
+        each.host && `, on ${each.host}`)],
+      each.why || "–"])) || null);
 }
 
 export function transactions({ job }) {
@@ -58,11 +58,15 @@ function meter(each) {
     found >= 0.5 && h("span", { class: `note ${tone}` }, found >= 0.8 ? "may expire" : "old"));
 }
 
+const RECORDS = { read: "records read", skipped: "records skipped", dead_lettered: "dead letters" };
+
 export function counters({ job }) {
-  const found = Object.entries(job.counters).flatMap(([operator, totals]) =>
-    Object.entries(totals).map(([name, total]) => [operator, name.replaceAll("_", " "), number(total)]));
+  const rows = (totals, named) => Object.entries(totals).flatMap(([operator, counts]) =>
+    Object.entries(counts).map(([name, total]) => [operator, named(name), number(total)]));
+  const found = [...rows(job.function_records, (name) => RECORDS[name] ?? name),
+    ...rows(job.counters, (name) => h("code", null, name))];
   return section("counters", "Counters and dead letters", "No function counts records.",
-    found.length > 0 && table([["Operator"], ["Counter"], ["Records", true]], found) || null);
+    found.length > 0 && table([["Function"], ["Counter"], ["Total", true]], found) || null);
 }
 
 export function savepoints({ job, history }) {

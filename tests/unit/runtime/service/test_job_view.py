@@ -5,7 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.runtime.coordinator.region.status_views import JobStatus
-from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.functions.record_counts import encode_totals
+from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointKind,
+    CheckpointRecord,
+    RegionRecord,
+    Verdict,
+)
 from sluice.runtime.service.job_view import (
     details_of,
     facts_of_record,
@@ -22,6 +29,7 @@ SUMMARY = [
 DETAILS = [
     *SUMMARY,
     *("status", "graph", "settings", "transactions", "savepoints", "counters"),
+    "function_records",
     "waiting_for_resources",
 ]
 STATUS = [
@@ -30,6 +38,11 @@ STATUS = [
 
 
 def past_record() -> CheckpointRecord:
+    counts = (
+        RecordCounts(read=5, skipped=2, counters={"rejected": 1}),
+        RecordCounts(read=4, dead_lettered=1, counters={"rejected": 3}),
+    )
+    counted = [encode_totals(each, operator_id="clean") for each in counts]
     return CheckpointRecord(
         job_uid="past",
         job_name="payments",
@@ -40,6 +53,10 @@ def past_record() -> CheckpointRecord:
         run_attempt=1,
         settings={"checkpoint.interval_s": "1.0"},
         graph=graph_with(4),
+        regions=tuple(
+            RegionRecord(region=f"orders-{at}", attempt_id=0, operator_states=(each,))
+            for at, each in enumerate(counted)
+        ),
     )
 
 
@@ -101,6 +118,8 @@ def test_a_past_job_is_shown_from_its_newest_record() -> None:
         *("orders-0", "orders-1", "orders-2", "orders-3")
     ]
     assert found["settings"] == {"checkpoint.interval_s": "1.0"}
+    assert found["counters"] == {"clean": {"rejected": 4}}
+    assert found["function_records"] == {"clean": {"read": 9, "skipped": 2, "dead_lettered": 1}}
 
 
 def test_a_history_gives_its_newest_checkpoints() -> None:

@@ -102,8 +102,10 @@ def test_jobs_are_answered_as_json(shown: ShownJobs) -> None:
     assert found["graph"]["operators"][0]["name"] == "orders"
     history = answer(routes, f"/v1/jobs/{summary['job_uid']}/history").json()
     assert len(history["checkpoints"]) == 9
-    fewer = answer(routes, f"/v1/jobs/{summary['job_uid']}/history?checkpoints=2").json()
+    path = f"/v1/jobs/{summary['job_uid']}/history?checkpoints=2&samples=3"
+    fewer = answer(routes, path).json()
     assert fewer["checkpoints"] == history["checkpoints"][-2:]
+    assert fewer["samples"] == history["samples"][-3:]
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/none", "/v1/jobs/none/history"])
