@@ -324,18 +324,20 @@ class ServedJobs:
 
     def _take(self, registrations: list[Registration]) -> None:
         with self._changed:
-            listed = {each.job_uid: each for each in registrations}
-            for job_uid in self._jobs.keys() - listed.keys():
+            for job_uid in self._jobs.keys() - {each.job_uid for each in registrations}:
                 del self._jobs[job_uid]
-            for job_uid, registration in listed.items():
-                job = self._jobs.setdefault(job_uid, _WatchedJob(registration))
-                if job.registration != registration:
-                    is_new_run = job.registration.run_attempt != registration.run_attempt
-                    job.registration, job.changed_s = registration, self._clock()
-                    if is_new_run:
-                        job.error = None
-                if registration.ended_ms is None and job.thread is None:
-                    self._watch(job)
+            for registration in registrations:
+                self._note(registration)
+
+    def _note(self, registration: Registration) -> None:
+        """Take a registration as it is now. Under the lock."""
+        job = self._jobs.setdefault(registration.job_uid, _WatchedJob(registration))
+        if job.registration != registration:
+            if job.registration.run_attempt != registration.run_attempt:
+                job.error = None
+            job.registration, job.changed_s = registration, self._clock()
+        if registration.ended_ms is None and job.thread is None:
+            self._watch(job)
 
     def _watch(self, job: _WatchedJob) -> None:
         watched = sum(each.thread is not None for each in self._jobs.values())

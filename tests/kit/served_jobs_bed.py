@@ -19,10 +19,11 @@ from sluice.runtime.job_registry.registration import JobRegistry, Registration
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.serve.host_drains import HostDrains
 from sluice.runtime.serve.openapi import Call
-from sluice.runtime.serve.serve_app import serve_app, service_calls
+from sluice.runtime.serve.serve_app import serve_app
 from sluice.runtime.serve.serve_client import ServeClient
 from sluice.runtime.serve.serve_server import ServeServer
 from sluice.runtime.serve.served_jobs import ServedJobs
+from sluice.runtime.serve.service_calls import service_calls
 from sluice.runtime.serve.store_access import StoreAccess
 from sluice.runtime.serve.submissions import Submissions, SubmitSettings
 from sluice.runtime.service.error_json import error_to_json
