@@ -20,7 +20,14 @@ from benchmarks.kafka import avro_serdes, hot_path, producer_costs
 from benchmarks.measuring import machine
 from benchmarks.measuring.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
 from benchmarks.measuring.rig import Rig, open_rig
-from benchmarks.regions import balancing, bookkeeping, region_costs, region_kills, single_point
+from benchmarks.regions import (
+    balancing,
+    bookkeeping,
+    history_cost,
+    region_costs,
+    region_kills,
+    single_point,
+)
 
 _Measure = Callable[[Rig, argparse.Namespace], Sequence[Figure]]
 
@@ -32,6 +39,7 @@ _REGIONS: Mapping[str, _Measure] = {
         rig, engine=args.engine, repeat=args.repeat, per_s=args.rate, seconds=args.window
     ),
     "bookkeeping": lambda _, args: bookkeeping.measure(repeat=args.repeat),
+    "history-cost": lambda _, args: history_cost.measure(repeat=args.repeat),
     "balancing": lambda rig, args: balancing.measure(rig, records=args.backlog),
     "single-point": lambda rig, args: single_point.measure(rig, kills=args.kills),
 }

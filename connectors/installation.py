@@ -10,11 +10,13 @@ from pyspark.sql import SparkSession
 from sluice.connectors.hdfs import file_drop_in_format as files
 from sluice.connectors.kafka import kafka_drop_in as kafka
 from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
-from sluice.runtime.service.driver_host import require_reachable
+from sluice.connectors.kafka.kafka_progress import lags_of
+from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
 from sluice.runtime.spark.drop_in.frame_writes import FrameWrites
+from sluice.runtime.spark.drop_in.query_metrics import QueryMetricsPort
 from sluice.runtime.spark.drop_in.spark_readers import check_loads
 from sluice.runtime.spark.drop_in.spark_writers import take_over_writers
 from sluice.runtime.spark.session.spark_session import (
@@ -38,21 +40,30 @@ class Installation:
     """
 
     service: CoordinatorService
+    metrics: QueryMetricsPort
     queries: DropInQueries
     frames: FrameWrites
 
     def close(self) -> None:
-        """Stop all drop-in queries, their coordinators and the service. Safe to repeat."""
+        """Stop all drop-in queries, their coordinators, the service and the metrics port. Safe to
+        repeat."""
         with ExitStack() as stack:  # an error of one still closes the rest
             stack.callback(self.frames.close)
             stack.callback(self.service.stop)
+            stack.callback(self.metrics.close)
             self.queries.close()
 
 
 _installed: dict[str, Installation] = {}
 
 
-def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
+def install(
+    spark: SparkSession,
+    *,
+    host: str = "127.0.0.1",
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
+) -> Installation:
     """Register ``sluice-kafka`` and ``sluice-files`` with a session; start the service they need.
 
     From then on ``start()`` and ``save()`` of Spark's writers check these formats in this process.
@@ -64,27 +75,38 @@ def install(spark: SparkSession, *, host: str = "127.0.0.1") -> Installation:
         spark: the session whose queries use the format.
         host: address of this process for the executors; loopback for ``local[…]``. For other
             addresses see docs/guide/security.md.
+        metrics_port: serves ``/metrics`` of all queries of the session there without a token; 0: a
+            free port, which the log names; None: no such port, or the one of an earlier call.
+        metrics_host: address that this port listens on.
     Raises:
+        MissingRequirementError: ``metrics_port`` is in use.
         ConfigError: the session has been stopped, or has a setting that breaks exactly-once; or
             executors could not reach this process at ``host``.
     """
     require_reachable(host)
     require_running(spark)
+    checked_port(metrics_port)
     application = spark.sparkContext.applicationId
     found = _installed.get(application)
     if found is None or found.queries.is_closed:
         prepare(spark)
         sinks = {kafka.FORMAT: kafka.kafka_sink, files.FORMAT: files.file_sink}
         queries = DropInQueries(spark, sinks, host=host)
+        metrics = QueryMetricsPort(lags=lags_of, statuses=queries.statuses)
         service = CoordinatorService(host=host)
         service.mount(HANDLER_KEY, queries)
         service.mount(FrameRuns.key, FrameRuns())
         service.start()
-        installation = Installation(service=service, queries=queries, frames=FrameWrites(queries))
+        installation = Installation(
+            service=service, metrics=metrics, queries=queries, frames=FrameWrites(queries)
+        )
         atexit.register(installation.close)
         _installed[application] = installation
     installation = _installed[application]
     warn_of_unbounded_rows(spark)
+    if metrics_port is not None:
+        installation.metrics.serve(metrics_host, metrics_port)
+    installation.metrics.watch(spark)
     installation.queries.watch(spark)
     check_loads(kafka.check_source, format_name=kafka.FORMAT)
     checks = {kafka.FORMAT: kafka.check_kafka_write, files.FORMAT: files.check_file_write}

@@ -61,11 +61,20 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds of one epoch")
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
+    parser.add_argument("--regions", type=int, metavar="N", help="parts of the input")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
     builder = SparkSession.builder.master(args.master).appName("cloud_events")
     spark = builder.config(map=fast_start(args.master)).getOrCreate()
-    job = Job("cloud-events", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job = Job(
+        "cloud-events",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        interval_s=args.interval,
+        regions=args.regions,
+        restore_from=args.origin,
+    )
     at, prefix = args.bootstrap, f"cloud-events-{args.output}"
     source = KafkaSource(bootstrap_servers=at, topics=[args.input], bounded=args.until_end)
     by_type = partial(route, output=args.output, others=args.others)

@@ -28,6 +28,7 @@ def main() -> None:
     )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
     parser.add_argument("--metrics-port", type=int, help="serves metrics and the page; 0: any")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
@@ -44,6 +45,7 @@ def main() -> None:
         spark,
         checkpoint_dir=args.checkpoint,
         interval_s=args.interval,
+        restore_from=args.origin,
         metrics_port=args.metrics_port,
     )
     job.source(

@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
     parser.add_argument("--list", action="store_true", help="print the dead letters and stop")
     parser.add_argument("--replay", action="store_true", help="repair the dead letters and stop")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
+    parser.add_argument("--regions", type=int, metavar="N", help="parts of the input")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
     builder = SparkSession.builder.master(args.master).appName("dead_letters")
@@ -63,7 +65,14 @@ def main() -> None:
     if args.replay:
         name, read, write, ends = "payments-replay", args.dead, args.input, True
     at, path = args.bootstrap, f"{args.checkpoint}/{name}"
-    job = Job(name, spark, checkpoint_dir=path, interval_s=args.interval)
+    job = Job(
+        name,
+        spark,
+        checkpoint_dir=path,
+        interval_s=args.interval,
+        regions=args.regions,
+        restore_from=None if args.replay else args.origin,
+    )
     source = KafkaSource(bootstrap_servers=at, topics=[read], bounded=ends)
     sink = KafkaSink(bootstrap_servers=at, topic=write, transactional_id_prefix=f"{name}-{write}")
     if args.replay:

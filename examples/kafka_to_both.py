@@ -36,6 +36,8 @@ def main() -> None:
     )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
     parser.add_argument("--format", default="parquet", help="parquet, orc, avro, json or csv")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
+    parser.add_argument("--regions", type=int, metavar="N", help="parts of the input")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
@@ -46,7 +48,14 @@ def main() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
-    job = Job("kafka-to-both", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job = Job(
+        "kafka-to-both",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        interval_s=args.interval,
+        regions=args.regions,
+        restore_from=args.origin,
+    )
     job.source(
         KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
     ).map_batches(exclaim).sink(

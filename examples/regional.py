@@ -86,6 +86,7 @@ def main() -> None:
         "--interval", type=float, default=1.0, metavar="SECONDS", help="of one epoch"
     )
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
 
@@ -101,6 +102,7 @@ def main() -> None:
             spark,
             checkpoint_dir=args.checkpoint,
             interval_s=args.interval,
+            restore_from=args.origin,
             regions=args.regions,
             checkpoint_handler=RegionalCheckpointHandler(),
             listeners=[lines],

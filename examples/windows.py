@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds of one epoch")
     parser.add_argument("--until-end", action="store_true", help="stop at the end of the input")
+    parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     args = parser.parse_args()
     builder = SparkSession.builder.master(args.master).appName("windows")
@@ -57,7 +58,14 @@ def main() -> None:
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config(map=fast_start(args.master)).getOrCreate()
     path, late = args.checkpoint, [LateRows()]
-    job = Job("windows", spark, checkpoint_dir=path, interval_s=args.interval, listeners=late)
+    job = Job(
+        "windows",
+        spark,
+        checkpoint_dir=path,
+        interval_s=args.interval,
+        restore_from=args.origin,
+        listeners=late,
+    )
     source = KafkaSource(
         bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end
     )

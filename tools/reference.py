@@ -13,7 +13,7 @@ import inspect
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +33,7 @@ from sluice.runtime import errors
 from sluice.runtime.cli import build_app
 from sluice.runtime.errors import StreamError
 from sluice.runtime.service.metrics import CheckpointMetrics, StatusMetrics
+from sluice.runtime.spark.drop_in.query_metrics import QueryMetrics
 
 __all__ = [
     "arguments_table",
@@ -42,6 +43,7 @@ __all__ = [
     "metric_families",
     "metrics_page",
     "pages",
+    "query_metric_families",
 ]
 
 Command = Any  # of click, which Typer brings under a name of its own
@@ -159,25 +161,40 @@ def _shown_default(value: object) -> str:
 
 def metrics_page() -> str:
     """Each metric with its kind, its labels and its meaning."""
-    rows = [
-        (f"`{name}`", each.type, ", ".join(labels), _in_cell(each.documentation))
-        for name, each, labels in metric_families()
-    ]
+    header = ("metric", "kind", "labels", "meaning")
+    jobs, queries = (
+        _table(header, _metric_rows(each)) for each in (metric_families(), query_metric_families())
+    )
     return "\n".join(
         [
             "# Metrics",
             "",
-            f"{_MADE} `GET /metrics` of a running job returns them as Prometheus text: "
-            "[how to fetch them](../guide/operate.md#http), "
-            "[alerts](../guide/operate.md#alerts).",
+            f"{_MADE} `Job(metrics_port=…)` and `sluice.install(spark, metrics_port=…)` serve "
+            "them at `/metrics` as Prometheus text: "
+            "[scrape and alerts](../guide/operate.md#metrics). "
+            "Names, kinds and labels do not change within a major version.",
             "",
-            "Each start begins at zero. A counter has a second series `…_created`: the time at "
-            "which it began.",
+            "Each start begins at zero. A counter of a job has a second series `…_created`: the "
+            "time at which it began. Both ports also serve the `process_…` metrics of the driver's "
+            "Python process.",
             "",
-            *_table(("metric", "kind", "labels", "meaning"), rows),
+            "## Job",
+            "",
+            *jobs,
+            "",
+            "## Queries",
+            "",
+            *queries,
             "",
         ]
     )
+
+
+def _metric_rows(families: Iterable[tuple[str, Metric, tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    return [
+        (f"`{name}`", each.type, ", ".join(labels), _in_cell(each.documentation))
+        for name, each, labels in families
+    ]
 
 
 def metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
@@ -188,8 +205,21 @@ def metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
     status = StatusMetrics(cast(Any, SimpleNamespace(started=None))).describe()
     for family in (*registry.collect(), *status):
         known = labels.get(family.name)
-        names = known if known is not None else cast(Any, family)._labelnames  # noqa: SLF001 - as above
-        yield family.name + ("_total" if family.type == "counter" else ""), family, tuple(names)
+        yield _exposed(family), family, _labels(family) if known is None else tuple(known)
+
+
+def query_metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
+    """Each metric of the queries of a session, as `metric_families`."""
+    for family in QueryMetrics(lags=lambda _: [], statuses=list).describe():
+        yield _exposed(family), family, _labels(family)
+
+
+def _exposed(family: Metric) -> str:
+    return family.name + ("_total" if family.type == "counter" else "")
+
+
+def _labels(family: Metric) -> tuple[str, ...]:
+    return tuple(cast(Any, family)._labelnames)  # noqa: SLF001 - it has no public name
 
 
 # --- errors -----------------------------------------------------------------------------------

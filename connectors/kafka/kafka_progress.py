@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.runtime.model import offsets
 
-__all__ = ["KafkaProgress", "kafka_progress"]
+__all__ = ["KafkaProgress", "kafka_progress", "lags_of"]
 
 _Offsets = Mapping[str, Mapping[str, int]]
 
@@ -45,6 +45,21 @@ def kafka_progress(progress: Mapping[str, Any]) -> list[KafkaProgress]:
         for source in progress["sources"]
     ]
     return [_of(*found) for found in sources if any(_is_ours(offset) for offset in found[:2])]
+
+
+def lags_of(progress: Mapping[str, Any]) -> list[int | None]:
+    """Unread records of each drop-in Kafka source at the end of a batch; None: not known."""
+    return [
+        sum(
+            last - read
+            for topic, ends in (source.latest_offset or {}).items()
+            for number, last in ends.items()
+            if (read := (source.end_offset or {}).get(topic, {}).get(number)) is not None
+        )
+        if source.metrics
+        else None
+        for source in kafka_progress(progress)
+    ]
 
 
 def _parsed(text: object) -> Any:  # noqa: ANN401 - JSON

@@ -7,7 +7,6 @@ only describes; `Job.run` checks, starts and watches it.
 from __future__ import annotations
 
 import copy
-import enum
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -24,7 +23,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 )
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
-from sluice.runtime.coordinator.start.translation import RestoreRules
+from sluice.runtime.coordinator.start.translation import RestoreRules, checked_origin
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
@@ -330,8 +329,10 @@ class Job:
             coordinator_lost_timeout_s=_lost_timeout(coordinator_lost_timeout_s),
             recovery=_recovery(recovery),
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
-            restore_from=_origin(restore_from),
-            restore_rules=_rules(restore_from, topic_map, match, allow_non_restored_state),
+            restore_from=checked_origin(restore_from),
+            restore_rules=RestoreRules.of(
+                restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
+            ),
             host=host,
             metrics_port=checked_port(metrics_port),
             metrics_host=metrics_host,
@@ -551,45 +552,6 @@ def _drop_limit(recovery: str, records: int | None, in_all: int | None) -> DropL
             "Set the number of records that a checkpoint may drop after task failures.",
         )
     return DropLimit(per_checkpoint=records, in_all=in_all)
-
-
-def _origin(given: int | str | os.PathLike[str] | None) -> int | str | None:
-    """A checkpoint id, or a URI with scheme."""
-    if given is None or isinstance(given, int):
-        return given
-    text = os.fspath(given)
-    if not text.strip() or text.strip().isdecimal():
-        raise ConfigError(
-            "restore_from is neither a checkpoint id nor a path",
-            {"restore_from": repr(given)},
-            "Give the id as an int, or the path or URI of a savepoint or checkpoint.",
-        )
-    return absolute_uri(text)
-
-
-def _rules(
-    restore_from: object, topic_map: Mapping[str, str] | None, match: str, allow: bool
-) -> RestoreRules:
-    """The rules of a restore; refused if they would have no effect."""
-    remedy = "Use name, or strict to match by uid and id alone."
-    by = choice_of(_Match, match, setting="match", remedy=remedy)
-    rules = RestoreRules(
-        topic_map=dict(topic_map or {}),
-        by_name=by is _Match.NAME,
-        allow_non_restored_state=allow,
-    )
-    if rules != RestoreRules() and (restore_from is None or isinstance(restore_from, int)):
-        raise ConfigError(
-            "topic_map, match and allow_non_restored_state need a restore from a URI",
-            {"restore_from": restore_from},
-            "Remove them, or give restore_from the path or URI of a savepoint or checkpoint.",
-        )
-    return rules
-
-
-class _Match(enum.Enum):
-    NAME = "name"
-    STRICT = "strict"
 
 
 def _tolerable(failures: int | None, strategy: RestartStrategy | None) -> int:

@@ -14,6 +14,8 @@ from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, 
 from sluice.runtime.checkpoint.inspect.inspection import find_slot
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json
 from sluice.runtime.graph.graph_view import view_of_record
+from sluice.runtime.history.history_cli import print_history
+from sluice.runtime.history.history_file import read_history
 from sluice.runtime.job.running_job import await_end, await_request, running_job
 
 __all__ = ["app", "checkpoint_app"]
@@ -89,6 +91,23 @@ def status(
         typer.echo(_line_of(region))
         for reason in _reasons_of(region):
             typer.echo(f"  {reason}")
+
+
+@app.command()
+def history(
+    path: CheckpointPath,
+    *,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="The newest entries of each kind to show.")
+    ] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show past runs, attempts, savepoints and checkpoints of a job, running or not."""
+    uri, _ = split_slot(path)
+    with command_store(uri) as store:
+        found = read_history(store.fs)
+    newest = {part: list(entries)[-limit:] for part, entries in found.items()}
+    print_json(newest) if as_json else print_history(newest)
 
 
 @app.command()

@@ -282,8 +282,8 @@ class JobHandle:
             WaitedTooLongError: it is not complete yet, or its checkpoint was not committed in time.
             StreamError: there is no savepoint; the job continues.
         """
-        request = self._run.commands.savepoint("savepoint", to=to)
         with waiting():
+            request = self._run.commands(timeout).savepoint("savepoint", to=to)
             return request.result(timeout).uri
 
     def stop(
@@ -332,13 +332,13 @@ class JobHandle:
     def _stop_in_order(
         self, timeout: float | None, savepoint: bool | str, *, drain: bool
     ) -> str | None:
-        request = self._run.commands.stop(
-            drain=drain,
-            savepoint=savepoint is not False,
-            to=savepoint if isinstance(savepoint, str) else None,
-            limit_s=timeout,
-        )
         with waiting():
+            request = self._run.commands(timeout).stop(
+                drain=drain,
+                savepoint=savepoint is not False,
+                to=savepoint if isinstance(savepoint, str) else None,
+                limit_s=timeout,
+            )
             return request.result(timeout).uri or None
 
     def run_to_end(self) -> JobResult:

@@ -99,25 +99,29 @@ def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) 
 
 def _left_by(path: str, request: Mapping[str, Any], cause: StreamError) -> str | None:
     parent = request["parent"]
-    if parent is not None:
-        with _opened(parent) as fs:
-            names = [entry.name for entry in fs.entries("")]
-            for name in names:
-                is_its = name.endswith(f"-{request['request_id']}")
-                if is_its and fs.exists(f"{name}/{METADATA}"):
-                    return f"{parent}/{name}"
-    else:
-        with command_store(split_slot(path)[0]) as store:
-            records = map(store.read, sorted(store.slots(), reverse=True))
-            decided = (r for r in records if r is not None and r.verdict is Verdict.DECIDED)
-            last = next(decided, None)
-            if last is not None and last.kind is CheckpointKind.FINAL:
-                return None
+    found = None if parent is None else _savepoint_of(parent, request["request_id"])
+    if found is not None or (parent is None and _ends_with_a_final_one(path)):
+        return found
     raise CheckpointFailedError(
         "the job ended without its last checkpoint",
         {"path": path, "request_id": request["request_id"]},
         "Read the log of the driver process; the next start resumes from the last checkpoint.",
     ) from cause
+
+
+def _savepoint_of(parent: str, request_id: str) -> str | None:
+    with _opened(parent) as fs:
+        names = [e.name for e in fs.entries("") if e.name.endswith(f"-{request_id}")]
+        whole = (name for name in names if fs.exists(f"{name}/{METADATA}"))
+        return next((f"{parent}/{name}" for name in whole), None)
+
+
+def _ends_with_a_final_one(path: str) -> bool:
+    with command_store(split_slot(path)[0]) as store:
+        records = map(store.read, sorted(store.slots(), reverse=True))
+        decided = (r for r in records if r is not None and r.verdict is Verdict.DECIDED)
+        last = next(decided, None)
+        return last is not None and last.kind is CheckpointKind.FINAL
 
 
 @contextlib.contextmanager

@@ -13,6 +13,8 @@ from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 
 __all__ = [
     "FENCING",
+    "RESTORED_FROM_URI",
+    "RESTORED_OPERATORS",
     "Assignment",
     "CheckpointKind",
     "CheckpointRecord",
@@ -256,6 +258,12 @@ class OperatorNode:
 FENCING = "fencing"
 """``CheckpointRecord.requested_by`` of a fencing record: the first record of a later run of the
 job."""
+
+RESTORED_FROM_URI = "restored_from_uri"
+"""Setting of checkpoint 0 of a job that was restored: the URI of the other job's checkpoint."""
+
+RESTORED_OPERATORS = "restored_operators"
+"""Setting of the same record: the matched operators, and how they match, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from sluice.runtime.errors import StreamError
@@ -16,6 +17,7 @@ from sluice.runtime.errors import StreamError
 __all__ = [
     "NAME_TOO_LONG",
     "Entry",
+    "FileDigest",
     "FileSystem",
     "OpenFileSystem",
     "close_quietly",
@@ -44,6 +46,14 @@ class Entry:
     is_directory: bool
     length_bytes: int
     changed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDigest:
+    """The content of a file: its length, and its SHA-256 in lower-case hexadecimal digits."""
+
+    length_bytes: int
+    sha256: str
 
 
 class FileSystem(Protocol):
@@ -103,6 +113,27 @@ class FileSystem(Protocol):
 
     def length_bytes(self, path: str) -> int | None:
         """The length of a file; None if no file has this name."""
+        ...
+
+    def digest(self, path: str) -> FileDigest | None:
+        """The digest of a file of any size; None if no file has this name."""
+        ...
+
+    def copy_from(
+        self, source: "FileSystem", source_path: str, path: str, *, may_link: bool = False
+    ) -> FileDigest:
+        """Copy a file of any size, of this or another store, to a name of the caller's own.
+
+        Makes the directories. Whole and synced on return; its name is durable after
+        `sync_directory`. After an error the file may be there in part.
+
+        Args:
+            may_link: the file never changes, so it may get a second name instead of a copy.
+        """
+        ...
+
+    def export(self, path: str, target: Path) -> FileDigest:
+        """Copy a file of any size to this host, into an existing directory, whole and synced."""
         ...
 
     def make_directories(self, path: str) -> None:

@@ -9,13 +9,15 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.runtime.errors import StorageError, StreamError
-from sluice.runtime.storage.file_system import Entry, FileSystem
+from sluice.runtime.storage.file_system import Entry, FileDigest, FileSystem
 from sluice.runtime.storage.hadoop_errors import exceptions_of, failure_kind, typed
+from sluice.runtime.storage.local_fs import LocalFileSystem
 
 __all__ = ["HadoopFileSystem"]
 
@@ -173,6 +175,50 @@ class HadoopFileSystem(FileSystem):
                     return None
                 raise
             return None if status.isDirectory() else int(status.getLen())
+
+    def digest(self, path: str) -> FileDigest | None:
+        """See `FileSystem.digest`: the JVM reads the bytes, as in the calls below."""
+        with self._translated("read", path):
+            try:
+                source = self._fs.open(self._at(path))
+            except Py4JError as error:
+                if _names(error, _ABSENT):
+                    return None
+                raise
+            return self._copied(source, self._jvm.java.io.OutputStream.nullOutputStream())
+
+    def copy_from(
+        self, source: FileSystem, source_path: str, path: str, *, may_link: bool = False
+    ) -> FileDigest:
+        with self._translated("copy into", path):
+            opened = self._stream_of(source, source_path)
+            with contextlib.closing(self._fs.create(self._at(path), True)) as target:
+                digest = self._copied(opened, target)
+                target.hsync()
+                return digest
+
+    def export(self, path: str, target: Path) -> FileDigest:
+        with self._translated("copy", path):
+            opened = self._fs.open(self._at(path))
+            with contextlib.closing(self._jvm.java.io.FileOutputStream(str(target))) as file:
+                digest = self._copied(opened, file)
+                file.getFD().sync()
+                return digest
+
+    def _stream_of(self, source: FileSystem, path: str) -> Any:  # noqa: ANN401 - a Java object
+        if isinstance(source, HadoopFileSystem):
+            return source._fs.open(source._at(path))  # noqa: SLF001
+        if isinstance(source, LocalFileSystem):
+            return self._jvm.java.io.FileInputStream(str(source.host_path(path)))
+        return self._jvm.java.io.ByteArrayInputStream(source.read(path))
+
+    def _copied(self, source: Any, target: Any) -> FileDigest:  # noqa: ANN401 - Java streams
+        """Read a stream to its end, close it, and write its bytes to the other one."""
+        security = self._jvm.java.security
+        sha256 = security.MessageDigest.getInstance("SHA-256")
+        with contextlib.closing(security.DigestInputStream(source, sha256)) as read:
+            length_bytes = int(read.transferTo(target))
+        return FileDigest(length_bytes=length_bytes, sha256=bytes(sha256.digest()).hex())
 
     def make_directories(self, path: str) -> None:
         with self._translated("make a directory", path):

@@ -6,6 +6,7 @@ succeed in 96 of 300 races, and rename in 28 of 300 (`publish-whole`).
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.failpoints import failpoint
-from sluice.runtime.storage.file_system import NAME_TOO_LONG, Entry, FileSystem
+from sluice.runtime.storage.file_system import NAME_TOO_LONG, Entry, FileDigest, FileSystem
 
 __all__ = ["LocalFileSystem", "local_failure"]
 
@@ -129,6 +130,40 @@ class LocalFileSystem(FileSystem):
             found = _status(self._at(path))
             return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
+    def digest(self, path: str) -> FileDigest | None:
+        with self._translated("read", path):
+            try:
+                with self._at(path).open("rb") as file:
+                    return _copied(file)
+            except FileNotFoundError:
+                return None
+
+    def copy_from(
+        self, source: FileSystem, source_path: str, path: str, *, may_link: bool = False
+    ) -> FileDigest:
+        """See `FileSystem.copy_from`; links a file of this disk."""
+        target = self._at(path)
+        with self._translated("copy into", path):
+            _make_directories(target.parent)
+            if (
+                may_link
+                and isinstance(source, LocalFileSystem)
+                and _is_linked(source.host_path(source_path), target)
+            ):
+                with target.open("rb") as file:
+                    os.fsync(file.fileno())  # its writer may not have synced it
+                    return _copied(file)
+        return source.export(source_path, target)
+
+    def export(self, path: str, target: Path) -> FileDigest:
+        with self._translated("copy", path), self._at(path).open("rb") as source:
+            target.unlink(missing_ok=True)  # it may be a link to the source
+            with target.open("xb") as file:
+                digest = _copied(source, file)
+                file.flush()
+                os.fsync(file.fileno())
+                return digest
+
     def make_directories(self, path: str) -> None:
         with self._translated("make a directory", path):
             _make_directories(self._at(path))
@@ -174,6 +209,10 @@ class LocalFileSystem(FileSystem):
             _sync_directory(target.parent)
             for trash in target.parent.glob(f"{_TRASH}*"):  # also trash that a crash left
                 shutil.rmtree(trash, ignore_errors=True)
+
+    def host_path(self, path: str) -> Path:
+        """The absolute path of a file on this host."""
+        return self._at(path)
 
     def close(self) -> None:
         """See `FileSystem.close`: this class keeps no connection."""
@@ -235,6 +274,29 @@ def _entry(found: "os.DirEntry[str]") -> Entry | None:
         )
     except FileNotFoundError:  # deleted after the listing
         return None
+
+
+def _is_linked(source: Path, target: Path) -> bool:
+    """Give a file a second name; False if the disks of the two differ, or have no links."""
+    try:
+        target.unlink(missing_ok=True)
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        return False
+    return True
+
+
+def _copied(source: BinaryIO, target: BinaryIO | None = None) -> FileDigest:
+    """Read a file to its end, and write it to another one, if any."""
+    sha256, length_bytes = hashlib.sha256(), 0
+    while chunk := source.read(_COPY_BYTES):
+        sha256.update(chunk)
+        length_bytes += len(chunk)
+        if target is not None:
+            target.write(chunk)
+    return FileDigest(length_bytes=length_bytes, sha256=sha256.hexdigest())
 
 
 def _status(path: Path) -> os.stat_result | None:

@@ -19,6 +19,7 @@ from tests.chaos import (
     test_files,
     test_lost_transactions,
     test_regional,
+    test_restored_jobs,
     test_timeouts,
 )
 from tests.chaos.beds import ACCEPTANCE, LOSSES, REGIONAL, REPAIR
@@ -39,6 +40,7 @@ _TWICE = [
     test_files.test_marks_survive_two_kills_in_a_row,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
+    test_restored_jobs.test_a_restore_survives_two_kills_in_a_row,
 ]
 _STALE = [
     test_fencing.test_fence_first_a_stale_coordinator_wakes_after_a_kill_at_every_failpoint,
@@ -59,6 +61,8 @@ _NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that tries again has o
 _LOST_SPLIT = {"after-epoch-rewound"}  # what its task had open is aborted already
 # After lost transactions, and where regions fail or exchange splits: killed, and never paused.
 _OF_A_FAILURE = {*REPAIR, *REGIONAL}
+# Before checkpoint 0 there is no coordinator to be stale, and nothing is open.
+_OF_A_RESTORE = {*test_restored_jobs.RESTORE}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -94,9 +98,9 @@ def _cells(test: Callable[..., None]) -> set[str]:
     ("tests", "absent"),
     [
         (_TWICE, _OF_A_LOSS),
-        (_STALE, _OF_A_LOSS | _FIRST_RECORD),
-        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT),
-        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE),
+        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_RESTORE),
+        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_RESTORE),
+        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_RESTORE),
     ],
     ids=["twice in a row", "with a stale coordinator", "away", "paused"],
 )

@@ -12,6 +12,7 @@ from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import SourceChangedError, WrongJobError
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.kafka.kafka_fixture import TopicFactory
@@ -72,7 +73,7 @@ class Bed:
                 topics=[source],
                 name="in",
                 bounded=True,
-                options={"maxOffsetsPerTrigger": "20"},
+                options={"maxOffsetsPerTrigger": "40"},
             )
         )
         if kind == "state":
@@ -110,18 +111,104 @@ def expected(numbers: range, kind: str, *, seen: range) -> list[bytes]:
     return sorted(b"%s=%d" % each for each in counts.items())
 
 
-@pytest.mark.parametrize("kind", ["state"])
-def test_a_new_job_continues_with_the_state_of_the_old_one(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, kind: str
-) -> None:
-    bed = Bed(spark, kafka, tmp_path)
+@pytest.fixture
+def bed(spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path) -> Bed:
+    return Bed(spark, kafka, tmp_path)
+
+
+def origin_in(directory: Path) -> Path:
+    """The newest checkpoint of a job."""
+    return directory / slot_name(newest(directory).checkpoint_id)
+
+
+def test_a_moved_checkpoint_with_state_begins_a_new_job(bed: Bed, topic: TopicFactory) -> None:
+    """Its counts go on from the old ones, and its transactions are its own."""
     source, first, second = topic(partitions=PARTITIONS), topic(), topic()
-    produce(kafka.bootstrap, source, records(range(60)))
-    old = tmp_path / "old"
-    bed.run(old, source, first, kind=kind)
-    produce(kafka.bootstrap, source, records(range(60, 100)))
-    copied = tmp_path / "elsewhere"
-    shutil.move(old, copied)
-    origin = copied / slot_name(newest(copied).checkpoint_id)
-    bed.run(tmp_path / "new", source, second, kind=kind, restore_from=origin)
-    assert bed.output(second, kind) == expected(range(60, 100), kind, seen=range(60))
+    produce(bed.kafka.bootstrap, source, records(range(60)))
+    bed.run(bed.path / "old", source, first, kind="state")
+    produce(bed.kafka.bootstrap, source, records(range(60, 100)))
+    moved = bed.path / "elsewhere"
+    shutil.move(bed.path / "old", moved)
+    new = bed.path / "new"
+    bed.run(new, source, second, kind="state", restore_from=origin_in(moved))
+    assert bed.output(second, "state") == expected(range(60, 100), "state", seen=range(60))
+    first_record = open_store(str(new)).read(0)
+    assert first_record is not None
+    assert first_record.settings["restored_from_uri"] == f"file://{origin_in(moved)}"
+    assert first_record.job_uid != newest(moved).job_uid
+
+
+CASES = [
+    ("chained", 2, 2, "same"),
+    ("chained", 3, 1, "copied"),
+    ("files", 1, 3, "same"),
+    ("files", 2, 1, "copied"),
+    ("state", None, None, "same"),
+]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("kind", "before", "after", "place"), CASES)
+def test_a_new_job_equals_the_oracle(
+    bed: Bed, topic: TopicFactory, kind: str, before: int | None, after: int | None, place: str
+) -> None:
+    """Two jobs begin from one checkpoint beside the old one, which goes on, too; each writes what
+    came later, once."""
+    source, *outputs = (topic(partitions=PARTITIONS) for _ in range(4))
+    produce(bed.kafka.bootstrap, source, records(range(60)))
+    old = bed.path / "old"
+    bed.run(old, source, outputs[0], kind=kind, regions=before)
+    assert bed.output(outputs[0], kind) == expected(range(60), kind, seen=range(0))
+    if place == "copied":
+        shutil.copytree(old, bed.path / "copy")
+    origin = origin_in(old if place == "same" else bed.path / "copy")
+    produce(bed.kafka.bootstrap, source, records(range(60, 100)))
+    for at in (1, 2):
+        new = bed.path / f"new-{at}"
+        bed.run(new, source, outputs[at], kind=kind, regions=after, restore_from=origin)
+        assert bed.output(outputs[at], kind) == expected(range(60, 100), kind, seen=range(60))
+        assert len(newest(new).regions) == (after or 1)
+    bed.run(old, source, outputs[0], kind=kind, regions=before)
+    assert bed.output(outputs[0], kind) == expected(range(100), kind, seen=range(0))
+
+
+@pytest.mark.extended
+def test_a_renamed_topic_continues_at_the_old_offsets(bed: Bed, topic: TopicFactory) -> None:
+    """It has the same records. One that is shorter is refused, before anything is written."""
+    source, other, short, output = (topic(partitions=PARTITIONS) for _ in range(4))
+    for name, numbers in ((source, range(60)), (other, range(100)), (short, range(40))):
+        produce(bed.kafka.bootstrap, name, records(numbers))
+    bed.run(bed.path / "old", source, topic(), kind="state")
+    origin, new = origin_in(bed.path / "old"), bed.path / "new"
+    with pytest.raises(SourceChangedError, match=r"position=15 log=\[0,10\)"):
+        bed.run(new, short, output, kind="state", restore_from=origin, topic_map={source: short})
+    assert not new.exists()
+    bed.run(new, other, output, kind="state", restore_from=origin, topic_map={source: other})
+    assert bed.output(output, "state") == expected(range(60, 100), "state", seen=range(60))
+
+
+def longest(records: DataFrame) -> DataFrame:
+    return records.groupBy("key").agg({"value": "max"}).toDF("key", "value")
+
+
+def distinct(records: DataFrame) -> DataFrame:
+    return records.dropDuplicates(["key"]).select("key", "value")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("transform", "named"),
+    [(longest, r"StructField\(count,LongType.*StructField\(max"), (distinct, "stateStoreSave")],
+)
+def test_a_changed_transform_is_refused_with_both_schemas(
+    bed: Bed, topic: TopicFactory, transform: Callable[[DataFrame], DataFrame], named: str
+) -> None:
+    source, output = topic(partitions=PARTITIONS), topic()
+    produce(bed.kafka.bootstrap, source, records(range(20)))
+    bed.run(bed.path / "old", source, topic(), kind="state")
+    produce(bed.kafka.bootstrap, source, records(range(20, 40)))
+    origin, new = origin_in(bed.path / "old"), bed.path / "new"
+    with pytest.raises(WrongJobError, match=named):
+        bed.run(new, source, output, kind="state", transform=transform, restore_from=origin)
+    assert bed.output(output, "state") == []
+    assert not new.exists() or newest(new).checkpoint_id == 0, "nothing was decided"

@@ -27,6 +27,7 @@ CRITICAL_RULES = (
     "rename-settled",
     "stateful-replay",
     "lease-guards-outputs",
+    "copy-protected",
 )
 """The rules of the classes C and H in `docs/internals/protocol.md`. A breach loses or doubles
 records, or blocks the job, so each rule must have a mutant."""

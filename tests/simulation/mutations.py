@@ -44,6 +44,7 @@ from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.files.fake_file_system import Disk
 from tests.kit.kafka.fake_kafka import FakeBroker
+from tests.simulation.copy_mutations import COPY_MUTATIONS
 from tests.simulation.loss_mutations import LOSS_MUTATIONS
 from tests.simulation.people_mutations import PEOPLE_MUTATIONS
 from tests.simulation.restore_mutations import RESTORE_MUTATIONS
@@ -385,6 +386,7 @@ MUTATIONS: Mapping[str, tuple[Mutation, Mapping[str, Any], str]] = {
     **RUN_MUTATIONS,
     **TORN_MUTATIONS,
     **PEOPLE_MUTATIONS,
+    **COPY_MUTATIONS,
     **RESTORE_MUTATIONS,
     "sweep before the fencing record": (sweep_before_the_fencing_record, _STARTS, _ABORTED),
     "no fencing record": (no_fencing_record, _STARTS, "a place is published before the one below"),

@@ -41,6 +41,7 @@ from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.fakes import FakeSource
 from tests.kit.files.fake_file_system import SimulatedCrashError
 from tests.simulation.continuous import ContinuousAttempt, Engine
+from tests.simulation.copies import Copies
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
 from tests.simulation.job_plan import plan_of
 from tests.simulation.kafka import make_sink
@@ -116,6 +117,7 @@ class Process:
         self._sweeps_asked: list[Callable[[], object]] = []  # called after the next sweep
         self._sweeps_begun: list[Callable[[], object]] = []
         self._restarting: set[str] = set()
+        self.copies = Copies(self)
         # Threads that have something to do whenever they like.
         self._seldom = (self._tick, self._tick, self._tick, self._tick, self._sweep, self._renew)
         self._begin = self._start()
@@ -175,6 +177,7 @@ class Process:
             wall_ms=lambda: self.number,
             repairer=self._rewriter,
             kept=self.found.kept,
+            on_copy=self.copies.begin,
         )
         for record in records.values():
             self._live(record, self.found.attempt_id)
@@ -263,6 +266,8 @@ class Process:
             ready += (self._work, self._work)
         if self._sweeping is not None or self._sweeps_asked:
             ready.append(self._sweep)
+        if self.copies.are_due:
+            ready.append(self.copies.end)
         if len(living) < len(self.attempts):
             ready.append(self._restart_dead)
         if ready:
@@ -300,7 +305,9 @@ class Process:
 
     def _ask(self, living: list[Life | ContinuousAttempt]) -> None:
         drawn = self.world.random.random()
-        if drawn < 0.5:
+        if drawn < 0.3:
+            self.copies.request()
+        elif drawn < 0.5:
             kind = self.world.random.choice((CheckpointKind.SAVEPOINT, CheckpointKind.FULL))
             self.world.note(f"somebody asks for a {kind.value} checkpoint")
             self.tell(TriggerRequested(kind=kind, requested_by="person"))
@@ -397,6 +404,7 @@ class Process:
 
     def _carry_out(self, action: Action) -> None:
         self.watch.ordered(action)
+        self.copies.ordered(action)
         if isinstance(action, RemoteAction):
             self._queue.append(action)
         elif isinstance(action, Progress):

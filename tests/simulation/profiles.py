@@ -72,6 +72,19 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "people ask, continuous tasks": Profile(**_TASKS, asked=0.01, max_concurrent=2),
     "people ask, held files": Profile(**_FILES, roll=True, asked=0.01, kill=0.02),
+    "many savepoints and stops": Profile(asked=0.05, kill=0.01, fail_region=0.01, start=0.03),
+    "many savepoints and stops, held files": Profile(
+        **_FILES, roll=True, asked=0.05, kill=0.01, start=0.03, regions=2, regional=True
+    ),
+    "many savepoints and stops beside suspended regions": Profile(
+        asked=0.05, regions=3, regional=True, suspend=True, command=0.02, fail_region=0.02
+    ),
+    "many savepoints and stops, stateful, on a file system": Profile(
+        asked=0.05, stateful=True, disk=True, fail_region=0.02, late=0.1, kill=0.01
+    ),
+    "many savepoints and stops, continuous tasks": Profile(
+        **_TASKS, asked=0.05, fail_region=0.02, kill=0.01
+    ),
     "checkpoints have little time": Profile(short=True, fail_task=0.1, kill=0.02),
     "checkpoints have little time, on a file system": Profile(
         short=True, disk=True, regions=3, lost_answer=0.1, kill=0.02, start=0.05, processes=8

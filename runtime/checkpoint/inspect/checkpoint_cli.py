@@ -226,14 +226,15 @@ def _list_row(slot: Slot) -> Sequence[object]:
 
 
 def _print_checkpoint(found: Mapping[str, Any]) -> None:
-    nested = ("graph", "regions", "unsettled", "accepted")
+    nested = ("graph", "regions", "unsettled", "accepted", "restored_operators")
     print_facts({name: value for name, value in found.items() if name not in nested})
     columns = ("name", "kind", "upstream", "parallelism", "operator_id")
     nodes = [{**node, "parallelism": node["parallelism"] or "by Spark"} for node in found["graph"]]
     _print_dicts(nodes, columns, title="Operators")
-    for name in ("unsettled", "accepted"):
+    for name in ("restored_operators", "unsettled", "accepted"):
         if found[name]:
-            _print_dicts(found[name], tuple(found[name][0]), title=name.capitalize())
+            title = name.replace("_", " ").capitalize()
+            _print_dicts(found[name], tuple(found[name][0]), title=title)
     for region in found["regions"]:
         _print_region(region)
 

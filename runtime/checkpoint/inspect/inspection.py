@@ -1,5 +1,6 @@
 """Checkpoints as plain values for people and scripts: what the command line prints."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from sluice.runtime.checkpoint.checkpoint_slots import read_slots, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import KindRegistry
 from sluice.runtime.checkpoint.format.metadata import Repair, by_topic
+from sluice.runtime.checkpoint.inspect.schema_text import schemas_of
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of, unfinished
 from sluice.runtime.contracts import AcceptedWork, UnsettledWork
 from sluice.runtime.errors import (
@@ -18,6 +20,7 @@ from sluice.runtime.errors import (
     UnsupportedFormatError,
 )
 from sluice.runtime.model.checkpoint_record import (
+    RESTORED_OPERATORS,
     Assignment,
     CheckpointRecord,
     RegionRecord,
@@ -190,8 +193,11 @@ def _record(record: CheckpointRecord, kinds: KindRegistry) -> Json:
     names = {node.operator_id: node.name for node in record.graph}
     found: Json = to_json(replace(record, graph=(), regions=(), assignment=None))
     del found["created_at_ms"]
+    matches = record.settings.get(RESTORED_OPERATORS, "[]")
+    found["settings"] = {k: v for k, v in record.settings.items() if k != RESTORED_OPERATORS}
     return {
         **found,
+        "restored_operators": json.loads(matches),
         "created_at": created_at(record),
         "graph": [
             {**to_json(node), "upstream": [names.get(each, each) for each in node.upstream]}
@@ -240,7 +246,14 @@ def _state(state: StateSnapshot) -> Json:
     found: Json = to_json(replace(state, state_schema="", key_schema=""))
     del found["state_schema"], found["key_schema"]
     operators = [{"number": number, "name": name} for number, name in state.operators]
-    return {**found, "operators": operators}
+    return {**found, "operators": operators, "schemas": _schemas(state)}
+
+
+def _schemas(state: StateSnapshot) -> list[dict[str, object]]:
+    try:
+        return schemas_of(state.state_schema)
+    except (ValueError, LookupError, TypeError):  # not Spark's form
+        return [{"operator": None, "store": None, "key": None, "value": state.state_schema}]
 
 
 def _entry(entry: StateEntry, names: Mapping[str, str], kinds: KindRegistry) -> Json:

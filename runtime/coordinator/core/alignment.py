@@ -76,9 +76,7 @@ def trigger_requested(state: CoordinatorState, event: TriggerRequested, now_s: f
 
 def trigger_due(state: CoordinatorState, now_s: float) -> None:
     """Begin a requested checkpoint, or the next interval's one, if its time has come."""
-    if state.is_over or state.is_held:
-        return
-    if _begin_request(state, now_s) or _begin_triggered(state, now_s):
+    if state.is_over or _begin_request(state, now_s) or _begin_triggered(state, now_s):
         return
     due_s = next_trigger_s(state)
     if due_s is not None and now_s >= due_s and _may_begin(state, CheckpointKind.CHECKPOINT, now_s):
@@ -117,7 +115,7 @@ def _begin(
     if begun is not None:
         begun.kind, begun.requested_by = kind, requested_by
         state.force(begun, now_s)
-    elif len(state.pending) < state.settings.max_concurrent:
+    elif not _is_full(state):
         begun = state.begin(kind, requested_by, now_s, forced=True)
     return begun
 
@@ -132,7 +130,7 @@ def _may_begin(state: CoordinatorState, kind: CheckpointKind, now_s: float) -> b
 def next_trigger_s(state: CoordinatorState) -> float | None:
     """When the interval and the minimum pause allow the next barrier; None: never by itself."""
     interval_s = state.settings.interval_s
-    if interval_s is None or state.is_over or state.is_held or not _has_room(state):
+    if interval_s is None or state.is_over or not _has_room(state):
         return None
     is_due = state.has_backlog() or state.last_barrier_s is None
     by_interval = float("-inf") if is_due else (state.last_barrier_s or 0.0) + interval_s
@@ -142,10 +140,14 @@ def next_trigger_s(state: CoordinatorState) -> float | None:
 
 
 def _has_room(state: CoordinatorState) -> bool:
-    if len(state.pending) >= state.settings.max_concurrent:
+    if _is_full(state):
         return False
     # A second idle one is of no use, and would outlive the slot that ends a region's attempt.
     return state.armed() is None and state.may_decide(CheckpointKind.CHECKPOINT)
+
+
+def _is_full(state: CoordinatorState) -> bool:
+    return state.is_held or len(state.pending) >= state.settings.max_concurrent
 
 
 # --- barriers -----------------------------------------------------------------------------------

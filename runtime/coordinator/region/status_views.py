@@ -58,6 +58,7 @@ class RegionStatusView:
     Attributes:
         region, attempt_id, is_open, batch_id: its attempt, whether that is current, and the last
             decided batch.
+        began_ms: when the attempt was allowed to begin; None: with the run.
         splits: end offsets, by name.
         begins_ms: when its restart strategy lets the next attempt begin; None: it does not wait.
         ended: attempts that have ended in this run.
@@ -94,6 +95,7 @@ class RegionStatusView:
     lag_records: int | None = None
     lost_records: int = 0
     has_alarm: bool = False
+    began_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,4 +178,5 @@ def region_view(
         rate_limit=None if region.rate is None else region.rate.rate,
         dropped=dropped_in_all(region.record.operator_states),
         late_rows=region.late_rows,
+        began_ms=None if region.history.began_s is None else wall_ms(region.history.began_s),
     )

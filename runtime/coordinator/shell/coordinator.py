@@ -40,7 +40,6 @@ from sluice.runtime.coordinator.core.events import (
     RegionRegistered,
     RestartCommanded,
     RestartRequested,
-    SplitsDiscovered,
     TriggerRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
@@ -69,7 +68,7 @@ from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
@@ -161,8 +160,7 @@ class BarrierCoordinator(Coordinator):
         self,
         timeout_s: float,
         *,
-        restore_from: int | None = None,
-        restore: RestoreRequest | None = None,
+        restore_from: int | RestoreRequest | None = None,
         registrations: Sequence[RegionRegistration] = (),
         on_step: Callable[[str], None] = lambda _: None,
     ) -> StartedJob:
@@ -170,8 +168,8 @@ class BarrierCoordinator(Coordinator):
 
         Args:
             timeout_s: for the whole start; repairs get more.
-            restore_from: checkpoint id to resume from, instead of the newest decision.
-            restore: begins the job with the state of another one; see `StartSequence.run`.
+            restore_from: checkpoint id to resume from, instead of the newest decision. Or the
+                request to begin a new job with the state of another one.
             registrations: of attempts of earlier runs that a handle still reaches. The start aborts
                 their open work that no decision names. The caller stops them before it starts new
                 attempts.
@@ -200,8 +198,7 @@ class BarrierCoordinator(Coordinator):
             registrations=registrations,
         )
         self._leases.start()
-        steps = sequence.run(timeout_s=timeout_s, restore_from=restore_from, restore=restore)
-        found = drive(steps, on_step)
+        found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
         self._started = StartedJob(
             job_uid=found.record.job_uid,
             session=self.session,
@@ -268,20 +265,7 @@ class BarrierCoordinator(Coordinator):
             ages=self._age_clock,
         )
         self._threads.start()
-        self._requests = RequestThread(
-            step=self._threads.loop.step,
-            expect=self._threads.dispatcher.expect_request,
-            end_offsets=self._end_offsets,
-            copier=self._copier,
-            is_suspended=self.is_suspended,
-            is_newest=partial(has_last_record, self._store, session=self.session),
-            limit_s=self._settings.timeout_s,
-            full_every=self._settings.full_checkpoint_every,
-            clock=self._clock,
-        )
-        self._requests.start()
-        if self._settings.full_checkpoint_every is not None:
-            self._listeners.add(self._requests)
+        self._start_requests(self._threads)
         self._transactions.begin({name: sink.facts for name, sink in self._sinks.items()})
         self._watch = RegionWatch(
             lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
@@ -293,6 +277,24 @@ class BarrierCoordinator(Coordinator):
             warn=lambda: self._transactions.warn(self._ask(lambda core: core.open_since())),
         )
         self._watch.start()
+
+    def _start_requests(self, threads: RunThreads) -> None:
+        self._requests = RequestThread(
+            step=threads.loop.step,
+            expect=threads.dispatcher.expect_request,
+            end_offsets=lambda: self._barrier_service.end_offsets(
+                threads.loop.step, lambda: self._ask(lambda core: core.positions())
+            ),
+            copier=self._copier,
+            is_suspended=self.is_suspended,
+            is_newest=partial(has_last_record, self._store, session=self.session),
+            limit_s=self._settings.timeout_s,
+            full_every=self._settings.full_checkpoint_every,
+            clock=self._clock,
+        )
+        self._requests.start()
+        if self._settings.full_checkpoint_every is not None:
+            self._listeners.add(self._requests)
 
     def add_listener(self, listener: ProgressListener) -> None:
         """Add a listener for all progress from now on."""
@@ -486,24 +488,6 @@ class BarrierCoordinator(Coordinator):
         self._running()
         assert self._requests is not None  # made with the threads
         return self._requests
-
-    def _end_offsets(self) -> dict[SplitKey, int]:
-        """The end of every split that the job reads, now.
-
-        Raises:
-            StreamError: a source did not answer, or lost records.
-        """
-        ends: dict[SplitKey, int] = {}
-        timeout_s = self._settings.call_timeout_s
-        for source_id, source in self._sources.items():
-            found = source.discover(timeout_s=timeout_s)
-            if found:
-                self._running().loop.step(SplitsDiscovered(source_id=source_id, splits=found))
-            held = self._ask(lambda core: core.positions()).values()
-            mine = [s for splits in held for s in splits if s.source_id == source_id]
-            left = source.measure(mine, timeout_s=timeout_s)
-            ends |= {s.key: s.end_offset + left[s.key].records for s in mine if s.key in left}
-        return ends
 
     def register(self, attempt: RegisteredAttempt) -> float:
         at_s = self._age_clock()

@@ -20,7 +20,6 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.restart_waits import result_within
 from sluice.runtime.errors import ConfigError, FencedError, StreamError
-from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.model.splits import SplitKey
 
@@ -139,6 +138,10 @@ class RequestThread:
         limit_s: for a checkpoint, unless a request has its own limit.
         full_every: see `CheckpointSettings.full_checkpoint_every`.
         clock: monotonic seconds.
+
+    Attributes:
+        ended: number of ended requests by kind and state.
+        last_s: how long the last one of each kind took.
     """
 
     def __init__(
@@ -165,6 +168,8 @@ class RequestThread:
         self._clock = clock
         self._lock = threading.Lock()
         self._requests: list[RequestedCheckpoint] = []
+        self.ended: dict[tuple[str, str], int] = {}
+        self.last_s: dict[str, float] = {}
         self._committed = 0
         self._stopping = threading.Event()
         self._inbox: queue.SimpleQueue[RequestedCheckpoint | None] = queue.SimpleQueue()
@@ -303,14 +308,12 @@ class RequestThread:
             request.view = replace(
                 view, uri=uri, checkpoint_id=action.checkpoint_id, suspended=action.suspended
             )
-            failpoint("before-copy")
             copied = self._copier.copy(
                 record,
                 uri,
                 is_awaited=lambda name: not self._is_suspended(name),
                 guard=self._guard,
             )
-            failpoint("after-copy")
             request.view = replace(request.view, bytes=copied.bytes, files=copied.files)
             self._end(request, None)
         except BaseException as err:
@@ -339,6 +342,9 @@ class RequestThread:
             elapsed_s=elapsed_s,
             error="" if error is None else str(error),
         )
+        key = view.kind, view.state
+        self.ended[key] = self.ended.get(key, 0) + 1
+        self.last_s[view.kind] = elapsed_s
         if error is None:
             log.info(
                 "request completed: kind=%s checkpoint_id=%s uri=%s files=%d bytes=%d "

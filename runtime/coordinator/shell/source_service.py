@@ -385,6 +385,27 @@ class SourceService:
             has_read=action.has_read,
         )
 
+    def end_offsets(
+        self,
+        post: Callable[[SplitsDiscovered], object],
+        positions: Callable[[], Mapping[str, Sequence[SplitRange]]],
+    ) -> dict[SplitKey, int]:
+        """The present end of every split, also of splits that no region knows yet.
+
+        Raises:
+            StreamError: a source does not answer, or has lost records.
+        """
+        ends: dict[SplitKey, int] = {}
+        for source_id, source in self._sources.items():
+            splits = source.discover(timeout_s=self._limit_s)
+            if splits:
+                post(SplitsDiscovered(source_id=source_id, splits=splits))
+            found = (split for region in positions().values() for split in region)
+            mine = [split for split in found if split.source_id == source_id]
+            left = source.measure(mine, timeout_s=self._limit_s)
+            ends |= {s.key: s.end_offset + left[s.key].records for s in mine if s.key in left}
+        return ends
+
     def replayable(self, batch: Barrier) -> Barrier:
         """A replayed batch without records that were deleted since its barrier.
 

@@ -19,13 +19,17 @@ from sluice.runtime.coordinator.start.translation import (
     translate,
 )
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import (
+    RESTORED_FROM_URI,
+    RESTORED_OPERATORS,
+    CheckpointRecord,
+    RegionRecord,
+    StateEntry,
+)
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.savepoint.savepoint import Savepoint
 
 __all__ = [
-    "RESTORED_FROM_URI",
-    "RESTORED_OPERATORS",
     "RestoreRequest",
     "RestoredState",
     "restored_regions",
@@ -33,12 +37,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-RESTORED_FROM_URI = "restored_from_uri"
-"""Setting of checkpoint 0 of a restored job: where it was restored from."""
-
-RESTORED_OPERATORS = "restored_operators"
-"""Setting of checkpoint 0 of a restored job: the matched operators and how they match, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

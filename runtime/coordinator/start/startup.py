@@ -28,7 +28,6 @@ from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.restoring import (
-    RESTORED_FROM_URI,
     RestoreRequest,
     restored_regions,
     restored_settings,
@@ -43,6 +42,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
+    RESTORED_FROM_URI,
     Assignment,
     CheckpointRecord,
     RegionRecord,
@@ -137,20 +137,14 @@ class StartSequence:
     def __post_init__(self) -> None:
         self._began_s = self.clock()
 
-    def run(
-        self,
-        *,
-        timeout_s: float,
-        restore_from: int | None,
-        restore: RestoreRequest | None = None,
-    ) -> Steps[Found]:
+    def run(self, *, timeout_s: float, restore_from: int | RestoreRequest | None) -> Steps[Found]:
         """The whole sequence.
 
         Args:
             timeout_s: for all steps; the restore of another job's state takes longer.
-            restore_from: checkpoint id of this directory to resume from.
-            restore: begins a new job from another directory. If this directory is already restored
-                from there, the job resumes from its newest decision.
+            restore_from: checkpoint id of this directory to resume from. Or the request to begin a
+                new job from another directory. If this directory is already restored from there,
+                the job resumes from its newest decision.
         Raises:
             ConfigError, WrongJobError, DamagedCheckpointError, UnsupportedFormatError, and errors
                 of the sources: before anything was changed.
@@ -160,19 +154,14 @@ class StartSequence:
         """
         self._deadline_s = self.clock() + timeout_s
         cluster_ids = self._check()
-        history = None
-        if restore_from is not None and not self.store.slots():
-            raise recovery.refuse_restore((), restore_from)
-        if not self.store.slots() and (yield from self._publish_first(restore)):
-            history = self._read(None)
-        elif restore is not None:
-            self._require_restored(restore)
+        history = self._read(None) if (yield from self._publish_first(restore_from)) else None
         # If this start was paused after checkpoint 0, later starts have published: it is not new.
         is_new = history is not None and history.ids == (0,)
         if history is not None and is_new:
             attempt_id, attempt, resume_id = 0, 1, 0
         else:
-            history, fencing_record = yield from self._fence(restore_from)
+            checkpoint_id = restore_from if isinstance(restore_from, int) else None
+            history, fencing_record = yield from self._fence(checkpoint_id)
             attempt_id, attempt = fencing_record.checkpoint_id, fencing_record.run_attempt
             resume_id = fencing_record.restored_from or 0
         record = self._record_at(history, resume_id)
@@ -306,9 +295,11 @@ class StartSequence:
 
     # --- the run's own first record ---------------------------------------------------------------
 
-    def _require_restored(self, restore: RestoreRequest) -> None:
+    def _require_restored(self, restore: RestoreRequest | None) -> None:
         """Check that this directory was restored from there, by an earlier start or a faster one:
         a restore happens once."""
+        if restore is None:
+            return
         first = self.store.read(0)
         origin = None if first is None else first.settings.get(RESTORED_FROM_URI)
         if origin != restore.uri:
@@ -344,8 +335,14 @@ class StartSequence:
         self._deadline_s += self.clock() - began_s
         return regions, restored_settings(restore, found)
 
-    def _publish_first(self, restore: RestoreRequest | None) -> Steps[bool]:
-        """Publish checkpoint 0 of a new job; False if another start has published it."""
+    def _publish_first(self, restore_from: int | RestoreRequest | None) -> Steps[bool]:
+        """Publish checkpoint 0 of a new job; False if an earlier or a faster start did."""
+        restore = restore_from if isinstance(restore_from, RestoreRequest) else None
+        if self.store.slots():
+            self._require_restored(restore)
+            return False
+        if isinstance(restore_from, int):
+            raise recovery.refuse_restore((), restore_from)
         regions, origin = yield from self._first_regions(restore)
         record = recovery.first_record(
             self.plan,
@@ -363,6 +360,8 @@ class StartSequence:
             # checked by its plan, as at every later start.
             outcome = PublishOutcome.TAKEN
         yield "after-first"
+        if outcome is not PublishOutcome.OURS:
+            self._require_restored(restore)
         return outcome is PublishOutcome.OURS
 
     def _publish(self, record: CheckpointRecord) -> Steps[PublishOutcome]:

@@ -4,11 +4,14 @@ The old record may come from another program, with other operators, topics, clus
 `Translation` names what the new job takes over, and what it leaves.
 """
 
+import enum
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 from sluice.runtime.coordinator.policy.assignment import assignment_of, hand_over, recorded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
@@ -23,9 +26,11 @@ from sluice.runtime.model.checkpoint_record import (
     RegionStatus,
     StateEntry,
 )
+from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.storage.file_system_opening import absolute_uri
 
-__all__ = ["RestoreRules", "TakenState", "Translation", "translate"]
+__all__ = ["RestoreRules", "TakenState", "Translation", "checked_origin", "translate"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,49 @@ class RestoreRules:
     topic_map: Mapping[str, str] = field(default_factory=dict)
     by_name: bool = True
     allow_non_restored_state: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        origin: object,
+        topic_map: Mapping[str, str] | None,
+        match: str,
+        *,
+        allow_non_restored_state: bool,
+    ) -> Self:
+        """The rules as `Job` takes them; ConfigError if they are unknown or have no effect."""
+        remedy = "Use name, or strict to match by uid and id alone."
+        rules = cls(
+            topic_map=dict(topic_map or {}),
+            by_name=choice_of(_Match, match, setting="match", remedy=remedy) is _Match.NAME,
+            allow_non_restored_state=allow_non_restored_state,
+        )
+        if rules != cls() and (origin is None or isinstance(origin, int)):
+            raise ConfigError(
+                "topic_map, match and allow_non_restored_state need a restore from a URI",
+                {"restore_from": origin},
+                "Remove them, or give restore_from the URI of a savepoint or checkpoint.",
+            )
+        return rules
+
+
+class _Match(enum.Enum):
+    NAME = "name"
+    STRICT = "strict"
+
+
+def checked_origin(given: int | str | os.PathLike[str] | None) -> int | str | None:
+    """A checkpoint id, or a URI with scheme; ConfigError if it is neither."""
+    if given is None or isinstance(given, int):
+        return given
+    text = os.fspath(given)
+    if not text.strip() or text.strip().isdecimal():
+        raise ConfigError(
+            "restore_from is neither a checkpoint id nor a path",
+            {"restore_from": repr(given)},
+            "Give the id as an int, or the path or URI of a savepoint or checkpoint.",
+        )
+    return absolute_uri(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

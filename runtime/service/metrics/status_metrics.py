@@ -1,5 +1,6 @@
 """A job's state as Prometheus metrics, read at the moment of a scrape."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -12,6 +13,7 @@ from sluice.runtime.coordinator.region.region_pace import Pressure
 from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.open_transactions import alarm_of
+from sluice.runtime.coordinator.shell.request_thread import RequestThread
 from sluice.runtime.service.metrics.checkpoint_metrics import CheckpointMetrics
 
 __all__ = ["StatusMetrics", "job_registry"]
@@ -54,6 +56,7 @@ def _region(
 
 
 _PRESSURES = {each.value: float(number) for number, each in enumerate(Pressure)}
+_KINDS = ("savepoint", "full", "stop")
 _TRANSACTION = ("region", "sink")
 _SHOWN = (
     _region(
@@ -148,7 +151,7 @@ class StatusMetrics(Collector):
         running.add_metric((), float(status is not None and status.state == "running"))
         yield running
         info = GaugeMetricFamily(
-            "sluice_job_info", "Always 1", labels=("job", "job_uid", "version")
+            "sluice_job_info", "Always 1", labels=("name", "job_uid", "version")
         )
         if status is not None and (started := self._coordinator.started) is not None:
             named = self._coordinator.plan.name, started.job_uid, version("sluice-spark")
@@ -156,6 +159,26 @@ class StatusMetrics(Collector):
         yield info
         for each in _SHOWN:
             yield each.family(status)
+        yield from _of_requests(None if status is None else self._coordinator.requests)
+
+
+def _of_requests(
+    requests: RequestThread | None,
+) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    ended = CounterMetricFamily(
+        "sluice_savepoints",
+        "Savepoints, full checkpoints and stops that have ended: completed or failed",
+        labels=("kind", "outcome"),
+    )
+    last = GaugeMetricFamily(
+        "sluice_savepoint_last_seconds", "Seconds of the last one that has ended", labels=("kind",)
+    )
+    if requests is not None:
+        for key in itertools.product(_KINDS, ("completed", "failed")):
+            ended.add_metric(key, requests.ended.get(key, 0))
+        for kind, seconds in list(requests.last_s.items()):
+            last.add_metric((kind,), seconds)
+    yield from (ended, last)
 
 
 def job_registry(coordinator: BarrierCoordinator) -> CollectorRegistry:

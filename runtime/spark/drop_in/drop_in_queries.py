@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN
 from sluice.runtime.contracts import TaskSink
+from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.errors import ConfigError, FencedError
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.json_values import to_json
@@ -151,6 +152,12 @@ class DropInQueries:
             run.began.replay_batch(frame, batch_id)
             return
         run.began.write_batch(frame, batch_id, run.record, query_id=run.active.query_id)
+
+    def statuses(self) -> list[tuple[str, JobStatus]]:
+        """Of each open run: the id of its query, and the status of its coordinator."""
+        with self._lock:
+            runs = list(self._runs.values())
+        return [(run.active.query_id, run.began.coordinator.status()) for run in runs]
 
     @property
     def is_closed(self) -> bool:

@@ -1,18 +1,24 @@
 """How a region's streaming query ends: its stop, and the reason why Spark ended it."""
 
 import logging
+import re
 import threading
 import time
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.runtime.errors import StorageError, StorageUnreachableError, WaitedTooLongError
+from sluice.runtime.errors import (
+    StorageError,
+    StorageUnreachableError,
+    WaitedTooLongError,
+    WrongJobError,
+)
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import needs_jvm
 from sluice.runtime.storage.hadoop_errors import FailureKind, causes_of, exception_of, failure_kind
 
-__all__ = ["await_commit_log", "logs_outage", "stop_query"]
+__all__ = ["await_commit_log", "logs_outage", "state_mismatch", "stop_query"]
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +27,15 @@ _WARN_AFTER_S = 60.0
 _PAUSE_S = 0.1
 _LOG_TIMEOUT_S = 5.0
 _LOG_POLL_S = 0.01
+_MISMATCH = re.compile(
+    r"\[(?P<condition>STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE"
+    r"|STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
+    r"|STATE_STORE_INVALID_(?:VALUE_SCHEMA_EVOLUTION|VARIABLE_TYPE_CHANGE|CONFIG_AFTER_RESTART)"
+    r"|STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY))\]"
+    r"\s*(?P<text>.*?)(?:\s+If you want to force|\s*SQLSTATE|\n\s*at |$)",
+    re.DOTALL,
+)
+_LONGEST_TEXT = 4_000  # it has two schemas
 
 
 def await_commit_log(query: StreamingQuery, fs: FileSystem, entry: str) -> None:
@@ -59,6 +74,27 @@ def logs_outage(query: StreamingQuery, uri: str) -> StorageUnreachableError | No
         "Spark could not write its logs in the checkpoint directory",
         {"uri": uri, "error": causes[-1].text},
         "Check that NameNode and DataNodes are up, reachable and not in safe mode.",
+    )
+
+
+def state_mismatch(err: BaseException, *, region: str) -> WrongJobError | None:
+    """The error if Spark refused the state of a changed transform.
+
+    Spark compares operators and schemas when it plans the first batch of a query, before a task
+    reads a record.
+    """
+    found = _MISMATCH.search(str(err))
+    if found is None:
+        return None
+    return WrongJobError(
+        "the state of a region does not fit its transform",
+        {
+            "region": region,
+            "condition": found["condition"],
+            "spark": " ".join(found["text"].split())[:_LONGEST_TEXT],
+        },
+        "Start with the old transform. To begin without the state, restore into an empty directory "
+        "with another uid of the transform and allow_non_restored_state=True.",
     )
 
 

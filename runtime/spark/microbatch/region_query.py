@@ -30,7 +30,12 @@ from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
 from sluice.runtime.spark.microbatch.batch_strategies import BatchOutput, BatchStrategy, OpenBatch
 from sluice.runtime.spark.microbatch.event_times import EventTimes
-from sluice.runtime.spark.microbatch.query_end import await_commit_log, logs_outage, stop_query
+from sluice.runtime.spark.microbatch.query_end import (
+    await_commit_log,
+    logs_outage,
+    state_mismatch,
+    stop_query,
+)
 from sluice.runtime.spark.microbatch.spark_state import StateDescriber
 from sluice.runtime.spark.microbatch.stateful_batches import (
     ReplayProgress,
@@ -220,6 +225,9 @@ class RegionQuery:
         if isinstance(err, StreamError) or not isinstance(err, Exception):
             return err
         tasks, what = self._spec.tasks, "the query of a region failed"
+        mismatch = state_mismatch(err, region=tasks.region) if self._spec.stateful else None
+        if mismatch is not None:
+            return mismatch
         return task_failed(
             what, err, region=tasks.region, attempt_id=tasks.attempt_id, ranges=self._ranges
         )

@@ -13,6 +13,7 @@ __all__ = ["StateDescriber", "structs_in"]
 
 _PREFIX = "spark.sql.streaming.stateStore."
 _DECODER = json.JSONDecoder()
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _V2 = "v2"
 _STRUCT = '{"type":"struct"'
 
@@ -49,22 +50,23 @@ class StateDescriber:
 
     def __init__(self, fs: FileSystem, location: str) -> None:
         self._fs = fs
+        self._location = location
         self._state = f"{location}/state"
         self._fixed: StateSnapshot | None = None
 
     def after(self, batch_id: int) -> StateSnapshot:
         """The state after a batch; Spark has run it, so its files are there."""
         if self._fixed is None:
-            self._fixed = self._read()
+            self._fixed = self._read(batch_id)
         return replace(self._fixed, state_version=batch_id + 1)
 
-    def _read(self) -> StateSnapshot:
+    def _read(self, batch_id: int) -> StateSnapshot:
         operators = list(self._operators())
         schemas: list[dict[str, Any]] = [
             {"operator": operator.number, "store": store, "schemas": structs_in(content)}
             for operator in operators
             for store in operator.stores
-            if (content := self._fs.read(self._schema_path(operator, store))) is not None
+            if (content := self._schema_file(operator, store)) is not None
         ]
         keys = [
             {**schema, "schemas": schema["schemas"][:1]} for schema in schemas if schema["schemas"]
@@ -73,7 +75,8 @@ class StateDescriber:
             provider=QUERY_SETTINGS[f"{_PREFIX}providerClass"],
             checkpoint_format_version=int(QUERY_SETTINGS[f"{_PREFIX}checkpointFormatVersion"]),
             state_version=0,
-            state_partitions=max((operator.partitions for operator in operators), default=0),
+            state_partitions=self._partitions(batch_id)
+            or max((operator.partitions for operator in operators), default=0),
             operators=tuple((operator.number, operator.name) for operator in operators),
             state_schema=json.dumps(schemas),
             key_schema=json.dumps(keys),
@@ -104,7 +107,23 @@ class StateDescriber:
         batches = sorted((each.name for each in changed if each.name.isdigit()), key=int)
         return self._fs.read(f"{directory}/{_V2}/{batches[-1]}") if batches else content
 
-    def _schema_path(self, operator: _Operator, store: str) -> str:
-        """The schema file of partition 0; the default store has no directory of its own."""
-        partition = f"{self._state}/{operator.number}/0"
-        return f"{partition}{'' if store == 'default' else f'/{store}'}/_metadata/schema"
+    def _partitions(self, batch_id: int) -> int | None:
+        """From the offset log: Spark leaves an operator's metadata of version 1 as it is when it
+        repartitions the state."""
+        content = self._fs.read(f"{self._location}/offsets/{batch_id}")
+        lines = [] if content is None else content.decode().splitlines()
+        found = json.loads(lines[1])["conf"].get(_PARTITIONS) if len(lines) > 1 else None
+        return None if found is None else int(found)
+
+    def _schema_file(self, operator: _Operator, store: str) -> bytes | None:
+        """Of partition 0; the default store has no directory of its own. `transformWithState` has
+        one for all partitions, and another one after each change of its variables."""
+        directory = f"{self._state}/{operator.number}"
+        partition = f"{directory}/0{'' if store == 'default' else f'/{store}'}"
+        content = self._fs.read(f"{partition}/_metadata/schema")
+        if content is not None:
+            return content
+        changed = f"{directory}/_stateSchema/{store}"
+        names = [each.name for each in self._fs.entries(changed) if each.name[:1].isdigit()]
+        newest = max(names, key=lambda name: int(name.partition("_")[0]), default=None)
+        return None if newest is None else self._fs.read(f"{changed}/{newest}")

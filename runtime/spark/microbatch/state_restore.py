@@ -18,7 +18,7 @@ from sluice.runtime.model import offsets
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
-from sluice.runtime.savepoint.spark_files import location_of
+from sluice.runtime.savepoint.spark_files import is_shared, location_of
 from sluice.runtime.spark.microbatch import query_logs
 from sluice.runtime.storage.file_system import FileSystem
 
@@ -91,28 +91,32 @@ class _StateCopy:
         return str(PurePosixPath(file.path).relative_to(location_of(self.state.taken.before.state)))
 
     def _copy(self, name: str, file: StateFile) -> None:
-        content = self._read(file)
+        path, source = f"{self._location}/{name}", self.savepoint.fs
         directory, _, number = name.rpartition("/")
         if name == _METADATA:
-            content = json.dumps({"id": self.state.now.query_id}).encode()
+            self.fs.write_temporary(path, json.dumps({"id": self.state.now.query_id}).encode())
         elif directory == _OFFSETS and number.isdecimal():
-            content = self._with_new_names(file, content)
-        self.fs.write_temporary(f"{self._location}/{name}", content)
+            content = source.read(file.source)
+            if content is None:
+                raise self._damaged(file)
+            self._require_whole(file, hashlib.sha256(content).hexdigest())
+            self.fs.write_temporary(path, self._with_new_names(file, content))
+        else:
+            # A link to a file that Spark may replace would change the savepoint with it.
+            found = self.fs.copy_from(source, file.source, path, may_link=is_shared(file.path))
+            self._require_whole(file, found.sha256)
 
-    def _read(self, file: StateFile) -> bytes:
-        content = self.savepoint.fs.read(file.source)
-        where = {"uri": self.savepoint.uri, "path": file.source}
-        remedy = "Copy the savepoint again from where it is whole, or restore from another one."
-        if content is None:
-            raise DamagedCheckpointError("a file of the state has vanished", where, remedy)
-        wanted = file.reference
-        if wanted is not None and hashlib.sha256(content).hexdigest() != wanted.sha256:
-            raise DamagedCheckpointError(
-                "a file of the state is damaged",
-                {**where, "length_bytes": len(content), "expected_bytes": wanted.length_bytes},
-                remedy,
-            )
-        return content
+    def _require_whole(self, file: StateFile, sha256: str) -> None:
+        """The file is as it was when the savepoint was verified."""
+        if file.reference is not None and file.reference.sha256 != sha256:
+            raise self._damaged(file)
+
+    def _damaged(self, file: StateFile) -> DamagedCheckpointError:
+        return DamagedCheckpointError(
+            "a file of the state has vanished, or has other content",
+            {"uri": self.savepoint.uri, "path": file.source},
+            "Copy the savepoint again from where it is whole, or restore from another one.",
+        )
 
     def _with_new_names(self, file: StateFile, content: bytes) -> bytes:
         """An entry of the offset log for the new job; other lines stay byte for byte."""

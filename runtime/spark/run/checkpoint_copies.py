@@ -1,5 +1,6 @@
 """Writes the savepoints and full checkpoints of a running job."""
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import PurePosixPath
@@ -7,17 +8,25 @@ from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.coordinator.shell.request_thread import Copied, FileCopier
-from sluice.runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     RegionRecord,
     RegionStatus,
 )
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.savepoint.full_checkpoints import (
+    FULL,
+    retire_full_checkpoints,
+    write_full_checkpoint,
+)
+from sluice.runtime.savepoint.savepoint_writer import write_savepoint
+from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["CheckpointCopies"]
+
+log = logging.getLogger(__name__)
 
 _LOGGED_S = 0.05
 
@@ -38,7 +47,7 @@ class CheckpointCopies(FileCopier):
 
     def parent(self, kind: CheckpointKind, to: str | None) -> str:
         if kind is CheckpointKind.FULL:
-            return f"{absolute_uri(self._fs.uri)}/full"
+            return f"{absolute_uri(self._fs.uri)}/{FULL}"
         if to is not None and not to.strip():
             raise ConfigError(
                 "a savepoint needs a directory", {"to": to}, "Give a URI, or leave it out."
@@ -62,7 +71,28 @@ class CheckpointCopies(FileCopier):
     ) -> Copied:
         for region in record.regions:
             self._await_logged(region, is_awaited, guard)
-        raise NotImplementedError(uri)
+        guard()
+
+        def progress(*_: int) -> None:
+            guard()
+
+        if record.kind is CheckpointKind.FULL:
+            written = write_full_checkpoint(self._fs, record, progress=progress)
+            self._retire(written.record)
+        else:
+            parent, _, name = uri.rpartition("/")
+            fs = open_file_system(parent, self._jvm)
+            try:
+                written = write_savepoint(self._fs, record, fs, name=name, progress=progress)
+            finally:
+                close_quietly(fs)
+        return Copied(bytes=written.bytes, files=written.files)
+
+    def _retire(self, newest: CheckpointRecord) -> None:
+        try:
+            retire_full_checkpoints(self._fs, newest, retained=self._retained)
+        except StreamError as err:  # the next full checkpoint tries again
+            log.warning("old full checkpoints could not be deleted: error=%s", err)
 
     def _await_logged(
         self, region: RegionRecord, is_awaited: Callable[[str], bool], guard: Callable[[], None]

@@ -15,7 +15,7 @@ from sluice.runtime.spark.microbatch.state_restore import copy_states
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.region_layout import Layout
 
-__all__ = ["require_fitting", "restore_request"]
+__all__ = ["origin_of", "require_fitting"]
 
 # Spark's operators, by the step that they run; an aggregation of session windows has its own.
 _OPERATORS: Mapping[str, frozenset[str]] = {
@@ -31,16 +31,16 @@ _OPERATORS: Mapping[str, frozenset[str]] = {
 }
 
 
-def restore_request(
+def origin_of(
     job: JobSpec,
     layout: Layout,
     store: CheckpointStore,
     *,
     jvm: Any,  # noqa: ANN401 - py4j's view
-) -> RestoreRequest | None:
-    """The restore that the job requests; None: it resumes its own checkpoints."""
+) -> RestoreRequest | int | None:
+    """Where the job starts from: another job's state, one of its own checkpoints, or the newest."""
     if not isinstance(job.restore_from, str):
-        return None
+        return job.restore_from
     return RestoreRequest(
         uri=job.restore_from,
         rules=job.restore_rules,

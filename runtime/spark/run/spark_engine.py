@@ -4,10 +4,12 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -31,10 +33,11 @@ from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
-from sluice.runtime.errors import UnreachableError
+from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
+from sluice.runtime.history.job_history import JobHistory
 from sluice.runtime.job_registry.job_registrar import JobRegistrar
 from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
@@ -56,7 +59,7 @@ from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
-from sluice.runtime.spark.run.restore_request import restore_request
+from sluice.runtime.spark.run.restore_request import origin_of
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -122,6 +125,7 @@ class JobRun:
         self._coordinator: BarrierCoordinator | None = None
         self.read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
+        self._is_settled = threading.Event()  # it has started, or will not
 
     @property
     def elapsed_s(self) -> float:
@@ -144,17 +148,20 @@ class JobRun:
             elapsed_s=self.elapsed_s,
         )
 
-    @property
-    def commands(self) -> JobCommands:
-        """Commands to the running job.
+    def commands(self, timeout_s: float | None) -> JobCommands:
+        """Commands to the job, once it has started.
 
         Raises:
-            UnreachableError: it has not started yet.
+            WaitedTooLongError: it has not started in time.
+            FencedError: it ended before.
         """
-        if self._commands is None:
-            raise UnreachableError(
-                "the job has not started yet", {"job": self._job.name}, "Send the command again."
+        where = {"job": self._job.name}
+        if not self._is_settled.wait(timeout_s):
+            raise WaitedTooLongError(
+                "the job has not started in time", where, "Repeat the command later."
             )
+        if self._commands is None:
+            raise FencedError("the job ended before its start was over", where, "Start it again.")
         return self._commands
 
     def check(self) -> None:
@@ -183,6 +190,7 @@ class JobRun:
             self._run(ends, on_step)
         finally:
             self._ended_s = time.monotonic()
+            self._is_settled.set()
 
     def _run(self, ends: EndRequests, on_step: Callable[[], None]) -> None:
         job, layout = self._job, self._layout
@@ -196,7 +204,13 @@ class JobRun:
             registrar = stack.enter_context(
                 JobRegistrar(job.registry, partial(open_file_system, jvm=jvm))
             )
-            listeners = [*job.listeners, self.totals]
+            history = JobHistory(
+                store.fs,
+                lambda: coordinator.status(),
+                savepoints=lambda: _copies_of(coordinator),
+            )
+            stack.enter_context(history)
+            listeners = [*job.listeners, self.totals, history]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
@@ -206,7 +220,9 @@ class JobRun:
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator)
             if job.metrics_port is not None:  # before the start, which takes the job over
-                shown = LiveJob(coordinator, checkpoint_uri=absolute_uri(store.fs.uri))
+                shown = LiveJob(
+                    coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
+                )
                 self.read_only = ReadOnlyServer(
                     registry,
                     host=job.metrics_host,
@@ -222,11 +238,17 @@ class JobRun:
 
             started = coordinator.start(
                 timeout_s=_START_TIMEOUT_S,
-                restore_from=job.restore_from if isinstance(job.restore_from, int) else None,
-                restore=restore_request(job, layout, store, jvm=jvm),
+                restore_from=origin_of(job, layout, store, jvm=jvm),
                 on_step=step,
             )
             self._coordinator = coordinator
+            history.begin(
+                {
+                    "attempt_id": started.attempt_id,
+                    "run_attempt": started.run_attempt,
+                    "restored_from": started.restored_from,
+                }
+            )
             ends.check()
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
@@ -243,6 +265,7 @@ class JobRun:
 
             hosts = HostExclusion(SparkExecutors(job.spark))
             self._commands = JobCommands(coordinator, hosts=hosts)
+            self._is_settled.set()
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry),
@@ -318,6 +341,11 @@ def _coordinator(
         )
         opened.pop_all()  # the coordinator closes them now
     return coordinator, sources
+
+
+def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
+    """The savepoints and full checkpoints of this run."""
+    return [asdict(view) for view in coordinator.requests.views() if view.parent]
 
 
 def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:

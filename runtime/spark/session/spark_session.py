@@ -57,6 +57,8 @@ QUERY_SETTINGS: Mapping[str, str] = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Without this check, Spark would read a changed transform's state by other types.
+    "spark.sql.streaming.stateStore.stateSchemaCheck": "true",
     # A late attempt cannot replace a state version (`stateful-replay`).
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # If Spark recomputes a shuffle's lost output, it compares the rows with those that tasks have

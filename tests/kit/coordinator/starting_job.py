@@ -165,14 +165,13 @@ class Job:
         *,
         session: str = "new",
         plan: JobPlan = PLAN,
-        restore_from: int | None = None,
-        restore: RestoreRequest | None = None,
+        restore_from: int | RestoreRequest | None = None,
         told: tuple[RegionRegistration, ...] = (),
         at: Callable[[str], None] = lambda _: None,
     ) -> Found:
         """Run it to its end; ``at`` is called at each point it names."""
         steps = self.sequence(session=session, plan=plan, told=told).run(
-            timeout_s=30.0, restore_from=restore_from, restore=restore
+            timeout_s=30.0, restore_from=restore_from
         )
         while True:
             try:

@@ -1,12 +1,14 @@
 """A file system in memory that can die, lie and be late between any two steps."""
 
 import enum
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sluice.runtime.errors import StorageError
-from sluice.runtime.storage.file_system import Entry
+from sluice.runtime.storage.file_system import Entry, FileDigest, FileSystem
 
 
 class SimulatedCrashError(BaseException):
@@ -145,6 +147,29 @@ class FakeFileSystem:
         data = self._disk.files.get(path)
         return None if data is None else len(data)
 
+    def digest(self, path: str) -> FileDigest | None:
+        """See `FileSystem.digest`."""
+        data = self.read(path)
+        return None if data is None else _digest(data)
+
+    def copy_from(
+        self, source: FileSystem, source_path: str, path: str, *, may_link: bool = False
+    ) -> FileDigest:
+        """See `FileSystem.copy_from`."""
+        data = source.read(source_path)
+        if data is None:
+            raise StorageError("no such file", {"path": source_path}, "Look for who deleted it.")
+        self.write_temporary(path, data)
+        return _digest(data)
+
+    def export(self, path: str, target: Path) -> FileDigest:
+        """See `FileSystem.export`."""
+        data = self.read(path)
+        if data is None:
+            raise StorageError("no such file", {"path": path}, "Look for who deleted it.")
+        target.write_bytes(data)
+        return _digest(data)
+
     def make_directories(self, path: str) -> None:
         """See `FileSystem.make_directories`: a directory is there with its first file."""
         self._step("mkdir", lambda: None)
@@ -201,3 +226,7 @@ class FakeFileSystem:
             raise SimulatedCrashError(name)
         if fault is not Fault.NONE:
             raise StorageError("a simulated fault", {"step": name, "fault": fault.value}, "Retry.")
+
+
+def _digest(data: bytes) -> FileDigest:
+    return FileDigest(length_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())

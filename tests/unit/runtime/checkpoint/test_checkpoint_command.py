@@ -35,6 +35,8 @@ from sluice.runtime.graph.job_graph import regions_of
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job_cli import app as job_app
 from sluice.runtime.model.checkpoint_record import (
+    RESTORED_FROM_URI,
+    RESTORED_OPERATORS,
     CheckpointRecord,
     RegionRecord,
     StateEntry,
@@ -265,6 +267,18 @@ def test_inspect_shows_offsets_names_committables_and_state(directory: Path) -> 
     assert found["regions"][1]["snapshot_id"] == 41
     assert found["assignment"]["version"] == 3
     assert found["assignment"]["regions"]["r0"][1]["partitions"] == [3, 11]
+
+
+def test_inspect_shows_how_operators_of_a_restored_job_match(tmp_path: Path) -> None:
+    match = {"kind": "source", "name": "eu", "from_name": "orders", "matched_by": "name"}
+    settings = {RESTORED_FROM_URI: "file:///s", RESTORED_OPERATORS: json.dumps([match])}
+    open_store(str(tmp_path)).publish(replace(record(0), settings=settings), timeout_s=60)
+    found = _json("inspect", str(tmp_path))
+    assert found["restored_operators"] == [match]
+    assert found["settings"] == {RESTORED_FROM_URI: "file:///s"}
+    text = _run("inspect", str(tmp_path))
+    assert "Restored operators" in text
+    assert "orders" in text
 
 
 def test_drop_in_location_is_found_below(tmp_path: Path) -> None:

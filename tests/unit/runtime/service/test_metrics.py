@@ -39,8 +39,10 @@ FROZEN = {
     ("sluice_open_transaction_age_seconds", "gauge", ("region", "sink")),
     ("sluice_open_transaction_timeout_seconds", "gauge", ("region", "sink")),
     ("sluice_open_transaction_alarm", "gauge", ("region", "sink")),
+    ("sluice_savepoints_total", "counter", ("kind", "outcome")),
+    ("sluice_savepoint_last_seconds", "gauge", ("kind",)),
     ("sluice_job_running", "gauge", ()),
-    ("sluice_job_info", "gauge", ("job", "job_uid", "version")),
+    ("sluice_job_info", "gauge", ("name", "job_uid", "version")),
 }
 """Name, kind and labels. A dashboard breaks if you change or remove one; add new ones here."""
 
@@ -101,13 +103,16 @@ def test_state_and_open_transactions_are_read_at_the_scrape(
         'sluice_open_transaction_timeout_seconds{region="main",sink="sink"} 60.0'
     ]
     assert len(shown(registry, "process_")) > 3
+    assert 'sluice_savepoints_total{kind="savepoint",outcome="failed"} 0.0' in shown(
+        registry, "sluice_savepoints_total"
+    )
 
 
 def test_no_label_has_an_unbounded_number_of_values() -> None:
     """Regions, splits, sinks, operators, stages and names of counters are bounded by the job."""
     assert labels_of(FROZEN) == {
-        *("region", "split", "sink", "operator", "outcome", "stage", "name"),
-        *("job", "job_uid", "version"),
+        *("region", "split", "sink", "operator", "outcome", "stage", "name", "kind"),
+        *("job_uid", "version"),
     }
 
 

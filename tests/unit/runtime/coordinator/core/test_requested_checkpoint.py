@@ -250,7 +250,9 @@ class TestProtection:
             driver.tell(Acknowledged(ack=replace(found, region=replace(found.region, state=state))))
         return barriers["main"] is not None
 
-    def test_a_region_begins_no_batch_with_which_spark_could_delete_the_named_one(self) -> None:
+    def test_copy_protected_no_batch_begins_with_which_spark_could_delete_the_named_one(
+        self,
+    ) -> None:
         driver = self.driver()
         request(driver, CheckpointKind.SAVEPOINT, is_copied=True)
         assert self.batch(driver, 1)
@@ -270,7 +272,7 @@ class TestPublishesAll:
     """Savepoints, full and final checkpoints: no sink keeps rows back."""
 
     @pytest.mark.parametrize("kind", [CheckpointKind.SAVEPOINT, CheckpointKind.FULL])
-    def test_a_sink_that_keeps_rows_gets_a_batch_without_records(
+    def test_copy_protected_a_sink_that_keeps_rows_publishes_them(
         self, kind: CheckpointKind
     ) -> None:
         driver = CoreDriver(ONE_AT_A_TIME)
@@ -288,7 +290,8 @@ class TestPublishesAll:
     def test_a_batch_that_an_earlier_decision_skipped_is_decided_first(self) -> None:
         """Its sink may have kept rows: it did not know of the savepoint."""
         handler = RegionalCheckpointHandler(region_timeout_s=2.0)
-        driver = CoreDriver(replace(ONE_AT_A_TIME, handler=handler), regions=TWO)
+        settings = replace(ONE_AT_A_TIME, handler=handler, interval_s=30.0, timeout_s=60.0)
+        driver = CoreDriver(settings, regions=TWO)
         driver.tick()
         slow, fast = driver.poll(3, region="side"), driver.poll(3)
         driver.ack(fast)
@@ -296,6 +299,8 @@ class TestPublishesAll:
         assert len(decided(driver)) == 1
         request(driver, CheckpointKind.SAVEPOINT, is_copied=True)
         driver.ack(slow, region="side")
+        assert not driver.core._state.pending  # noqa: SLF001
+        driver.tick(30.0)
         driver.poll(3)
         assert [p.kind for p in decided(driver)] == [CheckpointKind.CHECKPOINT] * 2
         barriers = [driver.poll(4, region=name) for name in ("main", "side")]

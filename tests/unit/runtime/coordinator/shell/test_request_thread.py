@@ -30,7 +30,7 @@ from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.coordinated_job import QUICK, Job
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import join, wait_for
 
 LIMIT_S = 60.0
 
@@ -120,7 +120,7 @@ def directory(
     watcher.start()
     yield tmp_path
     coordinator.cancel()
-    watcher.join(LIMIT_S)
+    join(watcher)
 
 
 def stop(
@@ -133,7 +133,7 @@ def stop(
 class TestSavepoints:
     """A copy of a committed checkpoint, while records flow."""
 
-    def test_it_is_copied_after_it_is_committed(
+    def test_copy_protected_files_are_copied_after_the_marker(
         self, coordinator: BarrierCoordinator, commands: JobCommands, copier: Copier, job: Job
     ) -> None:
         view = commands.savepoint("savepoint", to=None).result(LIMIT_S)
@@ -185,6 +185,9 @@ class TestSavepoints:
         assert (view.state, view.error) == ("failed", str(copier.error))
         copier.error = None
         assert commands.savepoint("savepoint", to=None).result(LIMIT_S).state == "completed"
+        ended = {("savepoint", "failed"): 1, ("savepoint", "completed"): 1}
+        assert coordinator.requests.ended == ended, "for metrics"
+        assert coordinator.requests.last_s["savepoint"] >= 0
 
     def test_the_end_of_the_job_leaves_none(
         self, coordinator: BarrierCoordinator, commands: JobCommands, copier: Copier

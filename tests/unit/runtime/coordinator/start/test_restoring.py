@@ -11,8 +11,6 @@ import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.restoring import (
-    RESTORED_FROM_URI,
-    RESTORED_OPERATORS,
     RestoredState,
     RestoreRequest,
 )
@@ -23,7 +21,12 @@ from sluice.runtime.errors import (
     SourceChangedError,
     StreamError,
 )
-from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode
+from sluice.runtime.model.checkpoint_record import (
+    RESTORED_FROM_URI,
+    RESTORED_OPERATORS,
+    CheckpointRecord,
+    OperatorNode,
+)
 from sluice.runtime.savepoint.savepoint import Savepoint
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.core_driver import split
@@ -107,7 +110,7 @@ def test_a_restore_begins_a_new_job_at_the_old_positions(caplog: pytest.LogCaptu
     """New job id, first checkpoint 0, first attempt: nothing of the old job's numbers."""
     caplog.set_level(logging.INFO)
     job, copies = Job(), Copies(record=in_region("orders"))
-    found = job.start(plan=ORDERS, restore=copies.request())
+    found = job.start(plan=ORDERS, restore_from=copies.request())
     assert found.is_new
     assert found.attempt_id == found.record.checkpoint_id == 0
     assert found.record.job_uid != copies.record.job_uid
@@ -130,7 +133,7 @@ def test_another_number_of_regions_takes_all_splits(names: tuple[str, ...]) -> N
         start = replace(start, regions=(region,))
     job = Job()
     job.source.ends[1] = 100
-    found = job.start(plan=plan_of(*names), restore=Copies(record=start).request())
+    found = job.start(plan=plan_of(*names), restore_from=Copies(record=start).request())
     splits = [s for region in found.record.regions for s in region.splits]
     assert {region.region for region in found.record.regions} == set(names)
     assert sorted(s.end_offset for s in splits) == [90, 91]
@@ -152,7 +155,9 @@ def test_a_stateful_region_gets_its_state_under_a_name_of_this_start() -> None:
     copies = Copies(record=replace(start, regions=(state,), graph=frames))
     job = Job()
     found = job.start(
-        session="s-1", plan=plan_of("orders", stateful=True, graph=frames), restore=copies.request()
+        session="s-1",
+        plan=plan_of("orders", stateful=True, graph=frames),
+        restore_from=copies.request(),
     )
     region = found.regions["orders"]
     assert copies.copied == ["spark/orders/restored-s-1/state"]
@@ -172,9 +177,7 @@ STEPS = ("before-restore-copy", "after-restore-copy", "before-first", "after-fir
 
 
 def killed_at(job: Job, point: str, session: str, request: RestoreRequest) -> None:
-    steps = job.sequence(session=session, plan=ORDERS).run(
-        timeout_s=30.0, restore_from=None, restore=request
-    )
+    steps = job.sequence(session=session, plan=ORDERS).run(timeout_s=30.0, restore_from=request)
     while next(steps) != point:
         pass
     steps.close()
@@ -187,10 +190,10 @@ def test_a_restore_that_is_killed_happens_once(point: str, again: str) -> None:
     job, copies = Job(), Copies(record=in_region("orders"))
     for session, at in (("first", point), ("second", again)):
         if job.store.slots():  # the job exists: this start only resumes it
-            job.start(session=session, plan=ORDERS, restore=copies.request())
+            job.start(session=session, plan=ORDERS, restore_from=copies.request())
         else:
             killed_at(job, at, session, copies.request())
-    found = job.start(session="third", plan=ORDERS, restore=copies.request())
+    found = job.start(session="third", plan=ORDERS, restore_from=copies.request())
     assert [s.end_offset for s in found.regions["orders"].splits] == [90]
     assert len({each.job_uid for each in job.store.history}) == 1
     assert found.record.checkpoint_id == 0
@@ -202,12 +205,12 @@ def test_of_two_starts_at_once_the_second_resumes_the_job_of_the_first() -> None
     def overtake(point: str) -> None:
         if point == "before-first":
             steps = job.sequence(session="other", plan=ORDERS).run(
-                timeout_s=30.0, restore_from=None, restore=copies.request()
+                timeout_s=30.0, restore_from=copies.request()
             )
             for _ in steps:
                 pass
 
-    found = job.start(session="slow", plan=ORDERS, restore=copies.request(), at=overtake)
+    found = job.start(session="slow", plan=ORDERS, restore_from=copies.request(), at=overtake)
     assert not found.is_new
     assert found.record.leader_session_id == "other"
     assert [s.end_offset for s in found.regions["orders"].splits] == [90]
@@ -217,9 +220,9 @@ def test_of_two_starts_at_once_the_second_resumes_the_job_of_the_first() -> None
 def test_a_restart_with_the_same_uri_resumes_and_warns(caplog: pytest.LogCaptureFixture) -> None:
     """A cluster manager starts the same program again; the savepoint may be disposed of by then."""
     job, copies = Job(), Copies(record=in_region("orders"))
-    job.start(session="first", plan=ORDERS, restore=copies.request())
+    job.start(session="first", plan=ORDERS, restore_from=copies.request())
     copies.damage = DamagedCheckpointError("gone", {}, "Find it.")
-    found = job.start(session="second", plan=ORDERS, restore=copies.request())
+    found = job.start(session="second", plan=ORDERS, restore_from=copies.request())
     assert not found.is_new
     assert f"resuming from its newest decision: restore_from={URI}" in caplog.text
     assert copies.opened == 1
@@ -229,10 +232,10 @@ def test_a_restart_with_the_same_uri_resumes_and_warns(caplog: pytest.LogCapture
 def test_a_directory_of_another_job_is_refused(other: str | None) -> None:
     job, copies = Job(), Copies(record=in_region("orders"))
     first = None if other is None else replace(copies.request(), uri=other)
-    job.start(session="first", plan=ORDERS, restore=first)
+    job.start(session="first", plan=ORDERS, restore_from=first)
     published = dict(job.store.records)
     with pytest.raises(ConfigError, match="directory of a restored job is not empty"):
-        job.start(session="second", plan=ORDERS, restore=copies.request())
+        job.start(session="second", plan=ORDERS, restore_from=copies.request())
     assert job.store.records == published
 
 
@@ -245,7 +248,7 @@ def test_a_restore_that_a_new_job_overtakes_is_refused() -> None:
             job.start(session="other", plan=ORDERS)
 
     with pytest.raises(ConfigError, match="is not empty"):
-        job.start(session="slow", plan=ORDERS, restore=copies.request(), at=overtake)
+        job.start(session="slow", plan=ORDERS, restore_from=copies.request(), at=overtake)
 
 
 def _damaged(copies: Copies, _: Job) -> RestoreRequest:
@@ -281,7 +284,7 @@ def test_a_refused_restore_writes_nothing(
 ) -> None:
     job, copies = Job(), Copies(record=in_region("orders"))
     with pytest.raises(StreamError):
-        job.start(plan=ORDERS, restore=refused(copies, job))
+        job.start(plan=ORDERS, restore_from=refused(copies, job))
     assert not job.store.records
     assert not copies.copied
     assert job.points == []
@@ -290,9 +293,9 @@ def test_a_refused_restore_writes_nothing(
 def test_another_cluster_is_refused_by_both_ids_unless_its_topics_are_named() -> None:
     copies = Copies(record=in_region("orders"), clusters={"source": "west"})
     with pytest.raises(ConfigError, match=r"cluster_id=west checkpoint_has=east topics=input"):
-        Job().start(plan=ORDERS, restore=copies.request())
+        Job().start(plan=ORDERS, restore_from=copies.request())
     copies.rules = RestoreRules(topic_map={"input": "input"})
-    found = Job().start(plan=ORDERS, restore=copies.request())
+    found = Job().start(plan=ORDERS, restore_from=copies.request())
     (position,) = found.regions["orders"].splits
     assert position.topic_id == "topic-uuid", "of the topic as it is there"
 
@@ -304,7 +307,7 @@ def test_a_new_source_begins_at_its_own_offsets() -> None:
     graph = (*GRAPH, OperatorNode(operator_id="audit", name="audit", kind="source", upstream=()))
     audit = replace(PLAN.regions[0], name="audit", source_ids=("audit",))
     plan = replace(plan_of("orders", graph=graph), regions=(*ORDERS.regions, audit))
-    found = job.start(plan=plan, restore=Copies(record=in_region("orders")).request())
+    found = job.start(plan=plan, restore_from=Copies(record=in_region("orders")).request())
     assert [s.name for s in found.regions["audit"].splits] == ["input-0", "input-1"]
     assert [s.end_offset for s in found.regions["orders"].splits] == [90]
 
@@ -319,5 +322,5 @@ def test_state_that_only_the_old_job_may_have_is_refused() -> None:
 
     job, copies = Job(), Copies(record=saved(regions=(region,)))
     with pytest.raises(ConfigError, match="held back"):
-        job.start(plan=ORDERS, restore=copies.request(carried=refuse))
+        job.start(plan=ORDERS, restore_from=copies.request(carried=refuse))
     assert not job.store.records

@@ -1,0 +1,1 @@
+"""The history of a job: one bounded file in its checkpoint directory, for people and pages."""

@@ -1,0 +1,287 @@
+"""Writes a savepoint: copies Spark's files, then publishes the record that names them.
+
+The checkpoint is decided and committed before. Until ``_metadata`` is there, the directory is no
+savepoint; after that it is whole. A kill in between leaves files that nothing names.
+"""
+
+import contextlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.format.metadata import encode
+from sluice.runtime.checkpoint.slot_publishing import SlotPublication
+from sluice.runtime.contracts import Clock, PublishOutcome
+from sluice.runtime.errors import (
+    ConfigError,
+    FencedError,
+    StorageError,
+    StreamError,
+    WaitedTooLongError,
+)
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointKind,
+    CheckpointRecord,
+    FileReference,
+    RegionRecord,
+    RegionStatus,
+    StateSnapshot,
+    Verdict,
+)
+from sluice.runtime.savepoint.file_copies import FileCopy, Progress, copy_files
+from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
+from sluice.runtime.storage.file_system import FileSystem
+
+__all__ = [
+    "SAVEPOINT_FAILPOINTS",
+    "SAVEPOINT_NAME",
+    "Written",
+    "files_by_region",
+    "publish_copies",
+    "savepoint_name",
+    "self_contained",
+    "write_savepoint",
+]
+
+log = logging.getLogger(__name__)
+
+SAVEPOINT_FAILPOINTS = (
+    "before-savepoint-copy",
+    "after-savepoint-copy",
+    "before-savepoint-metadata",
+    "after-savepoint-metadata",
+)
+"""Every point of a savepoint or full checkpoint where a test may kill the process. The points of
+`SlotPublication` are between the last two."""
+
+SAVEPOINT_NAME = re.compile(r"savepoint-[A-Za-z0-9-]{1,8}-\d+-[0-9a-f]{6}")
+
+_COMMIT_S = 300.0
+_PUBLISH_S = 60.0
+_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A savepoint or full checkpoint that is whole.
+
+    Attributes:
+        uri: of its directory.
+        record: the content of its ``_metadata``.
+        files, bytes: how much the record names.
+        copied_bytes: how much of it was read and copied, or linked.
+    """
+
+    uri: str
+    record: CheckpointRecord
+    files: int
+    bytes: int
+    copied_bytes: int
+
+    @property
+    def suspended(self) -> list[str]:
+        """Regions that stand there with an older snapshot, because they are suspended."""
+        return [r.region for r in self.record.regions if r.status is RegionStatus.SKIPPED]
+
+
+def savepoint_name(record: CheckpointRecord) -> str:
+    """A new name for the directory of a savepoint."""
+    return f"savepoint-{record.job_uid[:8]}-{record.checkpoint_id}-{uuid.uuid4().hex[:6]}"
+
+
+def write_savepoint(
+    checkpoints: FileSystem,
+    record: CheckpointRecord,
+    parent: FileSystem,
+    *,
+    name: str | None = None,
+    progress: Progress | None = None,
+    commit_timeout_s: float = _COMMIT_S,
+    clock: Clock = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Written:
+    """Write the savepoint of a checkpoint. Any thread of the driver; minutes for gigabytes.
+
+    The caller sees to it that Spark deletes none of the batches in ``record`` meanwhile.
+
+    Args:
+        checkpoints: rooted at the job's checkpoint directory.
+        record: decided and committed.
+        parent: rooted at the directory in which the savepoint gets a directory of its own; of any
+            kind.
+        name: of that directory; default: `savepoint_name`.
+        commit_timeout_s: how long to wait until Spark has completed the batches.
+    Raises:
+        ConfigError: the checkpoint is not decided, or not committed.
+        DamagedCheckpointError: a file of Spark is missing or damaged.
+        WaitedTooLongError: Spark did not complete a batch in time.
+        StorageError, AuthenticationError: nothing was published, unless the error says that it is
+            unknown.
+    """
+    paths = files_by_region(
+        checkpoints, record, timeout_s=commit_timeout_s, clock=clock, pause=pause
+    )
+    directory = name or savepoint_name(record)
+    copies = [
+        FileCopy(path, f"{directory}/{path}", is_shared(path)) for path in _flat(paths.values())
+    ]
+    with _abandoned_on_error(parent, directory):
+        found = _copied(checkpoints, parent, copies, progress)
+        relative = {each.path: each for each in _without(f"{directory}/", found)}
+        files = {region: [relative[path] for path in each] for region, each in paths.items()}
+        made = self_contained(record, files, kind=CheckpointKind.SAVEPOINT)
+    return publish_copies(
+        parent, directory, made, copied_bytes=_bytes(found), clock=clock, pause=pause
+    )
+
+
+def files_by_region(
+    checkpoints: FileSystem,
+    record: CheckpointRecord,
+    *,
+    timeout_s: float = _COMMIT_S,
+    clock: Clock = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> dict[str, list[str]]:
+    """Spark's files of each region with state, once Spark has completed their batches.
+
+    Raises: as `write_savepoint`.
+    """
+    where: dict[str, object] = {"uri": checkpoints.uri, "checkpoint_id": record.checkpoint_id}
+    if record.verdict is not Verdict.DECIDED:
+        raise ConfigError(
+            "a savepoint needs a decided checkpoint", where, "Choose a decided checkpoint."
+        )
+    if record.committables and not CheckpointStore(checkpoints).is_committed(record.checkpoint_id):
+        raise ConfigError(
+            "a savepoint needs a committed checkpoint",
+            where,
+            "Wait until the checkpoint is committed, or start the job: its start commits it.",
+        )
+    found = {}
+    deadline = clock() + timeout_s
+    for region, state, batch_id in _stateful(record):
+        location = location_of(state)
+        # Spark runs the batch of a region that is suspended only when the region restarts.
+        while region.status is RegionStatus.COMPLETED and not checkpoints.exists(
+            f"{location}/commits/{batch_id}"
+        ):
+            if clock() >= deadline:
+                raise WaitedTooLongError(
+                    "Spark did not complete the batch of a savepoint",
+                    {**where, "region": region.region, "batch_id": batch_id, "waited_s": timeout_s},
+                    "Look at the region's state and log, then take the savepoint again.",
+                )
+            pause(_PAUSE_S)
+        found[region.region] = files_of_batch(checkpoints, location, batch_id)
+    return found
+
+
+def self_contained(
+    record: CheckpointRecord,
+    files: Mapping[str, Iterable[FileReference]],
+    *,
+    kind: CheckpointKind,
+) -> CheckpointRecord:
+    """The record of a copy: nothing to commit, and every state file by name; pure."""
+    regions = tuple(
+        replace(
+            region,
+            committables=(),
+            state=region.state and replace(region.state, files=tuple(files.get(region.region, ()))),
+        )
+        for region in record.regions
+    )
+    return replace(record, kind=kind, regions=regions)
+
+
+def publish_copies(
+    fs: FileSystem,
+    directory: str,
+    record: CheckpointRecord,
+    *,
+    copied_bytes: int,
+    clock: Clock = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Written:
+    """Publish the record of files that were copied: the step that makes them a savepoint.
+
+    Raises:
+        FencedError: a newer run has closed the directory.
+        StorageError, AuthenticationError: see `write_savepoint`.
+    """
+    failpoint("before-savepoint-metadata")
+    deadline = clock() + _PUBLISH_S
+    data = encode(record)
+    while True:
+        attempt = SlotPublication(fs, directory, METADATA, data, record.leader_session_id)
+        try:
+            outcome = attempt.run()
+            break
+        except StorageError as error:
+            if clock() >= deadline:
+                raise StorageError(
+                    "it is unknown whether the savepoint is complete",
+                    {"uri": f"{fs.uri}/{directory}", "error": error},
+                    "Use 'sluice savepoint verify' when the store answers again.",
+                ) from error
+            log.info("retrying publish: directory=%s error=%s", directory, error)
+            pause(_PAUSE_S)
+    failpoint("after-savepoint-metadata")
+    if outcome is not PublishOutcome.OURS:
+        raise FencedError(
+            "a newer run of the job has closed the directory of a checkpoint",
+            {"uri": f"{fs.uri}/{directory}", "checkpoint_id": record.checkpoint_id},
+            "Let the newer run write it.",
+        )
+    references = [each for region in record.regions if region.state for each in region.state.files]
+    return Written(
+        uri=f"{fs.uri}/{directory}",
+        record=record,
+        files=len(references),
+        bytes=_bytes(references),
+        copied_bytes=copied_bytes,
+    )
+
+
+def _copied(
+    source: FileSystem, target: FileSystem, copies: list[FileCopy], progress: Progress | None
+) -> list[FileReference]:
+    failpoint("before-savepoint-copy")
+    found = copy_files(source, target, copies, progress=progress)
+    failpoint("after-savepoint-copy")
+    return found
+
+
+@contextlib.contextmanager
+def _abandoned_on_error(fs: FileSystem, directory: str) -> Iterator[None]:
+    try:
+        yield
+    except StreamError:
+        with contextlib.suppress(StreamError):  # 'sluice checkpoint clean' finds what stays
+            fs.delete(directory)
+        raise
+
+
+def _stateful(record: CheckpointRecord) -> Iterable[tuple[RegionRecord, StateSnapshot, int]]:
+    for region in record.regions:
+        if region.state is not None and region.batch_id is not None:
+            yield region, region.state, region.batch_id
+
+
+def _without(prefix: str, references: Iterable[FileReference]) -> list[FileReference]:
+    return [replace(each, path=each.path.removeprefix(prefix)) for each in references]
+
+
+def _flat(lists: Iterable[Iterable[str]]) -> list[str]:
+    return [each for some in lists for each in some]
+
+
+def _bytes(references: Iterable[FileReference]) -> int:
+    return sum(each.length_bytes for each in references)

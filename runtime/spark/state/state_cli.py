@@ -1,0 +1,72 @@
+"""``sluice state``: rewrites Spark's state of a savepoint."""
+
+import uuid
+from typing import Annotated
+
+import typer
+
+from sluice.runtime.cli_output import AsJson, print_facts, print_json
+from sluice.runtime.savepoint.savepoint import open_savepoint
+from sluice.runtime.spark.state.command_session import command_spark
+from sluice.runtime.spark.state.repartitioning import Repartition
+from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Rewrite Spark's state of a savepoint.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keeps the name of the only command."""
+
+
+@app.command()
+def repartition(
+    savepoint: Annotated[
+        str,
+        typer.Argument(
+            metavar="SAVEPOINT", help="A savepoint, a full checkpoint or a committed DIR/chk-…."
+        ),
+    ],
+    *,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="New number of state partitions.")
+    ],
+    to: Annotated[str, typer.Option("--to", help="Directory for the new savepoint.")],
+    region: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--region", help="Only this region. May be repeated. Default: all with state."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a savepoint with another number of state partitions; the last line is its path.
+
+    The source is only read. A Spark on this machine repartitions a copy and compares all keys and
+    values. A job that is restored from the new savepoint goes on at the same positions.
+    """
+    with command_spark() as spark:
+        jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
+        source = open_savepoint(savepoint, jvm=jvm)
+        name = f"{source.record.job_uid[:8]}-{source.record.checkpoint_id}-{uuid.uuid4().hex[:6]}"
+        uri = f"{absolute_uri(to)}/savepoint-{name}"
+        record = Repartition(
+            savepoint=source,
+            partitions=partitions,
+            regions=region or (),
+            fs=open_file_system(uri, jvm),
+            spark=spark,
+        ).run()
+    states = {each.region: each.state for each in record.regions if each.state is not None}
+    found = {
+        "source": source.uri,
+        "state_partitions": {name: state.state_partitions for name, state in states.items()},
+        "length_bytes": sum(f.length_bytes for state in states.values() for f in state.files),
+    }
+    if as_json:
+        print_json({**found, "uri": uri})
+    else:
+        print_facts(found)
+        typer.echo(uri)

@@ -1,0 +1,117 @@
+"""Reads Spark's state after one batch through Spark's own ``statestore`` source."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from sluice.runtime.errors import ConfigError
+
+__all__ = ["StateTable", "StoredState", "spark_errors"]
+
+_ALL_COLUMNS = "_readAllColumnFamilies"  # which Spark's own repartition uses
+_JOIN = "symmetricHashJoin"
+_TRANSFORM = "transformWithState"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTable:
+    """State that Spark's source reads as one table.
+
+    Attributes:
+        operator: number of Spark's operator.
+        operator_name: of Spark.
+        name: side of a join, or variable of `transformWithState`; "" if the operator has one table.
+    """
+
+    operator: int
+    operator_name: str
+    name: str
+
+    @property
+    def options(self) -> dict[str, str]:
+        """For Spark's source."""
+        found = {"operatorId": str(self.operator)}
+        if self.name:
+            is_side = self.operator_name.startswith(_JOIN)
+            found["joinSide" if is_side else "stateVarName"] = self.name
+        return found
+
+
+@contextlib.contextmanager
+def spark_errors(what: str, where: Mapping[str, object], remedy: str) -> Iterator[None]:
+    """Translate an error of Spark about state into a `ConfigError`."""
+    try:
+        yield
+    except PySparkException as error:
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(what, {**where, "error": first}, remedy) from error
+
+
+class StoredState:
+    """The state of one query after a batch. Command line; reads only.
+
+    Args:
+        spark: see `sluice.runtime.spark.state.command_session.state_session`.
+        location_uri: Spark's checkpoint location.
+        batch_id: the batch.
+    """
+
+    def __init__(self, spark: SparkSession, location_uri: str, batch_id: int) -> None:
+        self._spark = spark
+        self._location_uri = location_uri
+        self._batch_id = batch_id
+
+    def tables(self) -> list[StateTable]:
+        """All tables, as far as Spark's source reads them."""
+        return sorted(
+            {
+                StateTable(operator=number, operator_name=name, name=table)
+                for number, name, _, properties in self._metadata()
+                for table in _tables_of(name, properties)
+            },
+            key=lambda table: (table.operator, table.name),
+        )
+
+    def rows(self, table: StateTable) -> DataFrame:
+        """The rows of a table: key, value, number of the state partition."""
+        return self._read(table.options)
+
+    def stored(self) -> Iterator[tuple[str, DataFrame]]:
+        """Keys and values of each state store as bytes, by the name of the store."""
+        for number, name, store, _ in self._metadata():
+            options = {"operatorId": str(number), "storeName": store, _ALL_COLUMNS: "true"}
+            columns = ("column_family_name", "key_bytes", "value_bytes")
+            yield f"{number}-{name}/{store}", self._read(options).select(*columns)
+
+    def _metadata(self) -> list[tuple[int, str, str, str]]:
+        with self._errors():
+            found = self._spark.read.format("state-metadata").load(self._location_uri).collect()
+        return [
+            (row.operatorId, row.operatorName, row.stateStoreName, row.operatorProperties or "")
+            for row in found
+        ]
+
+    def _read(self, options: Mapping[str, str]) -> DataFrame:
+        reader = self._spark.read.format("statestore").option("batchId", self._batch_id)
+        with self._errors():
+            return reader.options(**options).load(self._location_uri)
+
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return spark_errors(
+            "Spark cannot read this state",
+            {"uri": self._location_uri, "batch_id": self._batch_id},
+            "Verify the savepoint ('sluice savepoint verify'), or choose a newer checkpoint.",
+        )
+
+
+def _tables_of(operator_name: str, properties: str) -> list[str]:
+    if operator_name.startswith(_JOIN):
+        return ["left", "right"]
+    if operator_name.startswith(_TRANSFORM):
+        variables = json.loads(properties or "{}").get("stateVariables", ())
+        return [each["stateName"] for each in variables]
+    return [""]
