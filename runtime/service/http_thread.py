@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import ClassVar, Self
 
 import uvicorn
@@ -55,6 +56,7 @@ class HttpThread:
         app: the application that answers.
         host: address to listen on.
         port: 0 for a free one.
+        tls: files with the certificate chain and the key, in PEM; None: plain HTTP.
 
     Raises:
         MissingRequirementError: it cannot listen there.
@@ -69,8 +71,12 @@ class HttpThread:
     _remedy: ClassVar[str] = "Choose a host of this machine and a free port, or port 0."
     _protocol: ClassVar[type[HttpToolsProtocol]] = BoundedHead
 
-    def __init__(self, app: ASGIApp, *, host: str, port: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, host: str, port: int, tls: tuple[Path, Path] | None = None
+    ) -> None:
         self._host = host
+        self._tls = tls
+        certificate, key = tls or (None, None)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -84,6 +90,8 @@ class HttpThread:
                 access_log=False,
                 timeout_keep_alive=60,
                 timeout_graceful_shutdown=1,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
             )
         )
         self._thread = threading.Thread(target=self._serve, name="sluice-service", daemon=True)
@@ -92,9 +100,9 @@ class HttpThread:
 
     @property
     def address(self) -> str:
-        """``http://host:port``."""
+        """``http://host:port``, or ``https``."""
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self._port}"
 
     def start(self) -> None:
         """Returns as soon as the server answers requests.
@@ -110,7 +118,8 @@ class HttpThread:
             self._await_start()
             stack.pop_all()
         log.info(self._started, self.address)
-        if not ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback:
+        is_local = ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback
+        if self._tls is None and not is_local:
             log.warning(self._warning, self.address)
 
     def stop(self) -> None:

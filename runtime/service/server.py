@@ -35,6 +35,7 @@ from sluice.runtime.service.endpoints import (
 )
 from sluice.runtime.service.http_thread import HttpThread
 from sluice.runtime.service.metrics import job_registry
+from sluice.runtime.service.page.page_routes import JobPages, api_routes
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.service.service_messages import (
     AttemptMessage,
@@ -68,6 +69,7 @@ _FOR_PEOPLE = frozenset(
         "/metrics",
     }
 )
+_JOB_VIEWS = "/v1/jobs"
 
 
 class QueryHandler(Protocol):
@@ -96,6 +98,7 @@ class CoordinatorService(HttpThread):
             none.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
+        pages: what people see of the job; None: nothing but its status.
         registry: the coordinator's metrics; None: this makes them.
     """
 
@@ -110,8 +113,10 @@ class CoordinatorService(HttpThread):
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
         registry: CollectorRegistry | None = None,
+        pages: JobPages | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._pages = pages
         self._barrier_service = barrier_service
         self._commands = commands
         self._task_waits = WaitLog(log)
@@ -175,6 +180,7 @@ class CoordinatorService(HttpThread):
             routes=[
                 *(Route(path, self._guarded(each), methods=["POST"]) for path, each in asked),
                 *(Route(path, self._guarded(each), methods=["GET"]) for path, each in shown),
+                *(() if self._pages is None else api_routes(self._pages, guarded=self._guarded)),
             ],
             exception_handlers=ERROR_ANSWERS,
             lifespan=_many_threads,
@@ -192,7 +198,7 @@ class CoordinatorService(HttpThread):
     def _authorize(self, request: Request) -> None:
         # Not from `request.url`, because the header Host is part of it.
         tokens, path = [self._token], request.scope["path"]
-        if path in _FOR_PEOPLE:
+        if path in _FOR_PEOPLE or path.startswith(_JOB_VIEWS):
             tokens.append(self._command_token)
         given = request.headers.get("authorization", "").encode()
         if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):

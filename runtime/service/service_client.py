@@ -207,6 +207,24 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
                 raise TypeError("neither a job id nor empty")
         return found
 
+    def jobs(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Sequence[Mapping[str, Any]]:
+        """Summaries, as JSON: of this one job. See `sluice.runtime.service.job_view`."""
+        path = "/v1/jobs"
+        answer = self._send(path, timeout_s=timeout_s)
+        with _understood(path):
+            return from_json(tuple[dict[str, Any], ...], answer["jobs"])
+
+    def job(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Mapping[str, Any]:
+        """Its summary and details."""
+        return self._send(f"/v1/jobs/{self._address.job_uid}", timeout_s=timeout_s)
+
+    def history(
+        self, *, checkpoints: int | None = None, timeout_s: float = _CALL_TIMEOUT_S
+    ) -> Mapping[str, Any]:
+        """Its history; ``checkpoints``: only the newest so many of them."""
+        query = "" if checkpoints is None else f"?checkpoints={checkpoints}"
+        return self._send(f"/v1/jobs/{self._address.job_uid}/history{query}", timeout_s=timeout_s)
+
     def hosts(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Mapping[str, Any]:
         """Where the job runs, as JSON; see
         `sluice.runtime.contracts.Placement`."""

@@ -219,10 +219,10 @@ class JobRun:
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator)
+            shown = LiveJob(
+                coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
+            )
             if job.metrics_port is not None:  # before the start, which takes the job over
-                shown = LiveJob(
-                    coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
-                )
                 self.read_only = ReadOnlyServer(
                     registry,
                     host=job.metrics_host,
@@ -268,7 +268,7 @@ class JobRun:
             self._is_settled.set()
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
-                *(store, retain, ends, streaming, registry),
+                *(store, retain, ends, streaming, registry, shown),
                 on_address=registers,
             )
 
@@ -404,6 +404,7 @@ def _run_regions(
     ends: EndRequests,
     continuous: ContinuousRegions,
     registry: CollectorRegistry,
+    shown: LiveJob,
     *,
     on_address: Callable[[str], None],
 ) -> None:
@@ -420,6 +421,7 @@ def _run_regions(
                 commands=commands,
                 barrier_service=continuous.barrier_service,
                 registry=registry,
+                pages=shown,
             )
         )
         stack.enter_context(_announced(store, started, service))

@@ -1,0 +1,1 @@
+"""``sluice serve``: one service for all jobs of a registry, and its commands."""
