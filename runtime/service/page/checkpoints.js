@@ -19,7 +19,7 @@ export function checkpoints({ history, checkpoint }) {
       h("ul", { class: "legend" }, STAGES.map((stage) => h("li", null,
         h("span", { class: `swatch stage ${stage}`, "aria-hidden": "true" }), stage)))),
     newest.length === 0
-      ? h("p", { class: "muted" }, "No checkpoint has ended yet.")
+      ? h("p", { class: "muted" }, "No checkpoint is on record.")
       : h("ol", { class: "timeline" },
           h("li", { class: "axis", "aria-hidden": "true" }, h("span"), axis(from, to), h("span")),
           newest.map((each) => row(each, bars.get(each.checkpoint_id), from, to, checkpoint))));
