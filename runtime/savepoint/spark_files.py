@@ -15,7 +15,6 @@ starts; then the state before this batch is needed.
 """
 
 import functools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,12 +33,9 @@ from sluice.runtime.savepoint.state_versions import (
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [
-    "LISTING_THREADS",
     "files_of_batch",
-    "is_relocated",
     "is_shared",
     "location_of",
-    "relocated",
 ]
 
 _T = TypeVar("_T")
@@ -47,8 +43,6 @@ _NAME = re.compile(r"[^/,]+")
 _NUMBER = re.compile(r"\d+")
 _STORE = re.compile(r"[^/,._][^/,.]*")
 _STATE_DATA = re.compile(r"\d+_[0-9a-f-]+\.(?:zip|changelog)(?:\.crc)?|[^/]+\.sst|\d+-[^/]+\.log")
-_OPERATOR = re.compile(r"(?:.*/)?state/\d+/_metadata/v2/\d+", re.DOTALL)
-_SCHEMA = re.compile(r".*(/state/\d+/_stateSchema/.*)", re.DOTALL)
 _SCHEMAS = "_metadata"
 _NO_STORES = frozenset({"SSTs", "logs"})
 
@@ -61,31 +55,6 @@ def location_of(state: StateSnapshot) -> str:
 def is_shared(path: str) -> bool:
     """Whether Spark never replaces a file, because its name is unique; pure."""
     return _STATE_DATA.fullmatch(path.rpartition("/")[2]) is not None
-
-
-def is_relocated(path: str) -> bool:
-    """Whether `relocated` may change a file; pure."""
-    return _OPERATOR.fullmatch(path) is not None
-
-
-def relocated(path: str, data: bytes, location_uri: str) -> bytes:
-    """The content of a file for a copy of the query's directory; pure.
-
-    Only the description of an operator in version 2 changes: it names schema files by absolute
-    paths, which Spark reads at a restart.
-
-    Args:
-        path: of the file, in any directory.
-        location_uri: Spark's checkpoint location of the copy, with scheme.
-    """
-    if not is_relocated(path):
-        return data
-    version, _, text = data.decode().partition("\n")
-    found = json.loads(text)
-    for store in found["stateStoreInfo"]:
-        paths = store.get("stateSchemaFilePaths") or []
-        store["stateSchemaFilePaths"] = [location_uri + _SCHEMA.sub(r"\1", each) for each in paths]
-    return f"{version}\n{json.dumps(found)}".encode()
 
 
 def files_of_batch(fs: FileSystem, location: str, batch_id: int) -> list[str]:

@@ -10,7 +10,6 @@ from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     StorageError,
-    WaitedTooLongError,
 )
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
 from sluice.runtime.savepoint.savepoint_writer import (
@@ -41,12 +40,13 @@ def test_savepoint_holds_the_state_without_anything_else() -> None:
     record = decide(fs, 3, spark)
     seen: list[tuple[int, int, int]] = []
     parent = FakeFileSystem(elsewhere, uri="fake:///elsewhere")
-    written = write_savepoint(fs, record, parent, progress=lambda *each: seen.append(each))
+    written = write_savepoint(
+        fs, record, parent, name=_NAME, progress=lambda *each: seen.append(each)
+    )
     disk.files.clear()
-    name = written.uri.removeprefix("fake:///elsewhere/")
-    assert SAVEPOINT_NAME.fullmatch(name)
-    assert decode(elsewhere.files[f"{name}/_metadata"]) == written.record
-    assert state_in(parent, written.record, name) == {
+    assert written.uri == f"fake:///elsewhere/{_NAME}"
+    assert decode(elsewhere.files[f"{_NAME}/_metadata"]) == written.record
+    assert state_in(parent, written.record, _NAME) == {
         (0, "default"): [0, 1, 2, 3],
         (1, "default"): [0, 1, 2, 3],
     }
@@ -70,8 +70,8 @@ def test_killed_at_any_step_leaves_a_whole_savepoint_or_none(fault: Fault) -> No
         metadata = elsewhere.files.get(f"{_NAME}/_metadata")
         if metadata is not None:
             state_in(parent, decode(metadata), _NAME)
-        again = write_savepoint(fs, record, parent)
-        state_in(parent, again.record, again.uri.rpartition("/")[2])
+        again = write_savepoint(fs, record, parent, name=_NAME[:-1] + "d")
+        state_in(parent, again.record, _NAME[:-1] + "d")
         if crashing.steps <= step:
             return
         step += 1
@@ -100,38 +100,8 @@ def test_refused_copy_leaves_nothing() -> None:
     assert elsewhere.files == {}
 
 
-def test_waits_until_spark_has_completed_the_batch() -> None:
-    """``commits/N`` appears only after the callback of the batch has returned."""
-    disk = Disk()
-    fs, spark = _job(disk)
-    batch = spark.run_batch(commit=False)
-    record = saved_record(3, regions=(spark.record(batch),))
-    waited: list[float] = []
-
-    def pause(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 3:
-            spark.commit(batch)
-
-    written = write_savepoint(fs, record, fs, name=_NAME, pause=pause, clock=lambda: 0.0)
-    assert len(waited) == 3
-    state_in(fs, written.record, _NAME)
-
-
-def test_a_batch_that_never_completes_is_an_error_by_name() -> None:
-    disk = Disk()
-    fs, spark = _job(disk)
-    batch = spark.run_batch(commit=False)
-    record = saved_record(3, regions=(spark.record(batch),))
-    clock = iter(range(1000))
-    with pytest.raises(WaitedTooLongError, match="region=r0 batch_id=3"):
-        write_savepoint(
-            fs, record, fs, clock=lambda: next(clock), pause=lambda _: None, commit_timeout_s=5
-        )
-
-
 def test_suspended_region_is_saved_with_its_last_snapshot() -> None:
-    """It is not waited for, and reported."""
+    """And reported."""
     disk = Disk()
     fs, spark = _job(disk)
     old = replace(spark.record(spark.run_batch()), status=RegionStatus.SKIPPED, snapshot_id=2)
@@ -141,18 +111,18 @@ def test_suspended_region_is_saved_with_its_last_snapshot() -> None:
     assert state_in(fs, written.record, _NAME)
 
 
-def test_suspended_region_whose_batch_spark_has_not_completed_replays_it() -> None:
+def test_a_batch_that_spark_has_not_logged_as_complete_runs_again() -> None:
     """Then the state before the batch is saved, and the batch itself."""
     disk = Disk()
     fs, spark = _job(disk)
     batch = spark.run_batch(commit=False)
-    old = replace(spark.record(batch), status=RegionStatus.SKIPPED, snapshot_id=2)
-    written = write_savepoint(fs, saved_record(3, regions=(old,)), fs, name=_NAME)
+    written = write_savepoint(fs, saved_record(3, regions=(spark.record(batch),)), fs, name=_NAME)
     state = written.record.regions[0].state
     assert state is not None
     paths = {each.path.removeprefix("spark/r0/state-0/") for each in state.files}
     assert {"offsets/2", "offsets/3", "commits/2"} <= paths
     assert "commits/3" not in paths
+    assert not [path for path in paths if path.startswith("state/0/1/4_")]
 
 
 class TestRefusals:
@@ -164,14 +134,14 @@ class TestRefusals:
         record = saved_record(3, spark.record(spark.run_batch()))
         before = dict(disk.files)
         with pytest.raises(ConfigError, match="a savepoint needs a committed checkpoint"):
-            write_savepoint(fs, record, fs)
+            write_savepoint(fs, record, fs, name=_NAME)
         assert disk.files == before
 
     def test_an_aborted_checkpoint(self) -> None:
         fs, spark = _job(Disk())
         record = saved_record(3, spark.record(2), verdict=Verdict.ABORTED)
         with pytest.raises(ConfigError, match="a savepoint needs a decided checkpoint"):
-            write_savepoint(fs, record, fs)
+            write_savepoint(fs, record, fs, name=_NAME)
 
     @pytest.mark.parametrize("name", ["2_", "4_", ".sst", "offsets/2", "metadata"])
     def test_a_missing_file_of_spark(self, name: str) -> None:
@@ -183,13 +153,11 @@ class TestRefusals:
             del disk.files[path]
         elsewhere = Disk()
         with pytest.raises((DamagedCheckpointError, StorageError)):
-            write_savepoint(fs, record, FakeFileSystem(elsewhere))
+            write_savepoint(fs, record, FakeFileSystem(elsewhere), name=_NAME)
         assert elsewhere.files == {}
 
 
-def test_names_are_unique_and_say_job_and_checkpoint() -> None:
-    record = saved_record(42)
-    first, second = savepoint_name(record), savepoint_name(record)
-    assert first != second
-    assert first.startswith("savepoint-6f9619ff-42-")
-    assert SAVEPOINT_NAME.fullmatch(first)
+def test_name_says_job_and_checkpoint() -> None:
+    name = savepoint_name(saved_record(42), "0a1b2c")
+    assert name == "savepoint-6f9619ff-42-0a1b2c"
+    assert SAVEPOINT_NAME.fullmatch(name)

@@ -41,7 +41,11 @@ class Job:
         self.spark.upload_snapshot(1)
         self.record = decide(self.fs, 5, self.spark)
         parent = LocalFileSystem(root / "savepoints")
-        self.savepoint = Path(write_savepoint(self.fs, self.record, parent).uri[len("file://") :])
+        self.savepoint = Path(
+            write_savepoint(self.fs, self.record, parent, name="savepoint-6f9619ff-5-0a1b2c").uri[
+                len("file://") :
+            ]
+        )
         self.full = Path(write_full_checkpoint(self.fs, self.record).uri[len("file://") :])
         self.ordinary = root / slot_name(5)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sluice.runtime.savepoint.spark_files import is_shared, relocated
+from sluice.runtime.savepoint.spark_files import is_shared
 from sluice.runtime.savepoint.state_versions import (
     files_in_snapshot,
     ids_in_commit,
@@ -107,19 +107,3 @@ def test_files_in_a_snapshot() -> None:
 )
 def test_only_state_data_never_changes(path: str, is_data: bool) -> None:
     assert is_shared(f"spark/r0/state-0/{path}") == is_data
-
-
-def test_absolute_paths_of_schemas_move_with_the_directory() -> None:
-    """Spark keeps them for `transformWithState`, and reads them at a restart."""
-    old = "file:/old/spark/state/r0/state/1/_stateSchema/default/0_7c9c"
-    info = {"storeName": "default", "stateSchemaFilePaths": [old], "numPartitions": 2}
-    data = f"v2\n{json.dumps({'stateStoreInfo': [info], 'operatorPropertiesJson': '{}'})}".encode()
-    moved = relocated("spark/r0/state/1/_metadata/v2/3", data, "hdfs://new:9000/a/restored")
-    version, text = moved.decode().splitlines()
-    assert version == "v2"
-    found = json.loads(text)
-    new = "hdfs://new:9000/a/restored/state/1/_stateSchema/default/0_7c9c"
-    assert found["stateStoreInfo"] == [{**info, "stateSchemaFilePaths": [new]}]
-    assert found["operatorPropertiesJson"] == "{}"
-    for path in ("spark/r0/state/1/_metadata/metadata", "spark/r0/offsets/3"):
-        assert relocated(path, data, "hdfs://new:9000/a/restored") == data
