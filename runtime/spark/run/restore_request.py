@@ -28,7 +28,9 @@ _OPERATORS: Mapping[str, frozenset[str]] = {
     "FlatMapGroupsInPandasWithState": frozenset({"applyInPandasWithState"}),
     "GlobalLimit": frozenset({"globalLimit"}),
     "TransformWithState": frozenset({"transformWithStateExec"}),
-    "TransformWithStateInPySpark": frozenset({"transformWithStateInPySparkExec"}),
+    "TransformWithStateInPySpark": frozenset(
+        {"transformWithStateInPandasExec", "transformWithStateInPySparkExec"}
+    ),
 }
 
 
