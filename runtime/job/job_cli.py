@@ -80,6 +80,8 @@ def status(
         f"{job['state']}, last decided {job['last_decided']}, "
         f"last committed {job['last_committed']}"
     )
+    if waiting := job["waiting_for_resources"]:
+        typer.echo(f"needs {waiting['needed']} cores, has {waiting['present']}")
     for pending in job["pending"]:
         if pending["age_s"] is not None:
             typer.echo(

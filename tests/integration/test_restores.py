@@ -12,14 +12,14 @@ from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.errors import SourceChangedError, WrongJobError
+from sluice.runtime.errors import ConfigError, SourceChangedError, WrongJobError
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from sluice.runtime.savepoint.full_checkpoints import write_full_checkpoint
 from sluice.runtime.savepoint.savepoint_writer import write_savepoint
 from sluice.runtime.storage.file_system_opening import open_file_system
-from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import Record, produce, read, unique
+from tests.kit.kafka.kafka_fixture import BrokerByLevel, TopicFactory
+from tests.kit.kafka.kafka_records import Record, create_topic, produce, read, unique
 
 pytestmark = pytest.mark.integration
 
@@ -218,6 +218,27 @@ def test_a_renamed_topic_continues_at_the_old_offsets(bed: Bed, topic: TopicFact
     assert not new.exists()
     bed.run(new, other, output, kind="state", restore_from=origin, topic_map={source: other})
     assert bed.output(output, "state") == expected(range(60, 100), "state", seen=range(60))
+
+
+@pytest.mark.extended
+def test_another_cluster_needs_each_topic_by_name(
+    bed: Bed, topic: TopicFactory, kafka_by_level: BrokerByLevel
+) -> None:
+    """The name says that the records are the same; the topic has another id there."""
+    there = Bed(bed.spark, kafka_by_level(1), bed.path)
+    source, output = topic(partitions=PARTITIONS), unique("out")
+    for name, partitions in ((source, PARTITIONS), (output, 1)):
+        create_topic(there.kafka.bootstrap, name, partitions=partitions)
+    produce(bed.kafka.bootstrap, source, records(range(60)))
+    produce(there.kafka.bootstrap, source, records(range(100)))
+    bed.run(bed.path / "old", source, topic(), kind="state")
+    origin, new = origin_in(bed.path / "old"), bed.path / "new"
+    with pytest.raises(ConfigError, match=f"another Kafka cluster.*topics={source}"):
+        there.run(new, source, output, kind="state", restore_from=origin)
+    assert not new.exists()
+    named = {source: source}
+    there.run(new, source, output, kind="state", restore_from=origin, topic_map=named)
+    assert there.output(output, "state") == expected(range(60, 100), "state", seen=range(60))
 
 
 def longest(records: DataFrame) -> DataFrame:

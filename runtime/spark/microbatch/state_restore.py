@@ -1,8 +1,8 @@
 """Copies Spark's state of a region into the directory of a restored job.
 
-Most files stay as they are. Two kinds name the query: ``metadata`` has its id, and each entry of
-the offset log has its source by name, with the region and attempt in the source's offset. A third
-kind names its directory: the description of an operator with variables has paths of schema files.
+Most files stay as they are. Three kinds name the query or its directory: ``metadata`` has its id,
+each entry of the offset log has its source by name, with the region and attempt in the source's
+offset, and the description of an operator may have absolute paths of schema files.
 """
 
 import hashlib
@@ -98,17 +98,17 @@ class _StateCopy:
         if name == _METADATA:
             self.fs.write_temporary(path, json.dumps({"id": self.state.now.query_id}).encode())
         elif directory == _OFFSETS and number.isdecimal():
-            content = self._with_new_names(file, self._whole(file))
-            self.fs.write_temporary(path, content)
+            content = self._content(file)
+            self.fs.write_temporary(path, self._with_new_names(file, content))
         elif is_operator_metadata(name):
-            location = f"{self.fs.uri}/{self._location}"
-            self.fs.write_temporary(path, with_location(self._whole(file), location))
+            content = with_location(self._content(file), f"{self.fs.uri}/{self._location}")
+            self.fs.write_temporary(path, content)
         else:
             # A link to a file that Spark may replace would change the savepoint with it.
             found = self.fs.copy_from(source, file.source, path, may_link=is_shared(file.path))
             self._require_whole(file, found.sha256)
 
-    def _whole(self, file: StateFile) -> bytes:
+    def _content(self, file: StateFile) -> bytes:
         content = self.savepoint.fs.read(file.source)
         if content is None:
             raise self._damaged(file)

@@ -41,7 +41,7 @@ def origin_of(
     *,
     jvm: Any,  # noqa: ANN401 - py4j's view
 ) -> RestoreRequest | int | None:
-    """Where the job starts from: another job's state, one of its own checkpoints, or the newest."""
+    """The start of the job: another job's state, one of its own checkpoints, or the newest."""
     if not isinstance(job.restore_from, str):
         return job.restore_from
     return RestoreRequest(
@@ -49,7 +49,7 @@ def origin_of(
         rules=job.restore_rules,
         clusters=layout.clusters,
         open=partial(_opened, job.restore_from, jvm),
-        carried=installed_kinds().carried,
+        transferred=installed_kinds().transferred,
         require_fitting=partial(require_fitting, layout.analyses),
         copy=partial(copy_states, fs=store.fs),
     )
