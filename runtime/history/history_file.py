@@ -1,4 +1,4 @@
-"""The file ``_history`` in a checkpoint directory: what happened to the job, for people.
+"""The file ``_history`` in a checkpoint directory, for people: past runs and checkpoints.
 
 It is a sequence of gzip members, so ``zcat`` shows it. Each line is a JSON list: the part that an
 entry belongs to, and the entry. The first line is ``["format", 1]``. A new entry is compressed
@@ -78,7 +78,7 @@ def _member(lines: Iterable[Sequence[Any]]) -> bytes:
 
 
 def decoded(data: bytes) -> dict[str, list[Any]]:
-    """The entries that can be read, as they were added. What is damaged is left out.
+    """The entries that can be read, as they were added. It leaves out damaged ones.
 
     Raises:
         UnsupportedFormatError: a later version wrote the file.
@@ -102,7 +102,7 @@ def decoded(data: bytes) -> dict[str, list[Any]]:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """Of all members up to the first damaged one."""
+    """The lines of all members up to the first damaged one."""
     left = _MOST_TEXT
     while data and left > 0:
         member = zlib.decompressobj(_GZIP)

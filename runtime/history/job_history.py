@@ -47,9 +47,9 @@ class JobHistory:
     """A `ProgressListener` that keeps the newest entries in memory and writes them to the file.
 
     Driver. A context manager around a run, whose exit notes how the run ended. Any thread may call
-    it; none waits for the store. One thread, ``sluice-history``, reads the file of earlier runs,
-    requests the status, and writes: every few seconds, less often if the file is large or nothing
-    has happened, and at the end. A store that hangs or fails costs entries and one log line. A
+    it; none waits for the store. The thread ``sluice-history`` reads the file of earlier runs, samples
+    the status, and writes every few seconds and at the end. It writes less often if the file is
+    large or nothing has happened. A store that hangs or fails costs entries and one log line. A
     write replaces the file, so a paused earlier run may remove the newest entries until the next
     write of this run.
 
