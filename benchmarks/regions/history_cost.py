@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks.measuring.figures import Figure
 from sluice.runtime.coordinator.core.events import Progress
@@ -30,6 +30,7 @@ __all__ = ["measure"]
 
 _REGIONS = 16
 _EPOCH_S = 0.1
+_EPOCHS_PER_SCRAPE = 150  # as with scrape_interval: 15s
 _SECONDS = 20.0
 _EARLIER = 20_000
 _STATES = (
@@ -71,13 +72,17 @@ def _share(seconds: float) -> float:
             history.begin({"attempt_id": 1})
             while not history.view()["checkpoints"]:  # it reads the file, once for a run
                 time.sleep(0.1)
-            return 100.0 * _fed(epochs, [history, CheckpointMetrics(CollectorRegistry())])
+            return 100.0 * _fed(epochs, history)
 
 
-def _fed(epochs: Sequence[Sequence[Progress]], listeners: Sequence[ProgressListener]) -> float:
-    """The share of a core that the listeners use."""
+def _fed(epochs: Sequence[Sequence[Progress]], history: JobHistory) -> float:
+    """The share of a core that the listeners and the scrapes use."""
+    registry = CollectorRegistry()
+    listeners: Sequence[ProgressListener] = (history, CheckpointMetrics(registry))
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     for number, epoch in enumerate(epochs):
+        if number % _EPOCHS_PER_SCRAPE == 0:
+            generate_latest(registry)
         for progress, listener in product(epoch, listeners):
             listener.on_progress(progress)
         due_s = began_s + (number + 1) * _EPOCH_S

@@ -47,11 +47,11 @@ class JobHistory:
     """A `ProgressListener` that keeps the newest entries in memory and writes them to the file.
 
     Driver. A context manager around a run, whose exit notes how the run ended. Any thread may call
-    it; none waits for the store. The thread ``sluice-history`` reads the file of earlier runs, samples
-    the status, and writes every few seconds and at the end. It writes less often if the file is
-    large or nothing has happened. A store that hangs or fails costs entries and one log line. A
-    write replaces the file, so a paused earlier run may remove the newest entries until the next
-    write of this run.
+    it; none waits for the store. The thread ``sluice-history`` reads the file of earlier runs,
+    samples the status, and writes every few seconds and at the end. It writes less often if the
+    file is large or nothing has happened. A store that hangs or fails costs entries and one log
+    line. A write replaces the file, so a paused earlier run may remove the newest entries until the
+    next write of this run.
 
     Args:
         fs: rooted at the checkpoint directory.
@@ -247,9 +247,7 @@ class JobHistory:
         with self._lock:
             for part in PARTS:
                 members.add(part, earlier[part])
-                for entry in reversed(earlier[part]):
-                    if len(self._kept[part]) == self._kept[part].maxlen:
-                        break
-                    self._kept[part].appendleft(entry)
+                room = (self._kept[part].maxlen or 0) - len(self._kept[part])
+                self._kept[part].extendleft(reversed(earlier[part][-room:] if room else ()))
         self._members = members
         return members

@@ -193,6 +193,11 @@ class JobHandle:
         return self._checkpoint_dir
 
     @property
+    def metrics_address(self) -> str | None:
+        """``http://host:port`` of the read-only port; None: it has none, or not yet."""
+        return self._run.metrics_address
+
+    @property
     def is_active(self) -> bool:
         """Whether the job runs: it has neither ended nor failed."""
         return not self._ended.is_set()
