@@ -1,6 +1,5 @@
 """Notes the history of a running job, in a thread of its own: it never delays a decision."""
 
-import contextlib
 import logging
 import threading
 import time
@@ -133,9 +132,11 @@ class JobHistory:
         """The job has ended: write the rest, within a few seconds. Does nothing before `begin`."""
         if not self._run:
             return
-        with contextlib.suppress(StreamError):
+        try:
             self._note_savepoints()
             self._note_attempts(self._status(), ended=state)
+        except Exception:  # the end of a job needs no history
+            log.exception("history lacks the last attempts: uri=%s", self._fs.uri)
         ended_ms = self._wall_ms()
         self._note("runs", {**self._run, "ended_ms": ended_ms, "state": state, "error": error})
         self._is_refused = self._is_refused or state in _OVER
