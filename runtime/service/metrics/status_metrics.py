@@ -128,10 +128,17 @@ _SHOWN = (
 
 
 class StatusMetrics(Collector):
-    """A job at the moment of a scrape, also while no checkpoint is committed. Any thread."""
+    """A job at the moment of a scrape, also while no checkpoint is committed. Any thread.
 
-    def __init__(self, coordinator: BarrierCoordinator) -> None:
+    Args:
+        history_failures: failed writes of the job's history so far.
+    """
+
+    def __init__(
+        self, coordinator: BarrierCoordinator, *, history_failures: Callable[[], int] = lambda: 0
+    ) -> None:
         self._coordinator = coordinator
+        self._history_failures = history_failures
 
     def describe(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """The collector makes no request while it is registered."""
@@ -159,6 +166,11 @@ class StatusMetrics(Collector):
         yield info
         for each in _SHOWN:
             yield each.family(status)
+        failures = CounterMetricFamily(
+            "sluice_history_write_failures", "Failed writes of the file _history", labels=()
+        )
+        failures.add_metric((), self._history_failures())
+        yield failures
         yield from _of_requests(None if status is None else self._coordinator.requests)
 
 
@@ -181,10 +193,13 @@ def _of_requests(
     yield from (ended, last)
 
 
-def job_registry(coordinator: BarrierCoordinator) -> CollectorRegistry:
-    """The metrics of one job, from now on; all of its servers show this registry."""
+def job_registry(
+    coordinator: BarrierCoordinator, *, history_failures: Callable[[], int] = lambda: 0
+) -> CollectorRegistry:
+    """The metrics of one job, from now on; all of its servers show this registry. See
+    `StatusMetrics` for ``history_failures``."""
     registry = CollectorRegistry()
     coordinator.add_listener(CheckpointMetrics(registry))
-    registry.register(StatusMetrics(coordinator))
+    registry.register(StatusMetrics(coordinator, history_failures=history_failures))
     ProcessCollector(registry=registry)
     return registry

@@ -45,6 +45,7 @@ FIRES: Mapping[str, tuple[str, str, str]] = {
         "0+1x40",
         'kind="full",outcome="failed"',
     ),
+    "SluiceHistoryNotWritten": ("sluice_history_write_failures_total", "0+1x40", ""),
     "SluiceQueryFailed": ('sluice_query_failed{query="q"}', "1x40", 'query="q"'),
     "SluiceQueryTransactionOld": (
         'sluice_query_open_transaction_alarm{query="q",sink="out"}',
@@ -73,6 +74,7 @@ QUIET = {
     'sluice_function_records_total{operator="clean",outcome="skipped"}': "5x40",
     "sluice_offsets_dropped_total": "5x40",
     'sluice_savepoints_total{kind="full",outcome="completed"}': "0+1x40",
+    "sluice_history_write_failures_total": "1x40",
     'sluice_query_failed{query="q"}': "0x40",
     'sluice_query_open_transaction_alarm{query="q",sink="out"}': "0x40",
 }

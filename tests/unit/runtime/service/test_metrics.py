@@ -41,6 +41,7 @@ FROZEN = {
     ("sluice_open_transaction_alarm", "gauge", ("region", "sink")),
     ("sluice_savepoints_total", "counter", ("kind", "outcome")),
     ("sluice_savepoint_last_seconds", "gauge", ("kind",)),
+    ("sluice_history_write_failures_total", "counter", ()),
     ("sluice_job_running", "gauge", ()),
     ("sluice_job_info", "gauge", ("name", "job_uid", "version")),
 }
