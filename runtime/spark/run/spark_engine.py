@@ -59,6 +59,7 @@ from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
+from sluice.runtime.spark.run.resource_watch import ResourceWatch, SparkSlots
 from sluice.runtime.spark.run.restore_request import origin_of
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
@@ -447,10 +448,16 @@ def _run_regions(
         )
         stack.callback(attempts.stop)
         _warn_of_outlived(regions, started)
+        resources = ResourceWatch(
+            SparkSlots(job.spark),
+            needed=len(continuous.names) + (len(continuous.names) < len(regions)),
+            timeout_s=job.resource_timeout_s,
+            report=partial(setattr, coordinator, "waiting_for_resources"),
+        )
         try:
             with ends.held():
                 _begin(attempts, started, regions, ends)
-                _watch(coordinator, attempts, hosts, ends)
+                _watch(coordinator, attempts, hosts, resources, ends)
         except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
@@ -478,6 +485,7 @@ def _watch(
     coordinator: BarrierCoordinator,
     attempts: RegionAttempts,
     hosts: HostExclusion,
+    resources: ResourceWatch,
     ends: EndRequests,
 ) -> None:
     """Watch until the job ends; raises the error that ended it."""
@@ -485,6 +493,7 @@ def _watch(
         ends.check()
         attempts.watch()
         hosts.enforce()
+        resources.check()
 
 
 def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:
