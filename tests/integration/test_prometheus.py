@@ -32,8 +32,9 @@ ROOT = Path(__file__).parents[2]
 ALLOWED_EMPTY = (
     "sluice_region_rate_limit",
     "sluice_query_state_rows",
+    "sluice_waiting_for_resources_tasks",
 )
-"""Series that this job and this query do not have: neither a rate limit nor a state."""
+"""Series that this job and this query do not have: no rate limit, no state, no lack of cores."""
 
 
 class Prometheus:

@@ -107,6 +107,22 @@ _SHOWN = (
         lambda status: [((), max((each.age_s or 0.0 for each in status.pending), default=0.0))],
     ),
     _Shown(
+        "sluice_waiting_for_resources",
+        "1: the job waits for cores or executors",
+        (),
+        lambda status: [((), float(status.waiting_for_resources is not None))],
+    ),
+    _Shown(
+        "sluice_waiting_for_resources_tasks",
+        "While it waits: tasks that must run at once (needed), and that can (present)",
+        ("tasks",),
+        lambda status: (
+            []
+            if (found := status.waiting_for_resources) is None
+            else [(("needed",), found.needed), (("present",), found.present)]
+        ),
+    ),
+    _Shown(
         "sluice_open_transaction_age_seconds",
         "Age of the oldest open transaction",
         _TRANSACTION,
