@@ -32,7 +32,7 @@ __all__ = ["NoSuchThingError", "ServedJobs"]
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 3.0
-_BUSY_EVERY_S = 2.0  # while somebody reads
+_BUSY_EVERY_S = 2.0  # while the service has readers
 _IDLE_EVERY_S = 10.0
 _INTEREST_S = 15.0
 _FIRST_ANSWERS_S = 2.0  # the first reader waits for jobs that have not answered yet
@@ -86,7 +86,7 @@ class ServedJobs:
         self._jobs: dict[str, _WatchedJob] = {}
         self._registry_error: StreamError | None = None
         self._was_read = False
-        self._read_s = float("-inf")  # when somebody last wanted to know
+        self._read_s = float("-inf")  # the last reader
         self._stopped = False
         self._changed = threading.Condition()
         self._reader = threading.Thread(
@@ -103,7 +103,7 @@ class ServedJobs:
             self._stopped = True
             self._changed.notify_all()
 
-    # --- what people read -------------------------------------------------------------------------
+    # --- for readers -------------------------------------------------------------------------
 
     def jobs(self) -> dict[str, Any]:
         """The answer to ``GET /v1/jobs``: newest start first."""
@@ -184,7 +184,7 @@ class ServedJobs:
         return job
 
     def _want(self) -> None:
-        """Under the lock: somebody reads."""
+        """Note a reader. Under the lock."""
         if self._clock() - self._read_s > _BUSY_EVERY_S:
             self._changed.notify_all()
         self._read_s = self._clock()
@@ -232,7 +232,7 @@ class ServedJobs:
         return found
 
     def _view_address(self, job: _WatchedJob) -> CoordinatorAddress:
-        """Where to read; the read-only port if the job belongs to another user."""
+        """The address to read from: the read-only port if the job belongs to another user."""
         try:
             return self._command_address(job)
         except AuthenticationError:
@@ -310,7 +310,7 @@ class ServedJobs:
             self._pause()
 
     def _pause(self) -> None:
-        """Until the next look is due; sooner if somebody begins to read."""
+        """Wait until the next look is due; a new reader makes it due."""
         with self._changed:
             looked_s = self._clock()
 
@@ -324,18 +324,20 @@ class ServedJobs:
 
     def _take(self, registrations: list[Registration]) -> None:
         with self._changed:
-            listed = {each.job_uid: each for each in registrations}
-            for job_uid in self._jobs.keys() - listed.keys():
+            for job_uid in self._jobs.keys() - {each.job_uid for each in registrations}:
                 del self._jobs[job_uid]
-            for job_uid, registration in listed.items():
-                job = self._jobs.setdefault(job_uid, _WatchedJob(registration))
-                if job.registration != registration:
-                    is_new_run = job.registration.run_attempt != registration.run_attempt
-                    job.registration, job.changed_s = registration, self._clock()
-                    if is_new_run:
-                        job.error = None
-                if registration.ended_ms is None and job.thread is None:
-                    self._watch(job)
+            for registration in registrations:
+                self._note(registration)
+
+    def _note(self, registration: Registration) -> None:
+        """Take a registration as it is now. Under the lock."""
+        job = self._jobs.setdefault(registration.job_uid, _WatchedJob(registration))
+        if job.registration != registration:
+            if job.registration.run_attempt != registration.run_attempt:
+                job.error = None
+            job.registration, job.changed_s = registration, self._clock()
+        if registration.ended_ms is None and job.thread is None:
+            self._watch(job)
 
     def _watch(self, job: _WatchedJob) -> None:
         watched = sum(each.thread is not None for each in self._jobs.values())

@@ -16,7 +16,7 @@ from sluice.runtime.service.job_view import (
     summary_of,
 )
 
-__all__ = ["LiveJob"]
+__all__ = ["LiveJob", "LiveJobs"]
 
 _RECENT_S = 0.5
 
@@ -91,3 +91,29 @@ class LiveJob:
             savepoints=history.get("savepoints", ()),
             waiting_for_resources=None if waiting is None else asdict(waiting),
         )
+
+
+class LiveJobs:
+    """A `JobPages` of the jobs that run in this process. Driver; any thread.
+
+    Args:
+        running: those of the moment.
+    """
+
+    def __init__(self, running: Callable[[], Sequence[LiveJob]]) -> None:
+        self._running = running
+
+    def jobs(self) -> dict[str, Any]:
+        """The answer to ``GET /v1/jobs``."""
+        found = [summary for each in self._running() for summary in each.jobs()["jobs"]]
+        return list_of(found, service="job", can_command=False)
+
+    def job(self, job_uid: str) -> dict[str, Any] | None:
+        """Details of a job; None: there is no such job."""
+        answers = (each.job(job_uid) for each in self._running())
+        return next((found for found in answers if found is not None), None)
+
+    def history(self, job_uid: str, *, checkpoints: int | None = None) -> dict[str, Any] | None:
+        """Its history; None: there is no such job."""
+        answers = (each.history(job_uid, checkpoints=checkpoints) for each in self._running())
+        return next((found for found in answers if found is not None), None)

@@ -32,6 +32,7 @@ from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
 from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
@@ -235,26 +236,9 @@ class JobRun:
                     routes=[*page_routes(), *api_routes(shown)],
                 )
                 stack.enter_context(self._read_only)
-
-            def step(name: str) -> None:
-                on_step()
-                if name in MAY_STOP_AT:
-                    ends.check()
-
-            started = coordinator.start(
-                timeout_s=_START_TIMEOUT_S,
-                restore_from=origin_of(job, layout, store, jvm=jvm),
-                on_step=step,
+            started = self._start(
+                coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
             )
-            self._coordinator = coordinator
-            history.begin(
-                {
-                    "attempt_id": started.attempt_id,
-                    "run_attempt": started.run_attempt,
-                    "restored_from": started.restored_from,
-                }
-            )
-            ends.check()
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
             streaming = ContinuousRegions(
@@ -264,17 +248,42 @@ class JobRun:
                 lost_timeout_s=lost_timeout.seconds,
             )
 
-            def registers(address: str) -> None:
-                registrar.begin(_registration(job, started, address, self.metrics_address))
-
             hosts = HostExclusion(SparkExecutors(job.spark))
             self._commands = JobCommands(coordinator, hosts=hosts)
             self._is_settled.set()
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
-                on_address=registers,
+                on_address=partial(self._register, registrar, started),
             )
+
+    def _start(
+        self,
+        coordinator: BarrierCoordinator,
+        origin: RestoreRequest | int | None,
+        history: JobHistory,
+        ends: EndRequests,
+        on_step: Callable[[], None],
+    ) -> StartedJob:
+        def step(name: str) -> None:
+            on_step()
+            if name in MAY_STOP_AT:
+                ends.check()
+
+        started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=origin, on_step=step)
+        self._coordinator = coordinator
+        history.begin(
+            {
+                "attempt_id": started.attempt_id,
+                "run_attempt": started.run_attempt,
+                "restored_from": started.restored_from,
+            }
+        )
+        ends.check()
+        return started
+
+    def _register(self, registrar: JobRegistrar, started: StartedJob, address: str) -> None:
+        registrar.begin(_registration(self._job, started, address, self.metrics_address))
 
 
 def run_job(job: JobSpec) -> JobResult:
@@ -389,7 +398,7 @@ def _registration(
         address=address,
         read_only_address=read_only_address,
         host=job.spark.sparkContext.getConf().get("spark.driver.host") or "",
-        run_attempt=started.attempt_id,
+        run_attempt=started.run_attempt,
         started_ms=now_ms,
         renewed_ms=now_ms,
         submission_id=os.environ.get(SUBMISSION_VARIABLE),
