@@ -13,6 +13,7 @@ from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
 from sluice.connectors.kafka.kafka_progress import lags_of
 from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
+from sluice.runtime.service.page.live_job import LiveJobs
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
 from sluice.runtime.spark.drop_in.frame_writes import FrameWrites
@@ -92,7 +93,9 @@ def install(
         prepare(spark)
         sinks = {kafka.FORMAT: kafka.kafka_sink, files.FORMAT: files.file_sink}
         queries = DropInQueries(spark, sinks, host=host)
-        metrics = QueryMetricsPort(lags=lags_of, statuses=queries.statuses)
+        metrics = QueryMetricsPort(
+            lags=lags_of, statuses=queries.statuses, pages=LiveJobs(queries.pages)
+        )
         service = CoordinatorService(host=host)
         service.mount(HANDLER_KEY, queries)
         service.mount(FrameRuns.key, FrameRuns())

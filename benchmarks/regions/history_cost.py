@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks.measuring.figures import Figure
 from sluice.runtime.coordinator.core.events import Progress
@@ -28,6 +28,7 @@ __all__ = ["measure"]
 
 _REGIONS = 16
 _EPOCH_S = 0.1
+_EPOCHS_PER_SCRAPE = 150  # as with scrape_interval: 15s
 _SECONDS = 20.0
 _EARLIER = 20_000
 _STATES = (
@@ -64,7 +65,8 @@ def _share(seconds: float) -> float:
     with tempfile.TemporaryDirectory() as directory:
         fs = LocalFileSystem(Path(directory))
         fs.replace(HISTORY_FILE, _full(drawn))
-        metrics = CheckpointMetrics(CollectorRegistry())
+        registry = CollectorRegistry()
+        metrics = CheckpointMetrics(registry)
         with JobHistory(fs, lambda: _STATUS) as history:
             history.begin({"attempt_id": 1})
             epochs = [list(_progress(n, drawn)) for n in range(round(seconds / _EPOCH_S))]
@@ -72,6 +74,8 @@ def _share(seconds: float) -> float:
                 time.sleep(0.1)
             began_s, began_cpu_s = time.monotonic(), time.process_time()
             for number, epoch in enumerate(epochs):
+                if number % _EPOCHS_PER_SCRAPE == 0:
+                    generate_latest(registry)
                 for progress in epoch:
                     history.on_progress(progress)
                     metrics.on_progress(progress)

@@ -17,6 +17,7 @@ from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.history.history_cli import print_history
 from sluice.runtime.history.history_file import read_history
 from sluice.runtime.job.running_job import await_end, await_request, running_job
+from sluice.runtime.spark.state.inspect_command import inspect_checkpoint
 
 __all__ = ["app", "checkpoint_app"]
 
@@ -79,6 +80,8 @@ def status(
         f"{job['state']}, last decided {job['last_decided']}, "
         f"last committed {job['last_committed']}"
     )
+    if waiting := job["waiting_for_resources"]:
+        typer.echo(f"needs {waiting['needed']} cores, has {waiting['present']}")
     for pending in job["pending"]:
         if pending["age_s"] is not None:
             typer.echo(
@@ -188,6 +191,9 @@ def stop(
         typer.echo("stopping after a last checkpoint")
         uri = await_end(path, client, request)
     typer.echo("stopped" if uri is None else f"stopped\n{uri}")
+
+
+checkpoint_app.command("inspect")(inspect_checkpoint)
 
 
 @checkpoint_app.command("full")

@@ -55,6 +55,12 @@ def test_a_query_reports_its_batches_its_lag_and_its_end(
     has("active", 1)
     has("last_committed_checkpoint_id", 3, 4)
     assert shown(installed)[f'sluice_query_batch_seconds_count{{phase="addBatch",{name}}}'] >= 3
+    address = installed.metrics.address
+    assert b"<title>Sluice</title>" in urllib3.request("GET", f"{address}/").data
+    (job,) = urllib3.request("GET", f"{address}/v1/jobs").json()["jobs"]
+    assert (job["name"], job["state"]) == (f"query-{query.id}", "running")
+    details = urllib3.request("GET", f"{address}/v1/jobs/{job['job_uid']}").json()
+    assert [each["kind"] for each in details["graph"]["operators"]] == ["sink"]
     query.stop()
     has("active", 0)
     has("failed", 0)

@@ -90,6 +90,7 @@ def test_a_killed_region_is_seen_to_fail_and_to_return(
         expect(look.page.locator("h1")).to_contain_text("watched <b>job</b>", timeout=LONG_MS)
         row = look.page.locator(f'tr[data-key="{sick}"]')
         expect(row).to_contain_text("Running", timeout=LONG_MS)
+        expect(look.page.locator(".bar .stages").first).to_be_visible(timeout=LONG_MS)
         there.touch()
         give()
         expect(row).to_contain_text("Restarting", timeout=LONG_MS)
@@ -102,6 +103,8 @@ def test_a_killed_region_is_seen_to_fail_and_to_return(
         expect(cause.first).to_contain_text(sick)
         give()
         wait_for(lambda: len(read(kafka.bootstrap, sink)) == given)
+        expect(look.page.locator(".readout").first).to_contain_text("/s", timeout=LONG_MS)
+        look.shoot(pictures, f"returned-{engine}")
         found = urllib3.request("GET", f"{address}/v1/jobs").json()["jobs"][0]
         assert (found["state"], found["suspended"]) == ("running", 0)
     values = sorted(int(record.value or b"") for record in read(kafka.bootstrap, sink))

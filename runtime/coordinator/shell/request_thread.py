@@ -62,6 +62,7 @@ class FileCopier(Protocol):
         *,
         is_awaited: Callable[[str], bool],
         guard: Callable[[], None],
+        progress: Callable[[int, int], None],
     ) -> Copied:
         """Copy the files of a committed record, then publish the copy's record in one step.
 
@@ -70,6 +71,7 @@ class FileCopier(Protocol):
                 restart does.
             guard: raises if the copy is not wanted any more; called between two files, while it
                 waits, and last before the publication.
+            progress: called after each file with the files and the bytes so far.
         """
         ...
 
@@ -84,7 +86,7 @@ class RequestView:
         state: ``running``, ``completed`` or ``failed``; a waiting one is running, too.
         parent, uri: of its copy; empty: there is none, or not yet.
         checkpoint_id: of its checkpoint, once it is committed on record.
-        bytes, files: copied.
+        bytes, files: copied so far; of a completed request, all that its record names.
         suspended: regions that stand in it with an older snapshot.
         elapsed_s: since the request, or until its end.
         error: why it failed.
@@ -313,6 +315,7 @@ class RequestThread:
                 uri,
                 is_awaited=lambda name: not self._is_suspended(name),
                 guard=self._guard,
+                progress=lambda files, size: self._note(request, files, size),
             )
             request.view = replace(request.view, bytes=copied.bytes, files=copied.files)
             self._end(request, None)
@@ -321,6 +324,9 @@ class RequestThread:
             raise
         finally:
             self._step(FilesCopied(checkpoint_id=action.checkpoint_id, error=error))
+
+    def _note(self, request: RequestedCheckpoint, files: int, length_bytes: int) -> None:
+        request.view = replace(request.view, files=files, bytes=length_bytes)
 
     def _guard(self) -> None:
         if self._stopping.is_set():

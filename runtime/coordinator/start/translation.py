@@ -35,7 +35,7 @@ __all__ = ["RestoreRules", "TakenState", "Translation", "checked_origin", "trans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRules:
-    """What the user allows a restore to do.
+    """The user's limits of a restore.
 
     Attributes:
         topic_map: the new name of each topic that is another one now. A topic with its own name
@@ -111,7 +111,7 @@ class TakenState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """What a restore takes over.
+    """The parts of the old record that the new job takes over.
 
     Attributes:
         record: the old record with the ids, topics and region names of the new job. Its splits

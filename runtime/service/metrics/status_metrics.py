@@ -126,6 +126,8 @@ _SHOWN = (
     ),
 )
 
+_RUNNING = ("running", "WAITING_FOR_RESOURCES")
+
 
 class StatusMetrics(Collector):
     """A job at the moment of a scrape, also while no checkpoint is committed. Any thread."""
@@ -148,7 +150,7 @@ class StatusMetrics(Collector):
         running = GaugeMetricFamily(
             "sluice_job_running", "1: the job runs; 0: it starts, or has ended", labels=()
         )
-        running.add_metric((), float(status is not None and status.state == "running"))
+        running.add_metric((), float(status is not None and status.state in _RUNNING))
         yield running
         info = GaugeMetricFamily(
             "sluice_job_info", "Always 1", labels=("name", "job_uid", "version")

@@ -19,7 +19,7 @@ export function checkpoints({ history, checkpoint }) {
       h("ul", { class: "legend" }, STAGES.map((stage) => h("li", null,
         h("span", { class: `swatch stage ${stage}`, "aria-hidden": "true" }), stage)))),
     newest.length === 0
-      ? h("p", { class: "muted" }, "No checkpoint has ended yet.")
+      ? h("p", { class: "muted" }, "No checkpoint is on record.")
       : h("ol", { class: "timeline" },
           h("li", { class: "axis", "aria-hidden": "true" }, h("span"), axis(from, to), h("span")),
           newest.map((each) => row(each, bars.get(each.checkpoint_id), from, to, checkpoint))));
@@ -49,11 +49,12 @@ function stagesOf(found) {
 }
 
 function axis(from, to) {
-  const x = (seconds) => ((seconds - from) / (to - from)) * WIDTH;
-  const zero = (x(0) / WIDTH) * 100;
-  return h("span", { class: "ends" },
-    zero > 15 && h("span", null, `−${duration(-from)}`),
-    h("span", null, "barrier"), h("span", null, duration(to)));
+  const zero = (-from / (to - from)) * 100;
+  const label = (at, anchor, text) => s("text", { x: `${at}%`, y: 13, "text-anchor": anchor }, text);
+  return s("svg", { class: "ends", width: "100%", height: 18 },
+    zero > 25 && label(0, "start", `−${duration(-from)}`),
+    zero < 75 && label(zero, zero > 10 ? "middle" : "start", "barrier"),
+    label(100, "end", duration(to)));
 }
 
 function row(found, stages, from, to, chosen) {
@@ -80,6 +81,8 @@ function bar(stages, from, to) {
   return s("svg", { class: "stages", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none",
     role: "img", "aria-label": stages.map((each) =>
       `${each.stage} ${duration(each.to - each.from)}`).join(", ") },
+    stages[0]?.from > 0 && s("line", { class: "wait", x1: x(0), x2: x(stages[0].from), y1: HEIGHT / 2,
+      y2: HEIGHT / 2 }, s("title", null, `before the tasks: ${duration(stages[0].from)}`)),
     stages.map((each) => s("rect", { class: `stage ${each.stage}`, x: x(each.from).toFixed(2), y: 2,
       width: Math.max(0.8, x(each.to) - x(each.from) - 0.8).toFixed(2), height: HEIGHT - 4 },
       s("title", null, `${each.stage}: ${duration(each.to - each.from)}`))),
@@ -89,10 +92,11 @@ function bar(stages, from, to) {
 function details(found, stages, skipped) {
   const regions = Object.entries(found.regions ?? {});
   const columns = ["read", "function", "write", "flush", "acknowledged"];
+  const times = stages.map((each) => `${each.stage} ${duration(each.to - each.from)}`);
+  if (stages[0]?.from > 0) times.unshift(`before the tasks ${duration(stages[0].from)}`);
   return h("div", { class: "details" },
     h("p", null, `${found.kind}, requested by ${found.requested_by ?? "interval"}`,
-      typeof found.bytes === "number" ? `, ${bytes(found.bytes)}` : "", ". ",
-      stages.map((each) => `${each.stage} ${duration(each.to - each.from)}`).join(" · ")),
+      typeof found.bytes === "number" ? `, ${bytes(found.bytes)}` : "", ". ", times.join(" · ")),
     skipped.length > 0 && h("p", null, "Skipped: ",
       skipped.map(([name, why]) => `${name} (${why})`).join(", ")),
     regions.length > 0 && h("div", { class: "scroll short", tabindex: "0", role: "region",

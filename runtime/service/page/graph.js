@@ -102,7 +102,7 @@ function node(operator, [x, y], wide, withCount) {
     s("rect", { class: `node ${operator.kind}`, width: wide, height: HEIGHT,
       rx: operator.kind === "source" ? HEIGHT / 2 : 6 }),
     s("text", { class: "kind", x: wide / 2, y: 18 }, kind + count),
-    s("text", { class: "name", x: wide / 2, y: 34 }, cut(operator.name, wide === WIDE ? 18 : 14)));
+    s("text", { class: "name", x: wide / 2, y: 34 }, cut(operator.name, wide === WIDE ? 17 : 14)));
 }
 
 function frame(lane, width, height) {

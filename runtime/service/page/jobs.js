@@ -13,8 +13,10 @@ export function jobsView(list, filter) {
     list.registry_error && h("p", { class: "alert low" }, h("strong", null, "The registry cannot be read. "),
       list.registry_error),
     list.jobs.length === 0
-      ? h("p", { class: "message" }, "No job has registered here yet. Start one with ",
-          h("code", null, "Job(registry=…)"), ", and it appears on this page.")
+      ? list.service === "job"
+        ? h("p", { class: "message" }, "No query with a sink of Sluice runs in this process.")
+        : h("p", { class: "message" }, "No job has registered here yet. Start one with ",
+            h("code", null, "Job(registry=…)"), ", and it appears on this page.")
       : jobs.length === 0
         ? h("p", { class: "message" }, "No job matches the filter.")
         : table(jobs));

@@ -34,11 +34,13 @@ const chosen = { filter: { text: "", state: "" }, region: null, allRegions: fals
 
 // --- what to show --------------------------------------------------------------------------------
 
+/** The page of a job shows that job at once. */
+const isOne = (list) => list?.service === "job" && list.jobs.length === 1;
+
 function wantedUid() {
   const found = window.location.hash.match(/^#\/jobs\/(.+)$/);
   if (found) return decodeURIComponent(found[1]);
-  const only = known.list?.service === "job" ? known.list.jobs[0] : null;
-  return only?.job_uid || null;
+  return isOne(known.list) ? known.list.jobs[0].job_uid || null : null;
 }
 
 async function refresh() {
@@ -109,7 +111,7 @@ function content() {
   if (problem && !(uid ? job : list)) return message("No answer.", problem.message);
   if (uid && job) {
     return jobView({ ...chosen, job, history: known.history, points: known.points, nowMs: nowMs(),
-      canCommand: (list?.can_command ?? false) && !problem, hasList: list?.service !== "job",
+      canCommand: (list?.can_command ?? false) && !problem, hasList: !isOne(list),
       lostS: problem ? ageS() : null });
   }
   return list && !uid ? jobsView(list, chosen.filter) : h("p", { class: "message" }, "Loading …");

@@ -23,6 +23,7 @@ from sluice.runtime.errors import ConfigError, FencedError
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.service.drop_in_client import REGION, DropInMessage
+from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, active_query, find_query
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, require_logged
@@ -158,6 +159,11 @@ class DropInQueries:
         with self._lock:
             runs = list(self._runs.values())
         return [(run.active.query_id, run.began.coordinator.status()) for run in runs]
+
+    def pages(self) -> list[LiveJob]:
+        """What people see of each open run."""
+        with self._lock:
+            return [run.began.page for run in self._runs.values()]
 
     @property
     def is_closed(self) -> bool:

@@ -28,9 +28,11 @@ from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.service.drop_in_client import REGION, QueryRun
+from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.microbatch.batch_strategies import OpenBatch, PlannedBatch
 from sluice.runtime.spark.tasks.region_tasks import BATCH_ID, RegionTasks
+from sluice.runtime.storage.file_system_opening import absolute_uri
 
 __all__ = ["DropInRun", "PreCommitted"]
 
@@ -56,6 +58,7 @@ class DropInRun:
 
     Attributes:
         restored: the region's record when the run began.
+        page: what people see of it.
     """
 
     coordinator: BarrierCoordinator
@@ -65,6 +68,7 @@ class DropInRun:
     operator_id: str
     writer_factory: WriterFactory
     restored: RegionRecord
+    page: LiveJob
 
     @classmethod
     def start(
@@ -126,6 +130,7 @@ class DropInRun:
             operator_id=operator_id,
             writer_factory=writer_factory,
             restored=started.regions[REGION],
+            page=LiveJob(coordinator, checkpoint_uri=absolute_uri(store.fs.uri)),
         )
 
     def stop(self) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from sluice.runtime.coordinator.region.status_views import JobStatus, TransactionView
 from sluice.runtime.coordinator.shell.open_transactions import alarm_of
+from sluice.runtime.service.page.page_routes import JobPages, api_routes, page_routes
 from sluice.runtime.service.read_only_server import ReadOnlyServer
 from sluice.runtime.spark.drop_in.query_listener import QueryListener
 
@@ -197,10 +198,12 @@ class QueryMetricsPort:
 
     Args:
         lags, statuses: see `QueryMetrics`.
+        pages: the queries as jobs, for people.
     """
 
-    def __init__(self, *, lags: LagsOf, statuses: RunStatuses) -> None:
+    def __init__(self, *, lags: LagsOf, statuses: RunStatuses, pages: JobPages) -> None:
         self._metrics = QueryMetrics(lags=lags, statuses=statuses)
+        self._pages = pages
         self._listener = QueryListener(
             started=self._metrics.started,
             progressed=lambda text: self._metrics.progressed(json.loads(text)),
@@ -228,7 +231,8 @@ class QueryMetricsPort:
         registry = CollectorRegistry()
         registry.register(self._metrics)
         ProcessCollector(registry=registry)
-        server = ReadOnlyServer(registry, host=host, port=port)
+        routes = [*page_routes(), *api_routes(self._pages)]
+        server = ReadOnlyServer(registry, host=host, port=port, routes=routes)
         server.start()
         if self._server is not None:
             self._server.stop()
