@@ -120,6 +120,8 @@ def _savepoint_record(fs: FileSystem) -> CheckpointRecord:
     if data is None:
         raise _incomplete(where)
     record = decode(data, where=where)
+    if record.verdict is not Verdict.DECIDED:
+        raise _incomplete({**where, "reason": record.reason})
     if record.kind is not CheckpointKind.SAVEPOINT or record.committables:
         raise ConfigError(
             "the directory holds another record than that of a savepoint",
