@@ -56,8 +56,8 @@ class SparkSlots(TaskSlots):
 class ResourceWatch:
     """Watches a job's cores. Driver, the job's thread.
 
-    A job lacks cores if the session has fewer than it needs, and tasks wait: a session with dynamic
-    allocation has few executors while it has nothing to do.
+    A job lacks cores if the session has fewer than it needs, and tasks wait for one. Fewer cores
+    alone are no reason: with dynamic allocation an idle session has few executors.
 
     Args:
         slots: of the session.
