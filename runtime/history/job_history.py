@@ -60,6 +60,9 @@ class JobHistory:
         every_s: from one sample to the next, and between two writes at least.
         clock: monotonic seconds.
         wall_ms: wall clock.
+
+    Attributes:
+        write_failures: of this run.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class JobHistory:
         self._sampled_s, self._written_s = clock(), float("-inf")  # it writes at its begin
         self._has_news = False
         self._is_dirty = self._has_failed = self._is_refused = False
+        self.write_failures = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sluice-history", daemon=True)
 
@@ -167,15 +171,18 @@ class JobHistory:
                 self._sample()
             self._write(is_last=is_last)
         except UnsupportedFormatError as err:
+            self.write_failures += 1
             self._is_refused = True
             log.warning("history is not written: uri=%s error=%s", self._fs.uri, err)
         except StreamError as err:
+            self.write_failures += 1
             if not self._has_failed:
                 self._has_failed = True
                 log.warning(
                     "history is not written, trying again: uri=%s error=%s", self._fs.uri, err
                 )
         except Exception:
+            self.write_failures += 1
             self._is_refused = True
             log.exception("history is not written any more: uri=%s", self._fs.uri)
 

@@ -55,6 +55,7 @@ class _WatchedJob:
         self.error: StreamError | None = None
         self.was_asked = False
         self.calls = 0
+        self.wake = threading.Event()
         self.thread: threading.Thread | None = None
         self.past: tuple[Registration, dict[str, Any]] | None = None
 
@@ -89,6 +90,7 @@ class ServedJobs:
         self._read_s = float("-inf")  # the last reader
         self._stopped = False
         self._changed = threading.Condition()
+        self._wake = threading.Event()
         self._reader = threading.Thread(
             target=self._read_registry, name="sluice-job-registry", daemon=True
         )
@@ -101,6 +103,7 @@ class ServedJobs:
         """The threads are daemons: one that hangs in a file system must not delay the end."""
         with self._changed:
             self._stopped = True
+            self._wake_all()
             self._changed.notify_all()
 
     # --- for readers -------------------------------------------------------------------------
@@ -184,10 +187,18 @@ class ServedJobs:
         return job
 
     def _want(self) -> None:
-        """Note a reader. Under the lock."""
-        if self._clock() - self._read_s > _BUSY_EVERY_S:
-            self._changed.notify_all()
+        """Note a reader; the first one after a while waits for new answers. Under the lock."""
+        if self._clock() - self._read_s > _INTEREST_S:
+            self._was_read = False
+            for job in self._jobs.values():
+                job.was_asked = False
+            self._wake_all()
         self._read_s = self._clock()
+
+    def _wake_all(self) -> None:
+        """Let each thread look now. Under the lock."""
+        for wake in (self._wake, *(job.wake for job in self._jobs.values())):
+            wake.set()
 
     def _is_known(self) -> bool:
         waiting = any(job.is_waiting() for job in self._jobs.values())
@@ -307,20 +318,18 @@ class ServedJobs:
                     )
                 self._registry_error, self._was_read = error, True
                 self._changed.notify_all()
-            self._pause()
+            self._pause(self._wake)
 
-    def _pause(self) -> None:
-        """Wait until the next look is due; a new reader makes it due."""
-        with self._changed:
-            looked_s = self._clock()
-
-            def is_due() -> bool:
-                is_read = self._clock() - self._read_s < _INTEREST_S
-                pause_s = _BUSY_EVERY_S if is_read else _IDLE_EVERY_S
-                return self._stopped or self._clock() - looked_s >= pause_s
-
-            while not is_due():
-                self._changed.wait(_BUSY_EVERY_S / 2)
+    def _pause(self, wake: threading.Event) -> None:
+        """Wait until the next look is due; a first reader makes it due."""
+        looked_s = self._clock()
+        while not self._stopped:
+            if wake.wait(_BUSY_EVERY_S):
+                wake.clear()
+                return
+            now_s = self._clock()
+            if now_s - self._read_s < _INTEREST_S or now_s - looked_s >= _IDLE_EVERY_S:
+                return
 
     def _take(self, registrations: list[Registration]) -> None:
         with self._changed:
@@ -389,7 +398,7 @@ class ServedJobs:
                 if self._has_ended(job):
                     job.thread, job.was_asked = None, False
                     return
-            self._pause()
+            self._pause(job.wake)
             with self._changed:
                 if self._has_ended(job):
                     job.thread, job.was_asked = None, False

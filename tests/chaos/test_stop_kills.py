@@ -12,7 +12,6 @@ from sluice.runtime.errors import StreamError
 from sluice.runtime.job.running_job import await_end, running_job
 from sluice.runtime.savepoint.savepoint import open_savepoint
 from sluice.runtime.savepoint.savepoint_directory import verify
-from sluice.runtime.savepoint.savepoint_writer import SAVEPOINT_FAILPOINTS
 from tests.chaos.programs import COUNT
 from tests.chaos.scenario import START_S, Kill, Scenario
 from tests.kit.mortal_program import MortalProgram
@@ -22,9 +21,10 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 
 _FROM_THE_RECORD_ON = "after-savepoint-metadata"
 _DAILY = "before-savepoint-metadata"
+_NAMES = ("before-savepoint-copy", "after-savepoint-copy", _DAILY, _FROM_THE_RECORD_ON)
 _CELLS = [
     pytest.param(each, marks=pytest.mark.extended if each == _DAILY else pytest.mark.long)
-    for each in SAVEPOINT_FAILPOINTS
+    for each in _NAMES
 ]
 
 

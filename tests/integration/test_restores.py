@@ -1,9 +1,11 @@
 """A new job from the state of another one: same, fewer and more regions, copied directories."""
 
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -20,6 +22,7 @@ from sluice.runtime.savepoint.savepoint_writer import write_savepoint
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.kafka.kafka_fixture import BrokerByLevel, TopicFactory
 from tests.kit.kafka.kafka_records import Record, create_topic, produce, read, unique
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +52,11 @@ class Bed:
     def __init__(self, spark: SparkSession, kafka: EmbeddedKafka, path: Path) -> None:
         self.spark, self.kafka, self.path = spark, kafka, path
 
-    def run(
+    def run(self, directory: Path, source: str, sink: str, **options: Any) -> None:
+        """Run a job to the end of its input."""
+        self.job(directory, source, sink, **options).run()
+
+    def job(
         self,
         directory: Path,
         source: str,
@@ -58,9 +65,9 @@ class Bed:
         kind: str = "chained",
         regions: int | None = None,
         transform: Callable[[DataFrame], DataFrame] = counted,
-        **restore: object,
-    ) -> None:
-        """Run a job to the end of its input."""
+        **restore: Any,
+    ) -> Job:
+        """A job that ends with its input."""
         job = Job(
             "restored",
             self.spark,
@@ -68,7 +75,7 @@ class Bed:
             interval_s=0.1,
             tolerable_failures=0,
             regions=regions,
-            **restore,  # type: ignore[arg-type]
+            **restore,
         )
         stream = job.source(
             KafkaSource(
@@ -92,7 +99,7 @@ class Bed:
                     transactional_id_prefix=unique("restored"),
                 )
             )
-        job.run()
+        return job
 
     def output(self, sink: str, kind: str) -> list[bytes]:
         """What readers see: values, for counts with their keys."""
@@ -184,24 +191,32 @@ def test_a_new_job_equals_the_oracle(
     after: int | None,
     place: str,
 ) -> None:
-    """Two jobs begin from one origin. The old one goes on beside them if it is still there. Each
-    writes what came later, once."""
+    """Two jobs begin from one origin at the same time. The old one goes on beside them if it is
+    still there. Each writes what came later, once."""
     source, *outputs = (topic(partitions=PARTITIONS) for _ in range(4))
     produce(bed.kafka.bootstrap, source, records(range(60)))
     old = bed.path / "old"
-    bed.run(old, source, outputs[0], kind=kind, regions=before)
+    # Chained jobs without a number of cores for each region run in the other engine afterwards.
+    bed.run(old, source, outputs[0], kind=kind, regions=before, engine="micro-batch")
     assert bed.output(outputs[0], kind) == expected(range(60), kind, seen=range(0))
     origin = origin_in(old, how)
     if place == "moved":
         origin = moved(old, origin)
     produce(bed.kafka.bootstrap, source, records(range(60, 100)))
-    for at in (1, 2):
-        new = bed.path / f"new-{at}"
-        bed.run(new, source, outputs[at], kind=kind, regions=after, restore_from=origin)
-        assert bed.output(outputs[at], kind) == expected(range(60, 100), kind, seen=range(60))
-        assert len(newest(new).regions) == (after or 1)
+    new = [bed.path / f"new-{at}" for at in (1, 2)]
+    jobs = [
+        bed.job(path, source, output, kind=kind, regions=after, restore_from=origin)
+        for path, output in zip(new, outputs[1:], strict=True)
+    ]
     if place == "same":
-        bed.run(old, source, outputs[0], kind=kind, regions=before)
+        jobs.append(bed.job(old, source, outputs[0], kind=kind, regions=before))
+    with contextlib.ExitStack() as started:
+        for handle in [started.enter_context(job.start()) for job in jobs]:
+            assert handle.wait(PATIENCE_S)
+    for path, output in zip(new, outputs[1:], strict=True):
+        assert bed.output(output, kind) == expected(range(60, 100), kind, seen=range(60))
+        assert len(newest(path).regions) == (after or 1)
+    if place == "same":
         assert bed.output(outputs[0], kind) == expected(range(100), kind, seen=range(0))
 
 

@@ -58,20 +58,21 @@ def ran(program: str, *arguments: object, failpoints: str, **environment: str) -
 def test_a_run_that_is_killed_while_it_registers_is_known_as_far_as_it_came(tmp_path: Path) -> None:
     registry = JobRegistry(LocalFileSystem(tmp_path))
 
-    def killed(run: int, failpoints: str) -> Registration | None:
-        assert ran(REGISTERS, tmp_path, run, failpoints=failpoints) == -signal.SIGKILL
+    def killed(run: int, failpoint: str, *, hit: int = 1) -> Registration | None:
+        armed = f"{failpoint}=kill@{hit}"
+        assert ran(REGISTERS, tmp_path, run, failpoints=armed) == -signal.SIGKILL
         return registry.read("job-1")
 
     for run in (1, 2):  # twice in a row
-        assert killed(run, "before-registration=kill") is None
+        assert killed(run, "before-registration") is None
     for run in (3, 4):
-        found = killed(run, "after-registration=kill")
+        found = killed(run, "after-registration")
         assert found is not None
         assert (found.run_attempt, found.state) == (run, "running")
-    found = killed(5, "before-registration=kill")
+    found = killed(5, "before-registration")
     assert found is not None
     assert found.run_attempt == 4
-    found = killed(6, "after-registration=kill@2")  # a renewal
+    found = killed(6, "after-registration", hit=2)  # a renewal
     assert found is not None
     assert (found.run_attempt, found.ended_ms) == (6, None)
     assert ran(REGISTERS, tmp_path, 7, failpoints="") == 0

@@ -290,7 +290,7 @@ class BarrierCoordinator(Coordinator):
                 threads.loop.step, lambda: self._ask(lambda core: core.positions())
             ),
             copier=self._copier,
-            is_suspended=self.is_suspended,
+            suspended=lambda: self._ask(lambda core: core.suspended),
             is_newest=partial(has_last_record, self._store, session=self.session),
             limit_s=self._settings.timeout_s,
             full_every=self._settings.full_checkpoint_every,

@@ -135,7 +135,7 @@ class RequestThread:
         expect: the answer to a `CheckpointRequested` that follows; None: the job ends now.
         end_offsets: of all splits, now.
         copier: None: this coordinator makes no copies.
-        is_suspended: whether a region is.
+        suspended: names of the suspended regions.
         is_newest: whether no other run has taken over.
         limit_s: for a checkpoint, unless a request has its own limit.
         full_every: see `CheckpointSettings.full_checkpoint_every`.
@@ -153,7 +153,7 @@ class RequestThread:
         expect: Callable[[], "Future[CopyDue | None]"],
         end_offsets: Callable[[], Mapping[SplitKey, int]],
         copier: FileCopier | None,
-        is_suspended: Callable[[str], bool],
+        suspended: Callable[[], tuple[str, ...]],
         is_newest: Callable[[], bool],
         limit_s: float,
         full_every: int | None,
@@ -163,7 +163,7 @@ class RequestThread:
         self._expect = expect
         self._end_offsets = end_offsets
         self._copier = copier
-        self._is_suspended = is_suspended
+        self._suspended = suspended
         self._is_newest = is_newest
         self._limit_s = limit_s
         self._full_every = full_every
@@ -289,6 +289,7 @@ class RequestThread:
             if due is not None:
                 self._copy(request, *due)
             else:
+                request.view = replace(request.view, suspended=self._suspended())
                 self._end(request, None)
         except StreamError as err:
             self._end(request, err)
@@ -313,7 +314,7 @@ class RequestThread:
             copied = self._copier.copy(
                 record,
                 uri,
-                is_awaited=lambda name: not self._is_suspended(name),
+                is_awaited=lambda name: name not in self._suspended(),
                 guard=self._guard,
                 progress=lambda files, size: self._note(request, files, size),
             )

@@ -102,7 +102,7 @@ def restored_regions(
     require_known(found.record)
     found = replace(found, record=without_topics(found.record, plan.forgotten))
     _require_same_clusters(savepoint.record, found, plan, request)
-    record = _with_positions(found, plan, sources, request.rules, timeout_s=timeout_s)
+    record = _with_positions(found, plan, sources, timeout_s=timeout_s)
     # As at any start: no sink with state has moved, and the regions can replace the old ones.
     verify_same_job(replace(record, job_name=plan.name), plan, (), is_settled=True)
     regions, _ = redistributed(record, plan, attempt_id=0)
@@ -155,7 +155,6 @@ def _require_same_clusters(
 ) -> None:
     """Refuse positions of another cluster, unless the user says that its topics are the same."""
     names = {node.operator_id: node.name for node in plan.graph}
-    confirmed = set(request.rules.topic_map.values())
     for source_id, cluster_id in request.clusters.items():
         topics = {
             split.topic
@@ -163,7 +162,7 @@ def _require_same_clusters(
             for split in region.splits
             if split.source_id == source_id
         }
-        unconfirmed = sorted(topics - confirmed)
+        unconfirmed = sorted(t for t in topics if (source_id, t) not in found.mapped)
         if unconfirmed and record.cluster_ids and cluster_id not in record.cluster_ids:
             raise ConfigError(
                 "a source reads another Kafka cluster than the checkpoint",
@@ -182,14 +181,12 @@ def _with_positions(
     found: Translation,
     plan: JobPlan,
     sources: Mapping[str, SplitEnumerator],
-    rules: RestoreRules,
     *,
     timeout_s: float,
 ) -> CheckpointRecord:
     """The record with splits of the topics as they are now, and with those of new sources."""
     adopted: dict[tuple[str, str, int], SplitRange] = {}
     starts: dict[str, tuple[SplitRange, ...]] = {}
-    mapped = set(rules.topic_map.values())
     for source_id, source in sources.items():
         if source_id in found.new_sources:
             starts[source_id] = source.resolve_start(timeout_s=timeout_s)
@@ -200,7 +197,7 @@ def _with_positions(
             for split in region.splits
             if split.source_id == source_id
         ]
-        other = [split for split in mine if split.topic in mapped]
+        other = [split for split in mine if split.key[:2] in found.mapped]
         adopted |= {split.key: split for split in source.adopt(other, timeout_s=timeout_s)}
         positions = [adopted.get(split.key, split) for split in mine]
         source.restore(positions, timeout_s=timeout_s)

@@ -224,7 +224,7 @@ class JobRun:
                 job, layout, store, listeners, tasks_first, spark_batches=retain
             )
             stack.callback(coordinator.stop)
-            registry = job_registry(coordinator)
+            registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
             shown = LiveJob(
                 coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
             )

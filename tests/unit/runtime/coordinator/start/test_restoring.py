@@ -343,3 +343,23 @@ def test_a_sink_with_state_that_moved_to_another_pipeline_is_refused() -> None:
             restore_from=Copies(record=saved(regions=(region,))).request(),
         )
     assert not job.store.records
+
+
+def test_a_topic_map_confirms_only_the_sources_that_it_renames() -> None:
+    """Another source reads a topic of that name already: its own cluster is not confirmed."""
+    audit = replace(split(0, 0, 7, source_id="audit"), topic="audited")
+    graph = (*GRAPH, OperatorNode(operator_id="audit", name="audit", kind="source", upstream=()))
+    regions = (*in_region("orders").regions, replace(STATE, region="audit", splits=(audit,)))
+    plan = replace(
+        plan_of("orders", graph=graph),
+        regions=(*ORDERS.regions, replace(PLAN.regions[0], name="audit", source_ids=("audit",))),
+    )
+    job = Job()
+    job.other_sources["audit"] = FakeSource("audit", {0: 7})
+    copies = Copies(
+        record=saved(regions=regions, graph=graph),
+        rules=RestoreRules(topic_map={"input": "audited"}),
+        clusters={"source": "west", "audit": "west"},
+    )
+    with pytest.raises(ConfigError, match=r"source=audit cluster_id=west .*topics=audited"):
+        job.start(plan=plan, restore_from=copies.request())
