@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.files import file_costs, rolling
-from benchmarks.jobs import endurance, latency, recovery, service_costs, throughput
+from benchmarks.jobs import endurance, latency, recovery, savepoints, service_costs, throughput
 from benchmarks.kafka import avro_serdes, hot_path, producer_costs
 from benchmarks.measuring import machine
 from benchmarks.measuring.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
@@ -61,6 +61,9 @@ _PARTS: Mapping[str, _Measure] = {
     "hot-path": lambda rig, args: hot_path.measure(rig, records=args.records, repeat=args.repeat),
     "serdes": lambda _, args: avro_serdes.measure(records=args.records, repeat=args.repeat),
     "rolling": lambda rig, args: rolling.measure(rig, minutes=args.minutes),
+    "savepoints": lambda rig, args: savepoints.measure(
+        rig, mib=args.state_mib, per_s=args.paced, repeat=args.repeat
+    ),
     "endurance": lambda rig, args: endurance.measure(rig, epochs=args.epochs),
     **_REGIONS,
 }
@@ -144,6 +147,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--epochs", type=int, default=2_000, help="of the endurance part")
     parser.add_argument(
         "--files", type=int, default=10_000, help="committed before a restart, of the files part"
+    )
+    parser.add_argument("--state-mib", type=int, default=1024, help="of the savepoints part")
+    parser.add_argument(
+        "--paced", type=int, default=50_000, help="records a second, of the savepoints part"
     )
     parser.add_argument("--minutes", type=float, default=3.0, help="of the rolling part")
     parser.add_argument(

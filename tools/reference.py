@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import typer
 from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
 from sluice.connectors.kafka.client.client_options import (
@@ -201,7 +202,11 @@ def metric_families() -> Iterator[tuple[str, Metric, tuple[str, ...]]]:
     """Each metric of a job: its name as Prometheus shows it, and its labels."""
     registry = CollectorRegistry()
     metrics = CheckpointMetrics(registry)
-    labels = {each.describe()[0].name: each._labelnames for each in vars(metrics).values()}  # noqa: SLF001 - it has no public name
+    labels = {
+        next(iter(each.describe())).name: each._labelnames  # noqa: SLF001 - it has no public name
+        for each in vars(metrics).values()
+        if isinstance(each, MetricWrapperBase)
+    }
     status = StatusMetrics(cast(Any, SimpleNamespace(started=None))).describe()
     for family in (*registry.collect(), *status):
         known = labels.get(family.name)

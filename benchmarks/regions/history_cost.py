@@ -7,15 +7,17 @@ local disk. The figure is the processor time of this process, which does nothing
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks.measuring.figures import Figure
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.region.status_views import JobStatus
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.history.history_entries import checkpoint_entry
 from sluice.runtime.history.history_file import HISTORY_FILE, HistoryMembers
 from sluice.runtime.history.job_history import JobHistory
@@ -28,6 +30,7 @@ __all__ = ["measure"]
 
 _REGIONS = 16
 _EPOCH_S = 0.1
+_EPOCHS_PER_SCRAPE = 150  # as with scrape_interval: 15s
 _SECONDS = 20.0
 _EARLIER = 20_000
 _STATES = (
@@ -64,21 +67,27 @@ def _share(seconds: float) -> float:
     with tempfile.TemporaryDirectory() as directory:
         fs = LocalFileSystem(Path(directory))
         fs.replace(HISTORY_FILE, _full(drawn))
-        metrics = CheckpointMetrics(CollectorRegistry())
+        epochs = [list(_progress(n, drawn)) for n in range(round(seconds / _EPOCH_S))]
         with JobHistory(fs, lambda: _STATUS) as history:
             history.begin({"attempt_id": 1})
-            epochs = [list(_progress(n, drawn)) for n in range(round(seconds / _EPOCH_S))]
             while not history.view()["checkpoints"]:  # it reads the file, once for a run
                 time.sleep(0.1)
-            began_s, began_cpu_s = time.monotonic(), time.process_time()
-            for number, epoch in enumerate(epochs):
-                for progress in epoch:
-                    history.on_progress(progress)
-                    metrics.on_progress(progress)
-                due_s = began_s + (number + 1) * _EPOCH_S
-                time.sleep(max(0.0, due_s - time.monotonic()))
-            used_s, lasted_s = time.process_time() - began_cpu_s, time.monotonic() - began_s
-    return 100.0 * used_s / lasted_s
+            return 100.0 * _fed(epochs, history)
+
+
+def _fed(epochs: Sequence[Sequence[Progress]], history: JobHistory) -> float:
+    """The share of a core that the listeners and the scrapes use."""
+    registry = CollectorRegistry()
+    listeners: Sequence[ProgressListener] = (history, CheckpointMetrics(registry))
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
+    for number, epoch in enumerate(epochs):
+        if number % _EPOCHS_PER_SCRAPE == 0:
+            generate_latest(registry)
+        for progress, listener in product(epoch, listeners):
+            listener.on_progress(progress)
+        due_s = began_s + (number + 1) * _EPOCH_S
+        time.sleep(max(0.0, due_s - time.monotonic()))
+    return (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
 
 
 def _full(drawn: random.Random) -> bytes:

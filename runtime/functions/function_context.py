@@ -1,8 +1,8 @@
-"""What a function of ``map_batches`` gets besides its batch: counters of the user.
+"""The context of a function of ``map_batches``: counters of the user.
 
 An increment is part of the call's output. It counts once, when the checkpoint with that output is
-committed. It does not count if the output is left out: that of a retried task, of an epoch that was
-given up, or of a batch that was halved to find a failing record.
+committed. It does not count if the output is left out: that of a retried task, of an epoch that is
+read again, or of a batch that is halved.
 """
 
 import inspect

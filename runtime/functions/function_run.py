@@ -70,7 +70,7 @@ class ChainedFunction:
         return self.policy is not None or self.takes_context
 
     def call(self, rows: pa.RecordBatch) -> tuple[object, Mapping[str, int]]:
-        """What it returns for these rows, and the increments of its counters."""
+        """Its result for these rows, and the increments of its counters."""
         function = cast(Any, self.function)
         if not self.takes_context:
             return function(rows), _NO_COUNTERS

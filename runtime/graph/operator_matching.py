@@ -12,7 +12,7 @@ __all__ = ["Match", "MatchedBy", "match_operators"]
 
 
 class MatchedBy(enum.Enum):
-    """What two operators have in common."""
+    """The property that two operators share."""
 
     UID = "uid"
     ID = "id"

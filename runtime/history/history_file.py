@@ -1,4 +1,4 @@
-"""The file ``_history`` in a checkpoint directory: what happened to the job, for people.
+"""The file ``_history`` in a checkpoint directory, for people: past runs and checkpoints.
 
 It is a sequence of gzip members, so ``zcat`` shows it. Each line is a JSON list: the part that an
 entry belongs to, and the entry. The first line is ``["format", 1]``. A new entry is compressed
@@ -10,7 +10,7 @@ import gzip
 import json
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluice.runtime.errors import UnsupportedFormatError
@@ -78,7 +78,7 @@ def _member(lines: Iterable[Sequence[Any]]) -> bytes:
 
 
 def decoded(data: bytes) -> dict[str, list[Any]]:
-    """The entries that can be read, as they were added. What is damaged is left out.
+    """The entries that can be read, as they were added. It leaves out damaged ones.
 
     Raises:
         UnsupportedFormatError: a later version wrote the file.
@@ -102,7 +102,7 @@ def decoded(data: bytes) -> dict[str, list[Any]]:
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
-    """Of all members up to the first damaged one."""
+    """The lines of all members up to the first damaged one."""
     left = _MOST_TEXT
     while data and left > 0:
         member = zlib.decompressobj(_GZIP)
@@ -129,17 +129,46 @@ def read_history(fs: FileSystem) -> History:
 
 
 def shown(entries: History) -> History:
-    """Entries as they are shown: each savepoint and run once, as it was noted last."""
-    savepoints = merged(entries["savepoints"], key="request_id")
-    sizes = {each.get("checkpoint_id"): each.get("bytes") for each in savepoints}
+    """Entries as they are shown: each savepoint and run once, as it was noted last. A part is made
+    when it is read, because checkpoints are many."""
+    return _Shown(entries)
+
+
+class _Shown(Mapping[str, Sequence[Any]]):
+    def __init__(self, entries: History) -> None:
+        self._entries = entries
+
+    def __getitem__(self, part: str) -> Sequence[Any]:
+        return _MAKE[part](self._entries)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(PARTS)
+
+    def __len__(self) -> int:
+        return len(PARTS)
+
+
+def _checkpoints(entries: History) -> Sequence[Any]:
+    sizes = {each.get("checkpoint_id"): each.get("bytes") for each in _savepoints(entries)}
+    return expanded(entries["checkpoints"], sizes)
+
+
+def _savepoints(entries: History) -> list[dict[str, Any]]:
+    return merged(entries["savepoints"], key="request_id")
+
+
+def _runs(entries: History) -> Sequence[Any]:
     runs = merged(entries["runs"], key="attempt_id")
     for run in runs[:-1]:
         if "ended_ms" not in run:
             run["state"] = "lost"  # it was killed: a later one has begun
-    return {
-        "checkpoints": expanded(entries["checkpoints"], sizes),
-        "attempts": [each for each in entries["attempts"] if isinstance(each, dict)],
-        "savepoints": savepoints,
-        "runs": runs,
-        "samples": [each for each in entries["samples"] if isinstance(each, list)],
-    }
+    return runs
+
+
+_MAKE: Mapping[str, Callable[[History], Sequence[Any]]] = {
+    "checkpoints": _checkpoints,
+    "attempts": lambda entries: [each for each in entries["attempts"] if isinstance(each, dict)],
+    "savepoints": _savepoints,
+    "runs": _runs,
+    "samples": lambda entries: [each for each in entries["samples"] if isinstance(each, list)],
+}

@@ -1,6 +1,5 @@
 """Notes the history of a running job, in a thread of its own: it never delays a decision."""
 
-import contextlib
 import logging
 import threading
 import time
@@ -47,11 +46,11 @@ class JobHistory:
     """A `ProgressListener` that keeps the newest entries in memory and writes them to the file.
 
     Driver. A context manager around a run, whose exit notes how the run ended. Any thread may call
-    it; none waits for the store. One thread, ``sluice-history``, reads the file of earlier runs,
-    requests the status, and writes: every few seconds, less often if the file is large or nothing
-    has happened, and at the end. A store that hangs or fails costs entries and one log line. A
-    write replaces the file, so a paused earlier run may remove the newest entries until the next
-    write of this run.
+    it; none waits for the store. The thread ``sluice-history`` reads the file of earlier runs,
+    samples the status, and writes every few seconds and at the end. It writes less often if the
+    file is large or nothing has happened. A store that hangs or fails costs entries and one log
+    line. A write replaces the file, so a paused earlier run may remove the newest entries until the
+    next write of this run.
 
     Args:
         fs: rooted at the checkpoint directory.
@@ -61,6 +60,9 @@ class JobHistory:
         every_s: from one sample to the next, and between two writes at least.
         clock: monotonic seconds.
         wall_ms: wall clock.
+
+    Attributes:
+        write_failures: of this run.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class JobHistory:
         self._sampled_s, self._written_s = clock(), float("-inf")  # it writes at its begin
         self._has_news = False
         self._is_dirty = self._has_failed = self._is_refused = False
+        self.write_failures = 0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sluice-history", daemon=True)
 
@@ -133,9 +136,11 @@ class JobHistory:
         """The job has ended: write the rest, within a few seconds. Does nothing before `begin`."""
         if not self._run:
             return
-        with contextlib.suppress(StreamError):
+        try:
             self._note_savepoints()
             self._note_attempts(self._status(), ended=state)
+        except Exception:  # the end of a job needs no history
+            log.exception("history lacks the last attempts: uri=%s", self._fs.uri)
         ended_ms = self._wall_ms()
         self._note("runs", {**self._run, "ended_ms": ended_ms, "state": state, "error": error})
         self._is_refused = self._is_refused or state in _OVER
@@ -166,15 +171,18 @@ class JobHistory:
                 self._sample()
             self._write(is_last=is_last)
         except UnsupportedFormatError as err:
+            self.write_failures += 1
             self._is_refused = True
             log.warning("history is not written: uri=%s error=%s", self._fs.uri, err)
         except StreamError as err:
+            self.write_failures += 1
             if not self._has_failed:
                 self._has_failed = True
                 log.warning(
                     "history is not written, trying again: uri=%s error=%s", self._fs.uri, err
                 )
         except Exception:
+            self.write_failures += 1
             self._is_refused = True
             log.exception("history is not written any more: uri=%s", self._fs.uri)
 
@@ -247,9 +255,7 @@ class JobHistory:
         with self._lock:
             for part in PARTS:
                 members.add(part, earlier[part])
-                for entry in reversed(earlier[part]):
-                    if len(self._kept[part]) == self._kept[part].maxlen:
-                        break
-                    self._kept[part].appendleft(entry)
+                room = (self._kept[part].maxlen or 0) - len(self._kept[part])
+                self._kept[part].extendleft(reversed(earlier[part][-room:] if room else ()))
         self._members = members
         return members

@@ -227,6 +227,9 @@ class Job:
         coordinator_lost_timeout_s: heartbeat timeout of a continuous task: without an answer of the
             driver for this long the task ends; > 0, below half its sinks' transaction timeout.
             None: 60, or less if needed.
+        resource_timeout_s: how long the job may lack the cores that its regions need, at its start
+            and later; its state is ``WAITING_FOR_RESOURCES`` meanwhile. Then it fails; > 0. None:
+            it waits without a limit.
         recovery: cost of a failed task. ``region``: Spark retries it if the session allows, else
             its region restarts. ``single-point``: the same, and a session with one attempt for
             each task is refused. ``approximate``: its range is dropped, at most once; for chained
@@ -285,6 +288,7 @@ class Job:
         checkpoint_handler: CheckpointHandler | None = None,
         engine: str = "auto",
         coordinator_lost_timeout_s: float | None = None,
+        resource_timeout_s: float | None = 300.0,
         recovery: str = "region",
         max_dropped_records: int | None = None,
         max_dropped_in_all: int | None = None,
@@ -327,6 +331,7 @@ class Job:
             regions=_regions(regions),
             engine=choice_of(Engine, engine, setting="engine"),
             coordinator_lost_timeout_s=_lost_timeout(coordinator_lost_timeout_s),
+            resource_timeout_s=_resource_timeout(resource_timeout_s),
             recovery=_recovery(recovery),
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
             restore_from=checked_origin(restore_from),
@@ -525,6 +530,16 @@ def _lost_timeout(seconds: float | None) -> float | None:
             "a task needs a heartbeat timeout above zero",
             {"coordinator_lost_timeout_s": seconds},
             "Use seconds above 0, or leave it out.",
+        )
+    return seconds
+
+
+def _resource_timeout(seconds: float | None) -> float | None:
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise ConfigError(
+            "the time limit for missing cores must be above zero",
+            {"resource_timeout_s": seconds},
+            "Use seconds above 0, or None for no limit.",
         )
     return seconds
 

@@ -17,6 +17,7 @@ from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.history.history_cli import print_history
 from sluice.runtime.history.history_file import read_history
 from sluice.runtime.job.running_job import await_end, await_request, running_job
+from sluice.runtime.spark.state.inspect_command import inspect_checkpoint
 
 __all__ = ["app", "checkpoint_app"]
 
@@ -79,6 +80,8 @@ def status(
         f"{job['state']}, last decided {job['last_decided']}, "
         f"last committed {job['last_committed']}"
     )
+    if waiting := job["waiting_for_resources"]:
+        typer.echo(f"needs {waiting['needed']} cores, has {waiting['present']}")
     for pending in job["pending"]:
         if pending["age_s"] is not None:
             typer.echo(
@@ -178,6 +181,7 @@ def stop(
     Its last line is the savepoint's path, if there is one.
     """
     with running_job(path, answer_s=_ENDED_S) as client:
+        regions = client.status()["job"]["regions"]
         request = client.stop(
             drain=drain,
             savepoint=savepoint is not None,
@@ -186,8 +190,14 @@ def stop(
             timeout_s=_COMMAND_S,
         )
         typer.echo("stopping after a last checkpoint")
+        suspended = [each["region"] for each in regions if each["suspended"] is not None]
+        if suspended:
+            typer.echo(f"suspended regions, with their last snapshot: {', '.join(suspended)}")
         uri = await_end(path, client, request)
     typer.echo("stopped" if uri is None else f"stopped\n{uri}")
+
+
+checkpoint_app.command("inspect")(inspect_checkpoint)
 
 
 @checkpoint_app.command("full")

@@ -13,7 +13,11 @@ from itertools import product
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
+from sluice.runtime.coordinator.region.status_views import (
+    JobStatus,
+    RegionStatusView,
+    WaitingForResources,
+)
 from sluice.runtime.errors import ConfigError, FencedError, WaitedTooLongError
 from sluice.runtime.job.notebook_view import live_line, table
 from sluice.runtime.spark.session.interrupts import (
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _REDRAW_S = 0.5
+_AT_WORK = ("running", "WAITING_FOR_RESOURCES")
 _EXIT_S = 300.0  # longer than the bounds of a stop
 
 
@@ -40,7 +45,8 @@ class RunStatus:
 
     Attributes:
         name: of the job.
-        state: ``starting``, ``running``, ``stopping``, then ``finished`` (each bounded source has
+        state: ``starting``, ``running``, ``WAITING_FOR_RESOURCES`` (it has too few cores),
+            ``stopping``, then ``finished`` (each bounded source has
             reached its end), ``stopped``, ``failed``, or ``fenced`` (another run took over).
         checkpoint_id: newest checkpoint that is committed on record; None before the start is over.
         records: committed on record by this run.
@@ -48,6 +54,7 @@ class RunStatus:
         elapsed_s: from the start to the end, or to now.
         regions: the regions, each with its attempts, lag and pressure.
         last_failure: the error that ended the job, else that of the newest attempt of a region.
+        waiting_for_resources: the cores that it needs and has, if these are too few.
     """
 
     name: str
@@ -58,12 +65,15 @@ class RunStatus:
     elapsed_s: float
     regions: tuple[RegionStatusView, ...]
     last_failure: str | None
+    waiting_for_resources: WaitingForResources | None = None
 
     def __str__(self) -> str:
         lag = "" if self.lag_records is None else f", lag {self.lag_records:,}"
         failure = "" if self.last_failure is None else f", last failure: {self.last_failure}"
+        waiting = self.waiting_for_resources
+        cores = "" if waiting is None else f" (needs {waiting.needed}, has {waiting.present})"
         return (
-            f"{self.name}: {self.state} for {self.elapsed_s:.0f} s, checkpoint "
+            f"{self.name}: {self.state}{cores} for {self.elapsed_s:.0f} s, checkpoint "
             f"{self.checkpoint_id}, {self.records:,} records committed{lag}{failure}"
         )
 
@@ -183,6 +193,11 @@ class JobHandle:
         return self._checkpoint_dir
 
     @property
+    def metrics_address(self) -> str | None:
+        """``http://host:port`` of the read-only port; None: it has none, or not yet."""
+        return self._run.metrics_address
+
+    @property
     def is_active(self) -> bool:
         """Whether the job runs: it has neither ended nor failed."""
         return not self._ended.is_set()
@@ -213,6 +228,7 @@ class JobHandle:
             elapsed_s=self._run.elapsed_s,
             regions=regions,
             last_failure=self._last_failure(regions),
+            waiting_for_resources=None if found is None else found.waiting_for_resources,
         )
 
     def _state(self, found: JobStatus | None) -> str:
@@ -220,9 +236,9 @@ class JobHandle:
             if self._error is not None:
                 return "fenced" if isinstance(self._error, FencedError) else "failed"
             return "stopped" if found is None else found.state
-        if self._stop.is_requested or (found is not None and found.state != "running"):
+        if self._stop.is_requested or (found is not None and found.state not in _AT_WORK):
             return "stopping"
-        return "starting" if found is None else "running"
+        return "starting" if found is None else found.state
 
     def _last_failure(self, regions: tuple[RegionStatusView, ...]) -> str | None:
         if not self.is_active and self._error is not None:

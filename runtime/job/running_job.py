@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA
@@ -57,9 +57,16 @@ def running_job(path: str, *, answer_s: float = _ANSWER_S) -> Iterator[Coordinat
             ) from err
 
 
-def await_request(client: CoordinatorClient, request_id: str) -> Mapping[str, Any]:
+def await_request(
+    client: CoordinatorClient,
+    request_id: str,
+    *,
+    watch: Callable[[Mapping[str, Any]], None] = lambda _: None,
+) -> Mapping[str, Any]:
     """The request after it is completed.
 
+    Args:
+        watch: called with each answer of the job.
     Raises:
         CheckpointFailedError: it failed.
         UnreachableError: the job has ended, or does not answer.
@@ -67,6 +74,7 @@ def await_request(client: CoordinatorClient, request_id: str) -> Mapping[str, An
     pause = threading.Event()
     while True:
         found = next(r for r in client.savepoints() if r["request_id"] == request_id)
+        watch(found)
         if found["state"] == "failed":
             raise CheckpointFailedError(
                 f"the {found['kind']} failed",

@@ -50,7 +50,7 @@ class Registration:
         address: ``http://host:port`` of its service.
         read_only_address: of its read-only port; None: it has none.
         host: of the driver, as Spark names it.
-        run_attempt: the checkpoint slot that the run fenced; a later run has a larger one.
+        run_attempt: how often the job has been started; a later run has a larger one.
         started_ms, renewed_ms, ended_ms: wall clock of the driver; ``ended_ms`` None: it runs.
         state: ``running``, or how it ended: ``finished``, ``stopped``, ``failed``, ``fenced``.
         error: that ended it, or "".

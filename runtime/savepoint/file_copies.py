@@ -13,8 +13,8 @@ __all__ = ["THREADS", "Fault", "FileCopy", "Progress", "copy_files", "in_paralle
 THREADS = 8
 
 Progress = Callable[[int, int, int], None]
-"""Called after each file, in any thread but not twice at once, with the number of files that are
-done, the number of all files, and the bytes that are done."""
+"""Called after each file with the number of files that are done, the number of all files, and the
+bytes that are done. In any thread, but not twice at once."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

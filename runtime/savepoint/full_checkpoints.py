@@ -17,7 +17,7 @@ record takes the place of ``_metadata``, as in `fence-first`.
 import logging
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
@@ -55,7 +55,7 @@ def write_full_checkpoint(
     record: CheckpointRecord,
     *,
     progress: Progress | None = None,
-    commit_timeout_s: float = 300.0,
+    guard: Callable[[], None] = lambda: None,
 ) -> Written:
     """Write the full checkpoint of a decided and committed checkpoint.
 
@@ -66,7 +66,7 @@ def write_full_checkpoint(
         FencedError: a newer run of the job has begun to write full checkpoints.
     """
     directory = f"{FULL}/{slot_name(record.checkpoint_id)}"
-    paths = files_by_region(checkpoints, record, timeout_s=commit_timeout_s)
+    paths = files_by_region(checkpoints, record)
     checkpoints.replace(f"{directory}/{_BEGAN}", record.leader_session_id.encode())
     known = _present(checkpoints, _newest_files(checkpoints))
     own = slot_name(record.checkpoint_id)
@@ -84,6 +84,7 @@ def write_full_checkpoint(
         known[_relative(path)] = replace(new, path=path)
     files = {region: [known[path] for path in each] for region, each in paths.items()}
     made = self_contained(record, files, kind=CheckpointKind.FULL)
+    guard()
     return publish_copies(
         checkpoints, directory, made, copied_bytes=sum(each.length_bytes for each in copied)
     )

@@ -24,19 +24,32 @@ def is_operator_metadata(path: str) -> bool:
 
 
 def with_location(content: bytes, location_uri: str) -> bytes:
-    """The description of an operator with its schema files in another checkpoint location.
+    """The description of an operator with its schema files in another checkpoint location; the same
+    bytes if they are there.
 
     Args:
         content: of the file.
         location_uri: Spark's checkpoint location, without a slash at the end.
     Raises:
-        ValueError: it is not such a description.
+        ValueError, LookupError, TypeError: it is not such a description.
     """
     version, _, text = content.decode().partition("\n")
     found = json.loads(text)
+    is_moved = False
     for store in found["stateStoreInfo"]:
-        paths = [_SCHEMA.fullmatch(path) for path in store["stateSchemaFilePaths"]]
-        if None in paths:
-            raise ValueError(f"unknown paths of schema files: {store['stateSchemaFilePaths']}")
-        store["stateSchemaFilePaths"] = [f"{location_uri}/{each[1]}" for each in paths if each]
-    return f"{version}\n{json.dumps(found, separators=(',', ':'))}".encode()
+        before = store["stateSchemaFilePaths"]
+        store["stateSchemaFilePaths"] = [_moved(path, location_uri) for path in before]
+        is_moved |= [*map(_plain, before)] != [*map(_plain, store["stateSchemaFilePaths"])]
+    return f"{version}\n{json.dumps(found)}".encode() if is_moved else content
+
+
+def _moved(path: str, location_uri: str) -> str:
+    match = _SCHEMA.fullmatch(path)
+    if match is None:
+        raise ValueError(f"unknown path of a schema file: {path}")
+    return f"{location_uri}/{match[1]}"
+
+
+def _plain(uri: str) -> str:
+    """Hadoop writes ``file:/a`` for ``file:///a``."""
+    return re.sub(r"file:/+", "file:/", uri)

@@ -5,8 +5,7 @@
     savepoint-1f0c2a9e-42-8be1d0/_metadata            the record; written last
                                  spark/REGION/…       Spark's files, as in the checkpoint directory
     full/chk-000000000042/_metadata                   the record of a full checkpoint
-                          spark/REGION/…              its small files that Spark may replace
-    full/spark/REGION/…                               state files that full checkpoints share
+                          spark/REGION/…              its files; later ones may name them, too
 """
 
 import re
@@ -121,6 +120,8 @@ def _savepoint_record(fs: FileSystem) -> CheckpointRecord:
     if data is None:
         raise _incomplete(where)
     record = decode(data, where=where)
+    if record.verdict is not Verdict.DECIDED:
+        raise _incomplete({**where, "reason": record.reason})
     if record.kind is not CheckpointKind.SAVEPOINT or record.committables:
         raise ConfigError(
             "the directory holds another record than that of a savepoint",

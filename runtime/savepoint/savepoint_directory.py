@@ -17,7 +17,7 @@ from sluice.runtime.savepoint.file_copies import Progress, wrong_files
 from sluice.runtime.savepoint.full_checkpoints import FULL
 from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
 from sluice.runtime.savepoint.savepoint_writer import SAVEPOINT_NAME
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = [
@@ -85,7 +85,9 @@ def _full_checkpoints(fs: FileSystem) -> Iterator[str]:
 
 def _found(uri: str, jvm: Any) -> FoundSavepoint:  # noqa: ANN401 - py4j's view
     try:
-        return FoundSavepoint(uri=uri, record=open_savepoint(uri, jvm=jvm).record)
+        opened = open_savepoint(uri, jvm=jvm)
+        close_quietly(opened.fs)
+        return FoundSavepoint(uri=uri, record=opened.record)
     except (ConfigError, DamagedCheckpointError, UnsupportedFormatError) as error:
         return FoundSavepoint(uri=uri, record=None, problem=str(error.args[0]))
 

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,16 +21,13 @@ from sluice.runtime.errors import (
     FencedError,
     StorageError,
     StreamError,
-    WaitedTooLongError,
 )
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
     FileReference,
-    RegionRecord,
     RegionStatus,
-    StateSnapshot,
     Verdict,
 )
 from sluice.runtime.savepoint.file_copies import FileCopy, Progress, copy_files
@@ -62,7 +58,6 @@ SAVEPOINT_FAILPOINTS = (
 
 SAVEPOINT_NAME = re.compile(r"savepoint-[A-Za-z0-9-]{1,8}-\d+-[0-9a-f]{6}")
 
-_COMMIT_S = 300.0
 _PUBLISH_S = 60.0
 _PAUSE_S = 0.1
 
@@ -90,9 +85,13 @@ class Written:
         return [r.region for r in self.record.regions if r.status is RegionStatus.SKIPPED]
 
 
-def savepoint_name(record: CheckpointRecord) -> str:
-    """A new name for the directory of a savepoint."""
-    return f"savepoint-{record.job_uid[:8]}-{record.checkpoint_id}-{uuid.uuid4().hex[:6]}"
+def savepoint_name(record: CheckpointRecord, unique: str) -> str:
+    """The name of a savepoint's directory.
+
+    Args:
+        unique: six random hexadecimal digits.
+    """
+    return f"savepoint-{record.job_uid[:8]}-{record.checkpoint_id}-{unique}"
 
 
 def write_savepoint(
@@ -100,59 +99,43 @@ def write_savepoint(
     record: CheckpointRecord,
     parent: FileSystem,
     *,
-    name: str | None = None,
+    name: str,
     progress: Progress | None = None,
-    commit_timeout_s: float = _COMMIT_S,
+    guard: Callable[[], None] = lambda: None,
     clock: Clock = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Written:
     """Write the savepoint of a checkpoint. Any thread of the driver; minutes for gigabytes.
 
-    The caller sees to it that Spark deletes none of the batches in ``record`` meanwhile.
+    The caller sees to it that Spark deletes none of the batches in ``record`` meanwhile, and that
+    it has logged their ends. A batch without its end in the log is saved to run again.
 
     Args:
         checkpoints: rooted at the job's checkpoint directory.
         record: decided and committed.
         parent: rooted at the directory in which the savepoint gets a directory of its own; of any
             kind.
-        name: of that directory; default: `savepoint_name`.
-        commit_timeout_s: how long to wait until Spark has completed the batches.
+        name: of that directory: `savepoint_name`.
+        guard: called last before the publication; it raises if the caller may not publish.
     Raises:
         ConfigError: the checkpoint is not decided, or not committed.
         DamagedCheckpointError: a file of Spark is missing or damaged.
-        WaitedTooLongError: Spark did not complete a batch in time.
         StorageError, AuthenticationError: nothing was published, unless the error says that it is
             unknown.
     """
-    paths = files_by_region(
-        checkpoints, record, timeout_s=commit_timeout_s, clock=clock, pause=pause
-    )
-    directory = name or savepoint_name(record)
-    copies = [
-        FileCopy(path, f"{directory}/{path}", is_shared(path)) for path in _flat(paths.values())
-    ]
-    with _abandoned_on_error(parent, directory):
+    paths = files_by_region(checkpoints, record)
+    copies = [FileCopy(path, f"{name}/{path}", is_shared(path)) for path in _flat(paths.values())]
+    with _abandoned_on_error(parent, name):
         found = _copied(checkpoints, parent, copies, progress)
-        relative = {each.path: each for each in _without(f"{directory}/", found)}
+        relative = {each.path: each for each in _without(f"{name}/", found)}
         files = {region: [relative[path] for path in each] for region, each in paths.items()}
         made = self_contained(record, files, kind=CheckpointKind.SAVEPOINT)
-    return publish_copies(
-        parent, directory, made, copied_bytes=_bytes(found), clock=clock, pause=pause
-    )
+        guard()
+    return publish_copies(parent, name, made, copied_bytes=_bytes(found), clock=clock, pause=pause)
 
 
-def files_by_region(
-    checkpoints: FileSystem,
-    record: CheckpointRecord,
-    *,
-    timeout_s: float = _COMMIT_S,
-    clock: Clock = time.monotonic,
-    pause: Callable[[float], None] = time.sleep,
-) -> dict[str, list[str]]:
-    """Spark's files of each region with state, once Spark has completed their batches.
-
-    Raises: as `write_savepoint`.
-    """
+def files_by_region(checkpoints: FileSystem, record: CheckpointRecord) -> dict[str, list[str]]:
+    """Spark's files of each region with state. Raises as `write_savepoint`."""
     where: dict[str, object] = {"uri": checkpoints.uri, "checkpoint_id": record.checkpoint_id}
     if record.verdict is not Verdict.DECIDED:
         raise ConfigError(
@@ -164,23 +147,11 @@ def files_by_region(
             where,
             "Wait until the checkpoint is committed, or start the job: its start commits it.",
         )
-    found = {}
-    deadline = clock() + timeout_s
-    for region, state, batch_id in _stateful(record):
-        location = location_of(state)
-        # Spark runs the batch of a region that is suspended only when the region restarts.
-        while region.status is RegionStatus.COMPLETED and not checkpoints.exists(
-            f"{location}/commits/{batch_id}"
-        ):
-            if clock() >= deadline:
-                raise WaitedTooLongError(
-                    "Spark did not complete the batch of a savepoint",
-                    {**where, "region": region.region, "batch_id": batch_id, "waited_s": timeout_s},
-                    "Look at the region's state and log, then take the savepoint again.",
-                )
-            pause(_PAUSE_S)
-        found[region.region] = files_of_batch(checkpoints, location, batch_id)
-    return found
+    return {
+        region.region: files_of_batch(checkpoints, location_of(region.state), region.batch_id)
+        for region in record.regions
+        if region.state is not None and region.batch_id is not None
+    }
 
 
 def self_contained(
@@ -267,12 +238,6 @@ def _abandoned_on_error(fs: FileSystem, directory: str) -> Iterator[None]:
         with contextlib.suppress(StreamError):  # 'sluice checkpoint clean' finds what stays
             fs.delete(directory)
         raise
-
-
-def _stateful(record: CheckpointRecord) -> Iterable[tuple[RegionRecord, StateSnapshot, int]]:
-    for region in record.regions:
-        if region.state is not None and region.batch_id is not None:
-            yield region, region.state, region.batch_id
 
 
 def _without(prefix: str, references: Iterable[FileReference]) -> list[FileReference]:

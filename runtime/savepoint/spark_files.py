@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from sluice.runtime.errors import DamagedCheckpointError
 from sluice.runtime.model.checkpoint_record import StateSnapshot
+from sluice.runtime.savepoint.file_copies import THREADS
 from sluice.runtime.savepoint.state_versions import (
     StoreIds,
     files_in_snapshot,
@@ -31,9 +32,12 @@ from sluice.runtime.savepoint.state_versions import (
 )
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["LISTING_THREADS", "files_of_batch", "is_shared", "location_of"]
+__all__ = [
+    "files_of_batch",
+    "is_shared",
+    "location_of",
+]
 
-LISTING_THREADS = 8
 _T = TypeVar("_T")
 _NAME = re.compile(r"[^/,]+")
 _NUMBER = re.compile(r"\d+")
@@ -82,7 +86,7 @@ class _BatchFiles:
         for path in found:
             self._require(self._fs.exists(path), path)
         operators = self._fs.names(self._at("state"), _NUMBER) if done >= 0 else []
-        with ThreadPoolExecutor(LISTING_THREADS, "sluice-listing") as pool:
+        with ThreadPoolExecutor(THREADS, "sluice-listing") as pool:
             for operator in operators:
                 found |= set(self._of_operator(operator, done))
                 partitions = self._fs.names(self._at(f"state/{operator}"), _NUMBER)

@@ -218,7 +218,7 @@ class HostDrains:
                 return
 
     def _left_on(self, host: str) -> list[dict[str, Any]]:
-        """What still runs there, of any job, and jobs that do not say."""
+        """Work of any job that still runs there, and jobs that do not answer."""
         found = self.jobs_on(host)
         left = [
             {"job_uid": each["job_uid"], "what": what}
@@ -237,7 +237,7 @@ class HostDrains:
             return client.hosts(timeout_s=_ANSWER_S)
 
     def _placements(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-        """Of all running jobs, by uid; and the jobs that do not answer."""
+        """Ask all running jobs: the answers by uid, and the jobs that do not answer."""
         running = self._jobs.running()
         asked: queue.SimpleQueue[str] = queue.SimpleQueue()
         answers: queue.SimpleQueue[tuple[str, Mapping[str, Any] | None]] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""What the service says of a job that may run, hang, or have died. Pure."""
+"""The state of a job that may run, hang, or have died. Pure."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

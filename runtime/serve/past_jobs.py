@@ -1,9 +1,10 @@
-"""What a checkpoint directory tells of a job that does not answer."""
+"""Details of a job that does not answer, from its checkpoint directory."""
 
 from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.history.history_file import read_history
 from sluice.runtime.job_registry.registration import Registration
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from sluice.runtime.service.job_view import JobFacts, details_of, facts_of_record, history_of
@@ -36,8 +37,7 @@ def past_details(store: CheckpointStore, registration: Registration) -> dict[str
 
 def past_history(fs: FileSystem, *, checkpoints: int | None) -> dict[str, Any]:
     """As `sluice.runtime.service.job_view.history_of`, from the history file."""
-    del fs, checkpoints
-    return history_of({})
+    return history_of(read_history(fs), checkpoints=checkpoints)
 
 
 def _newest_decision(store: CheckpointStore) -> CheckpointRecord | None:

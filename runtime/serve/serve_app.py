@@ -1,8 +1,8 @@
-"""The service's HTTP: who may call, the calls, and errors as answers; on Starlette."""
+"""The service over HTTP: access, limits, and errors as answers; on Starlette."""
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,27 +26,17 @@ from sluice.runtime.errors import (
 from sluice.runtime.job_registry.registration import JOB_UID
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import FieldError, from_json
-from sluice.runtime.serve.host_drains import HostDrains
 from sluice.runtime.serve.openapi import Call, docs_page, openapi_document
-from sluice.runtime.serve.requests import (
-    DrainRequest,
-    RestartRequest,
-    SavepointRequest,
-    StopRequest,
-    SubmitRequest,
-)
-from sluice.runtime.serve.served_jobs import NoSuchThingError, ServedJobs
-from sluice.runtime.serve.submissions import Submissions
+from sluice.runtime.serve.served_jobs import NoSuchThingError
 from sluice.runtime.service.endpoints import Answer, Endpoint
 from sluice.runtime.service.error_json import error_to_json
 from sluice.runtime.service.page.page_routes import PAGE_HEADERS, page_routes
 
-__all__ = ["MOST_BODY_BYTES", "serve_app", "service_calls"]
+__all__ = ["MOST_BODY_BYTES", "serve_app"]
 
 MOST_BODY_BYTES = 1 << 20
 _BODY_S = 30.0
 _THREADS = 128
-_COMMAND_S = 60.0
 _MOST_NUMBER = 10_000
 _PUBLIC = frozenset({"/", "/docs", "/healthz", "/openapi.json"})
 _PUBLIC_FILES = "/page/"
@@ -58,122 +48,7 @@ _STATUS: tuple[tuple[type[StreamError], int], ...] = (
 )
 
 
-def service_calls(jobs: ServedJobs, drains: HostDrains, submissions: Submissions) -> list[Call]:
-    """All calls that need the token."""
-
-    def stop(job_uid: str, body: StopRequest) -> Mapping[str, Any]:
-        with jobs.commanded(job_uid) as client:
-            return client.stop(drain=body.drain, savepoint=body.savepoint, to=body.to)
-
-    def savepoint(job_uid: str, body: SavepointRequest) -> Mapping[str, Any]:
-        with jobs.commanded(job_uid) as client:
-            return client.savepoint(body.to, kind=body.kind)
-
-    def savepoints(job_uid: str) -> Mapping[str, Any]:
-        with jobs.commanded(job_uid) as client:
-            return {"savepoints": list(client.savepoints())}
-
-    def restart(job_uid: str, body: RestartRequest) -> Mapping[str, Any]:
-        with jobs.commanded(job_uid) as client:
-            return client.restart(
-                body.regions, exclude_hosts=body.exclude_hosts, timeout_s=_COMMAND_S
-            )
-
-    def suspended(job_uid: str) -> Mapping[str, Any]:
-        regions = (jobs.job(job_uid)["status"] or {"regions": ()})["regions"]
-        return {
-            "suspended": [
-                {"region": each["region"], **each["suspended"]}
-                for each in regions
-                if each["suspended"] is not None
-            ]
-        }
-
-    def submit(body: SubmitRequest) -> Mapping[str, Any]:
-        return submissions.submit(
-            entry_point=body.entry_point,
-            args=body.args,
-            options=body.options,
-            conf=body.conf,
-            env=body.env,
-            submission_id=body.submission_id,
-        )
-
-    job, host, one = "/v1/jobs/{job_uid}", "/v1/hosts/{host}", "/v1/submissions/{submission_id}"
-    newest = {"checkpoints": "only the newest so many checkpoints"}
-    return [
-        Call(method="GET", path="/v1/jobs", summary="Running and past jobs", run=jobs.jobs),
-        Call(method="GET", path=job, summary="One job, with all details", run=jobs.job),
-        Call(
-            method="GET",
-            path=f"{job}/history",
-            summary="Its checkpoints, attempts, savepoints, runs and samples",
-            run=lambda job_uid, checkpoints: jobs.history(job_uid, checkpoints=checkpoints),
-            query=newest,
-        ),
-        Call(method="GET", path=f"{job}/suspended", summary="Its suspended regions", run=suspended),
-        Call(
-            method="POST",
-            path=f"{job}/stop",
-            summary="Request its end after a last checkpoint",
-            run=stop,
-            body=StopRequest,
-        ),
-        Call(
-            method="GET",
-            path=f"{job}/savepoints",
-            summary="Savepoints and full checkpoints that were requested in this run",
-            run=savepoints,
-        ),
-        Call(
-            method="POST",
-            path=f"{job}/savepoints",
-            summary="Request a savepoint or a full checkpoint",
-            run=savepoint,
-            body=SavepointRequest,
-        ),
-        Call(
-            method="POST",
-            path=f"{job}/restart",
-            summary="Restart regions from their last checkpoint",
-            run=restart,
-            body=RestartRequest,
-        ),
-        Call(method="GET", path="/v1/hosts", summary="Hosts of all jobs", run=drains.hosts),
-        Call(method="GET", path=f"{host}/jobs", summary="Jobs on one host", run=drains.jobs_on),
-        Call(
-            method="POST",
-            path=f"{host}/drain",
-            summary="Move the work of all jobs off a host; answers at once",
-            run=lambda host, body: drains.start(host, timeout_s=body.timeout_s),
-            body=DrainRequest,
-        ),
-        Call(
-            method="GET",
-            path="/v1/drains/{request_id}",
-            summary="How far a drain is",
-            run=drains.report,
-        ),
-        Call(method="GET", path="/v1/submissions", summary="Submissions", run=submissions.reports),
-        Call(
-            method="POST",
-            path="/v1/submissions",
-            summary="Start a Python program with spark-submit",
-            run=submit,
-            body=SubmitRequest,
-        ),
-        Call(method="GET", path=one, summary="One submission", run=submissions.report),
-        Call(
-            method="GET",
-            path=f"{one}/log",
-            summary="The last MiB of its output",
-            run=submissions.log_of,
-            media="text/plain",
-        ),
-    ]
-
-
-def serve_app(calls: list[Call], token: str) -> ASGIApp:
+def serve_app(calls: Sequence[Call], token: str) -> ASGIApp:
     """The whole application."""
     document = openapi_document(calls)
     page = docs_page(document)

@@ -11,7 +11,7 @@ import typer
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.serve.host_drains import HostDrains
-from sluice.runtime.serve.serve_app import serve_app, service_calls
+from sluice.runtime.serve.serve_app import serve_app
 from sluice.runtime.serve.serve_server import (
     ServeServer,
     checked_tls,
@@ -20,6 +20,7 @@ from sluice.runtime.serve.serve_server import (
     state_directory,
 )
 from sluice.runtime.serve.served_jobs import ServedJobs
+from sluice.runtime.serve.service_calls import service_calls
 from sluice.runtime.serve.store_access import StoreAccess
 from sluice.runtime.serve.submissions import Submissions, SubmitSettings
 from sluice.runtime.storage.file_system_opening import absolute_uri
@@ -95,7 +96,7 @@ def serve(
 
 
 def _await_signal() -> None:
-    """Ctrl-C and SIGTERM end the service in order; jobs and submissions go on."""
+    """Ctrl-C and SIGTERM end the service in order; jobs and submitted programs continue."""
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())

@@ -100,7 +100,7 @@ def checked_tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path]
 
 
 def state_directory() -> Path:
-    """Where this user's programs keep their state."""
+    """The directory for the state of this user's programs."""
     home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(home) / "sluice"
 

@@ -32,7 +32,7 @@ __all__ = ["NoSuchThingError", "ServedJobs"]
 log = logging.getLogger(__name__)
 
 _ANSWER_S = 3.0
-_BUSY_EVERY_S = 2.0  # while somebody reads
+_BUSY_EVERY_S = 2.0  # while the service has readers
 _IDLE_EVERY_S = 10.0
 _INTEREST_S = 15.0
 _FIRST_ANSWERS_S = 2.0  # the first reader waits for jobs that have not answered yet
@@ -55,6 +55,7 @@ class _WatchedJob:
         self.error: StreamError | None = None
         self.was_asked = False
         self.calls = 0
+        self.wake = threading.Event()
         self.thread: threading.Thread | None = None
         self.past: tuple[Registration, dict[str, Any]] | None = None
 
@@ -86,9 +87,10 @@ class ServedJobs:
         self._jobs: dict[str, _WatchedJob] = {}
         self._registry_error: StreamError | None = None
         self._was_read = False
-        self._read_s = float("-inf")  # when somebody last wanted to know
+        self._read_s = float("-inf")  # the last reader
         self._stopped = False
         self._changed = threading.Condition()
+        self._wake = threading.Event()
         self._reader = threading.Thread(
             target=self._read_registry, name="sluice-job-registry", daemon=True
         )
@@ -101,9 +103,10 @@ class ServedJobs:
         """The threads are daemons: one that hangs in a file system must not delay the end."""
         with self._changed:
             self._stopped = True
+            self._wake_all()
             self._changed.notify_all()
 
-    # --- what people read -------------------------------------------------------------------------
+    # --- for readers -------------------------------------------------------------------------
 
     def jobs(self) -> dict[str, Any]:
         """The answer to ``GET /v1/jobs``: newest start first."""
@@ -184,10 +187,18 @@ class ServedJobs:
         return job
 
     def _want(self) -> None:
-        """Under the lock: somebody reads."""
-        if self._clock() - self._read_s > _BUSY_EVERY_S:
-            self._changed.notify_all()
+        """Note a reader; the first one after a while waits for new answers. Under the lock."""
+        if self._clock() - self._read_s > _INTEREST_S:
+            self._was_read = False
+            for job in self._jobs.values():
+                job.was_asked = False
+            self._wake_all()
         self._read_s = self._clock()
+
+    def _wake_all(self) -> None:
+        """Let each thread look now. Under the lock."""
+        for wake in (self._wake, *(job.wake for job in self._jobs.values())):
+            wake.set()
 
     def _is_known(self) -> bool:
         waiting = any(job.is_waiting() for job in self._jobs.values())
@@ -232,7 +243,7 @@ class ServedJobs:
         return found
 
     def _view_address(self, job: _WatchedJob) -> CoordinatorAddress:
-        """Where to read; the read-only port if the job belongs to another user."""
+        """The address to read from: the read-only port if the job belongs to another user."""
         try:
             return self._command_address(job)
         except AuthenticationError:
@@ -307,35 +318,35 @@ class ServedJobs:
                     )
                 self._registry_error, self._was_read = error, True
                 self._changed.notify_all()
-            self._pause()
+            self._pause(self._wake)
 
-    def _pause(self) -> None:
-        """Until the next look is due; sooner if somebody begins to read."""
-        with self._changed:
-            looked_s = self._clock()
-
-            def is_due() -> bool:
-                is_read = self._clock() - self._read_s < _INTEREST_S
-                pause_s = _BUSY_EVERY_S if is_read else _IDLE_EVERY_S
-                return self._stopped or self._clock() - looked_s >= pause_s
-
-            while not is_due():
-                self._changed.wait(_BUSY_EVERY_S / 2)
+    def _pause(self, wake: threading.Event) -> None:
+        """Wait until the next look is due; a first reader makes it due."""
+        looked_s = self._clock()
+        while not self._stopped:
+            if wake.wait(_BUSY_EVERY_S):
+                wake.clear()
+                return
+            now_s = self._clock()
+            if now_s - self._read_s < _INTEREST_S or now_s - looked_s >= _IDLE_EVERY_S:
+                return
 
     def _take(self, registrations: list[Registration]) -> None:
         with self._changed:
-            listed = {each.job_uid: each for each in registrations}
-            for job_uid in self._jobs.keys() - listed.keys():
+            for job_uid in self._jobs.keys() - {each.job_uid for each in registrations}:
                 del self._jobs[job_uid]
-            for job_uid, registration in listed.items():
-                job = self._jobs.setdefault(job_uid, _WatchedJob(registration))
-                if job.registration != registration:
-                    is_new_run = job.registration.run_attempt != registration.run_attempt
-                    job.registration, job.changed_s = registration, self._clock()
-                    if is_new_run:
-                        job.error = None
-                if registration.ended_ms is None and job.thread is None:
-                    self._watch(job)
+            for registration in registrations:
+                self._note(registration)
+
+    def _note(self, registration: Registration) -> None:
+        """Take a registration as it is now. Under the lock."""
+        job = self._jobs.setdefault(registration.job_uid, _WatchedJob(registration))
+        if job.registration != registration:
+            if job.registration.run_attempt != registration.run_attempt:
+                job.error = None
+            job.registration, job.changed_s = registration, self._clock()
+        if registration.ended_ms is None and job.thread is None:
+            self._watch(job)
 
     def _watch(self, job: _WatchedJob) -> None:
         watched = sum(each.thread is not None for each in self._jobs.values())
@@ -387,7 +398,7 @@ class ServedJobs:
                 if self._has_ended(job):
                     job.thread, job.was_asked = None, False
                     return
-            self._pause()
+            self._pause(job.wake)
             with self._changed:
                 if self._has_ended(job):
                     job.thread, job.was_asked = None, False

@@ -286,6 +286,25 @@ def restart(
 
 
 @app.command()
+def suspended(
+    job_uid: _JobUid,
+    url: _Url = _URL,
+    token_file: _TokenFile = None,
+    ca_file: _CaFile = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the suspended regions of a job."""
+    with _client(url, token_file, ca_file) as client:
+        found = client.get(path_of("jobs", _uid(client, job_uid), "suspended"))
+    if as_json:
+        print_json(found)
+        return
+    columns = ("region", "since_ms", "why")
+    print_table(("region", "since", "why"), [_row(e, columns) for e in found["suspended"]])
+
+
+@app.command()
 def hosts(
     host: Annotated[str | None, typer.Argument(help="Show the jobs on this host.")] = None,
     url: _Url = _URL,

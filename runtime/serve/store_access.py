@@ -26,7 +26,7 @@ class StoreAccess:
         return open_file_system(uri, self.jvm(uri))
 
     def jvm(self, uri: str) -> Any:  # noqa: ANN401 - py4j's view
-        """What `open_file_system` needs for this directory."""
+        """The JVM for `open_file_system`; None: this directory needs none."""
         if not needs_jvm(uri):
             return None
         with self._lock:

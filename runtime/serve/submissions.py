@@ -20,6 +20,7 @@ from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE, SUBMISSI
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.process.host_clock import wall_ms
+from sluice.runtime.serve.requests import SubmitRequest
 from sluice.runtime.serve.served_jobs import NoSuchThingError
 
 __all__ = ["OPTIONS", "Submission", "Submissions", "SubmitSettings"]
@@ -55,7 +56,7 @@ _LOG_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitSettings:
-    """What requests may start.
+    """Limits of the programs that requests start.
 
     Attributes:
         directory: entry points and their files are in it; None: requests start nothing.
@@ -103,45 +104,36 @@ class Submissions:
         self._settings = settings
         self._lock = threading.Lock()
 
-    def submit(
-        self,
-        *,
-        entry_point: str,
-        args: Iterable[str] = (),
-        options: Mapping[str, str] | None = None,
-        conf: Mapping[str, str] | None = None,
-        env: Mapping[str, str] | None = None,
-        submission_id: str | None = None,
-    ) -> dict[str, Any]:
+    def submit(self, request: SubmitRequest) -> dict[str, Any]:
         """Start ``spark-submit`` for a Python file of the submit directory.
 
         Raises:
             ConfigError: the request names something that is not allowed.
             MissingRequirementError: there is no ``spark-submit``.
         """
-        options, conf, env = options or {}, conf or {}, env or {}
         root = self._root()
-        program = _file_in(root, entry_point, "entry_point")
+        program = _file_in(root, request.entry_point, "entry_point")
         if program.suffix != ".py":
-            raise _refused("the entry point is no Python file", entry_point=entry_point)
+            raise _refused("the entry point is no Python file", entry_point=request.entry_point)
         command = [
             _spark_submit(),
-            *(text for name, value in options.items() for text in _option(root, name, value)),
-            *(text for name, value in conf.items() for text in self._conf(name, value)),
+            *(text for each in request.options.items() for text in _option(root, *each)),
+            *(text for each in request.conf.items() for text in self._conf(*each)),
             str(program),
-            *_checked_texts("args", args),
+            *_checked_texts("args", request.args),
         ]
+        variables = {name: self._variable(name, value) for name, value in request.env.items()}
+        given = request.submission_id
         submission = Submission(
-            submission_id=secrets.token_hex(8) if submission_id is None else submission_id,
+            submission_id=secrets.token_hex(8) if given is None else given,
             entry_point=program.relative_to(root).as_posix(),
-            args=tuple(args),
-            options=options,
-            settings=tuple(sorted([*conf, *env])),
+            args=request.args,
+            options=request.options,
+            settings=tuple(sorted([*request.conf, *request.env])),
             submitted_ms=wall_ms(),
         )
         if not SUBMISSION_ID.fullmatch(submission.submission_id):
             raise _refused("the submission id has other characters", expected=SUBMISSION_ID.pattern)
-        variables = {name: self._variable(name, value) for name, value in env.items()}
         with self._lock:
             if self._create(submission):
                 self._start(submission, command, variables)
@@ -375,7 +367,7 @@ def _unknown(submission_id: str) -> NoSuchThingError:
 
 
 def _spark_submit() -> str:
-    """Of ``SPARK_HOME``, or of the installed PySpark."""
+    """The program in ``SPARK_HOME``, or in the installed PySpark."""
     home = os.environ.get("SPARK_HOME")
     package = find_spec("pyspark")
     places = [Path(home)] if home else []

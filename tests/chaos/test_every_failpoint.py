@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.runtime.savepoint.savepoint_writer import SAVEPOINT_FAILPOINTS
 from tests.chaos import (
     test_continuous,
     test_failpoints,
@@ -20,6 +21,7 @@ from tests.chaos import (
     test_lost_transactions,
     test_regional,
     test_restored_jobs,
+    test_stop_kills,
     test_timeouts,
 )
 from tests.chaos.beds import ACCEPTANCE, LOSSES, REGIONAL, REPAIR
@@ -41,6 +43,7 @@ _TWICE = [
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
     test_restored_jobs.test_a_restore_survives_two_kills_in_a_row,
+    test_stop_kills.test_copy_protected_two_kills_in_a_row_in_a_savepoint,
 ]
 _STALE = [
     test_fencing.test_fence_first_a_stale_coordinator_wakes_after_a_kill_at_every_failpoint,
@@ -61,8 +64,9 @@ _NO_ANSWER = {"publish-retry", "settle-retry"}  # a start that tries again has o
 _LOST_SPLIT = {"after-epoch-rewound"}  # what its task had open is aborted already
 # After lost transactions, and where regions fail or exchange splits: killed, and never paused.
 _OF_A_FAILURE = {*REPAIR, *REGIONAL}
-# Before checkpoint 0 there is no coordinator to be stale, and nothing is open.
-_OF_A_RESTORE = {*test_restored_jobs.RESTORE}
+# Before checkpoint 0 there is no coordinator to be stale, and nothing is open; the checkpoint of a
+# savepoint is committed, so its copy opens nothing either.
+_OF_A_COPY = {*test_restored_jobs.RESTORE, *SAVEPOINT_FAILPOINTS}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -98,9 +102,9 @@ def _cells(test: Callable[..., None]) -> set[str]:
     ("tests", "absent"),
     [
         (_TWICE, _OF_A_LOSS),
-        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_RESTORE),
-        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_RESTORE),
-        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_RESTORE),
+        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY),
+        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY),
+        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_COPY),
     ],
     ids=["twice in a row", "with a stale coordinator", "away", "paused"],
 )

@@ -14,11 +14,13 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.job.job_cli import app as job_commands
+from sluice.runtime.serve.requests import DrainRequest
 from tests.chaos.dropped import on_record, require_the_rest_once
 from tests.chaos.programs import MORTAL_COPY
 from tests.chaos.scenario import START_S, Scenario, Setting
 from tests.chaos.spark_start import spark_environment
 from tests.kit.mortal_program import MortalProgram
+from tests.kit.served_jobs_bed import service_of
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.waiting import wait_for
 
@@ -188,6 +190,50 @@ def test_a_region_comes_back_off_a_host_by_command(
     assert not cluster.has_tasks(1)
     assert [found["ended"] for found in status_of(scenario)["regions"]] == [1]
     scenario.finish_running(program)
+
+
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
+def test_a_host_is_drained_through_the_service(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path, engine: str
+) -> None:
+    """A full checkpoint, then the region runs elsewhere. The driver cannot move, and is named."""
+    registry = f"file://{tmp_path}/registry"
+    registered = setting(ENGINE=engine, SLUICE_REGISTRY=registry)
+    with (
+        Scenario(MORTAL_COPY, kafka.bootstrap, tmp_path, registered) as scenario,
+        service_of(registry, tmp_path / "service") as service,
+        service.client() as client,
+    ):
+        program = scenario.start(arguments=["--master", cluster.url])
+        scenario.observer.await_total(1, timeout_s=START_S)
+
+        def placed() -> tuple[str, dict[str, Any]] | None:
+            for uid in [each["job_uid"] for each in client.get("/v1/jobs")["jobs"]]:
+                for host in HOSTS:
+                    (found,) = client.get(f"/v1/hosts/{host}/jobs")["jobs"] or [{}]
+                    if found.get("regions"):
+                        return host, {"uid": uid, **found}
+            return None
+
+        place = wait_for(placed, what="a host with a region")
+        assert place is not None
+        host, found = place
+        assert cluster.has_tasks(HOSTS.index(host)) or engine == "micro-batch"
+        request_id = client.post(f"/v1/hosts/{host}/drain", DrainRequest())["request_id"]
+
+        def ended() -> dict[str, Any] | None:
+            report = client.get(f"/v1/drains/{request_id}")
+            return None if report["state"] == "running" else report
+
+        report = wait_for(ended, what="the end of the drain")
+        assert report is not None
+        (job,) = report["jobs"]
+        assert (job["job_uid"], job["state"], job["error"]) == (found["uid"], "moved", None)
+        assert (Path(job["full_checkpoint"].removeprefix("file://")) / "_metadata").exists()
+        assert {each["what"] for each in report["left"]} <= {"driver"}
+        assert not cluster.has_tasks(HOSTS.index(host))
+        sees_more(scenario)
+        scenario.finish_running(program)
 
 
 def test_ids_never_reused_a_task_that_dies_after_a_shuffle_is_tried_again_alone(

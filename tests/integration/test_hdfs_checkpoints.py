@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
-from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.embedded.hdfs.hdfs_site import render
 from sluice.runtime.embedded.process import ServerProcess
 from sluice.runtime.errors import AuthenticationError, StorageError, StorageUnreachableError
+from sluice.runtime.job.job_cli import checkpoint_app as app
 from sluice.runtime.model.checkpoint_record import Verdict
 from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm

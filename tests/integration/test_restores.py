@@ -1,9 +1,11 @@
 """A new job from the state of another one: same, fewer and more regions, copied directories."""
 
+import contextlib
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -12,11 +14,15 @@ from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.errors import SourceChangedError, WrongJobError
+from sluice.runtime.errors import ConfigError, SourceChangedError, WrongJobError
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
-from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import Record, produce, read, unique
+from sluice.runtime.savepoint.full_checkpoints import write_full_checkpoint
+from sluice.runtime.savepoint.savepoint_writer import write_savepoint
+from sluice.runtime.storage.file_system_opening import open_file_system
+from tests.kit.kafka.kafka_fixture import BrokerByLevel, TopicFactory
+from tests.kit.kafka.kafka_records import Record, create_topic, produce, read, unique
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -46,7 +52,11 @@ class Bed:
     def __init__(self, spark: SparkSession, kafka: EmbeddedKafka, path: Path) -> None:
         self.spark, self.kafka, self.path = spark, kafka, path
 
-    def run(
+    def run(self, directory: Path, source: str, sink: str, **options: Any) -> None:
+        """Run a job to the end of its input."""
+        self.job(directory, source, sink, **options).run()
+
+    def job(
         self,
         directory: Path,
         source: str,
@@ -55,9 +65,9 @@ class Bed:
         kind: str = "chained",
         regions: int | None = None,
         transform: Callable[[DataFrame], DataFrame] = counted,
-        **restore: object,
-    ) -> None:
-        """Run a job to the end of its input."""
+        **restore: Any,
+    ) -> Job:
+        """A job that ends with its input."""
         job = Job(
             "restored",
             self.spark,
@@ -65,7 +75,7 @@ class Bed:
             interval_s=0.1,
             tolerable_failures=0,
             regions=regions,
-            **restore,  # type: ignore[arg-type]
+            **restore,
         )
         stream = job.source(
             KafkaSource(
@@ -89,7 +99,7 @@ class Bed:
                     transactional_id_prefix=unique("restored"),
                 )
             )
-        job.run()
+        return job
 
     def output(self, sink: str, kind: str) -> list[bytes]:
         """What readers see: values, for counts with their keys."""
@@ -116,60 +126,98 @@ def bed(spark: SparkSession, kafka: EmbeddedKafka, tmp_path: Path) -> Bed:
     return Bed(spark, kafka, tmp_path)
 
 
-def origin_in(directory: Path) -> Path:
-    """The newest checkpoint of a job."""
-    return directory / slot_name(newest(directory).checkpoint_id)
+def origin_in(directory: Path, how: str = "ordinary") -> str:
+    """The newest checkpoint of a job as it is, as a savepoint, or as a full checkpoint."""
+    record, fs = newest(directory), open_store(str(directory)).fs
+    if how == "savepoint":
+        return write_savepoint(fs, record, open_file_system(f"{directory}-savepoints")).uri
+    if how == "full":
+        return write_full_checkpoint(fs, record).uri
+    return f"{fs.uri}/{slot_name(record.checkpoint_id)}"
 
 
-def test_a_moved_checkpoint_with_state_begins_a_new_job(bed: Bed, topic: TopicFactory) -> None:
+def moved(directory: Path, origin: str) -> str:
+    """The same after its directory was copied elsewhere, and the job's was deleted."""
+    whole = (
+        directory if origin.startswith(f"file://{directory}/") else Path(f"{directory}-savepoints")
+    )
+    copied = directory.with_name("elsewhere")
+    shutil.copytree(whole, copied)
+    shutil.rmtree(directory)
+    shutil.rmtree(whole, ignore_errors=True)
+    return origin.replace(str(whole), str(copied), 1)
+
+
+def test_a_moved_savepoint_with_state_begins_a_new_job(bed: Bed, topic: TopicFactory) -> None:
     """Its counts go on from the old ones, and its transactions are its own."""
     source, first, second = topic(partitions=PARTITIONS), topic(), topic()
     produce(bed.kafka.bootstrap, source, records(range(60)))
     bed.run(bed.path / "old", source, first, kind="state")
     produce(bed.kafka.bootstrap, source, records(range(60, 100)))
-    moved = bed.path / "elsewhere"
-    shutil.move(bed.path / "old", moved)
+    before = newest(bed.path / "old")
+    origin = moved(bed.path / "old", origin_in(bed.path / "old", "savepoint"))
     new = bed.path / "new"
-    bed.run(new, source, second, kind="state", restore_from=origin_in(moved))
+    bed.run(new, source, second, kind="state", restore_from=origin)
     assert bed.output(second, "state") == expected(range(60, 100), "state", seen=range(60))
     first_record = open_store(str(new)).read(0)
     assert first_record is not None
-    assert first_record.settings["restored_from_uri"] == f"file://{origin_in(moved)}"
-    assert first_record.job_uid != newest(moved).job_uid
+    assert first_record.settings["restored_from_uri"] == origin
+    assert first_record.job_uid != before.job_uid
 
 
+# Each origin with each kind of job and place; and each kind with fewer, the same and more regions.
 CASES = [
-    ("chained", 2, 2, "same"),
-    ("chained", 3, 1, "copied"),
-    ("files", 1, 3, "same"),
-    ("files", 2, 1, "copied"),
-    ("state", None, None, "same"),
+    ("ordinary", "chained", 2, 2, "same"),
+    ("savepoint", "chained", 3, 1, "moved"),
+    ("full", "chained", 1, 3, "moved"),
+    ("ordinary", "files", 1, 3, "moved"),
+    ("savepoint", "files", 2, 2, "same"),
+    ("full", "files", 3, 1, "same"),
+    ("ordinary", "state", None, None, "moved"),
+    ("savepoint", "state", None, None, "same"),
+    ("full", "state", None, None, "moved"),
+    ("full", "state", None, None, "same"),
 ]
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("kind", "before", "after", "place"), CASES)
+@pytest.mark.parametrize(("how", "kind", "before", "after", "place"), CASES)
 def test_a_new_job_equals_the_oracle(
-    bed: Bed, topic: TopicFactory, kind: str, before: int | None, after: int | None, place: str
+    bed: Bed,
+    topic: TopicFactory,
+    how: str,
+    kind: str,
+    before: int | None,
+    after: int | None,
+    place: str,
 ) -> None:
-    """Two jobs begin from one checkpoint beside the old one, which goes on, too; each writes what
-    came later, once."""
+    """Two jobs begin from one origin at the same time. The old one goes on beside them if it is
+    still there. Each writes what came later, once."""
     source, *outputs = (topic(partitions=PARTITIONS) for _ in range(4))
     produce(bed.kafka.bootstrap, source, records(range(60)))
     old = bed.path / "old"
-    bed.run(old, source, outputs[0], kind=kind, regions=before)
+    # Chained jobs without a number of cores for each region run in the other engine afterwards.
+    bed.run(old, source, outputs[0], kind=kind, regions=before, engine="micro-batch")
     assert bed.output(outputs[0], kind) == expected(range(60), kind, seen=range(0))
-    if place == "copied":
-        shutil.copytree(old, bed.path / "copy")
-    origin = origin_in(old if place == "same" else bed.path / "copy")
+    origin = origin_in(old, how)
+    if place == "moved":
+        origin = moved(old, origin)
     produce(bed.kafka.bootstrap, source, records(range(60, 100)))
-    for at in (1, 2):
-        new = bed.path / f"new-{at}"
-        bed.run(new, source, outputs[at], kind=kind, regions=after, restore_from=origin)
-        assert bed.output(outputs[at], kind) == expected(range(60, 100), kind, seen=range(60))
-        assert len(newest(new).regions) == (after or 1)
-    bed.run(old, source, outputs[0], kind=kind, regions=before)
-    assert bed.output(outputs[0], kind) == expected(range(100), kind, seen=range(0))
+    new = [bed.path / f"new-{at}" for at in (1, 2)]
+    jobs = [
+        bed.job(path, source, output, kind=kind, regions=after, restore_from=origin)
+        for path, output in zip(new, outputs[1:], strict=True)
+    ]
+    if place == "same":
+        jobs.append(bed.job(old, source, outputs[0], kind=kind, regions=before))
+    with contextlib.ExitStack() as started:
+        for handle in [started.enter_context(job.start()) for job in jobs]:
+            assert handle.wait(PATIENCE_S)
+    for path, output in zip(new, outputs[1:], strict=True):
+        assert bed.output(output, kind) == expected(range(60, 100), kind, seen=range(60))
+        assert len(newest(path).regions) == (after or 1)
+    if place == "same":
+        assert bed.output(outputs[0], kind) == expected(range(100), kind, seen=range(0))
 
 
 @pytest.mark.extended
@@ -185,6 +233,27 @@ def test_a_renamed_topic_continues_at_the_old_offsets(bed: Bed, topic: TopicFact
     assert not new.exists()
     bed.run(new, other, output, kind="state", restore_from=origin, topic_map={source: other})
     assert bed.output(output, "state") == expected(range(60, 100), "state", seen=range(60))
+
+
+@pytest.mark.extended
+def test_another_cluster_needs_each_topic_by_name(
+    bed: Bed, topic: TopicFactory, kafka_by_level: BrokerByLevel
+) -> None:
+    """The name says that the records are the same; the topic has another id there."""
+    there = Bed(bed.spark, kafka_by_level(1), bed.path)
+    source, output = topic(partitions=PARTITIONS), unique("out")
+    for name, partitions in ((source, PARTITIONS), (output, 1)):
+        create_topic(there.kafka.bootstrap, name, partitions=partitions)
+    produce(bed.kafka.bootstrap, source, records(range(60)))
+    produce(there.kafka.bootstrap, source, records(range(100)))
+    bed.run(bed.path / "old", source, topic(), kind="state")
+    origin, new = origin_in(bed.path / "old"), bed.path / "new"
+    with pytest.raises(ConfigError, match=f"another Kafka cluster.*topics={source}"):
+        there.run(new, source, output, kind="state", restore_from=origin)
+    assert not new.exists()
+    named = {source: source}
+    there.run(new, source, output, kind="state", restore_from=origin, topic_map=named)
+    assert there.output(output, "state") == expected(range(60, 100), "state", seen=range(60))
 
 
 def longest(records: DataFrame) -> DataFrame:

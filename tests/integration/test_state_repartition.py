@@ -29,7 +29,7 @@ def _repartition(source: Path, partitions: int, to: Path, *options: str) -> Path
     return Path(result.output.splitlines()[-1].removeprefix("file://"))
 
 
-def _contents(directory: Path) -> dict[str, str]:
+def contents(directory: Path) -> dict[str, str]:
     return {
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in directory.rglob("*")
@@ -69,9 +69,9 @@ def test_a_query_goes_on_with_another_number_of_partitions(
         source.put(number, values)
     assert source.run() == oracle.run()
     source.save()
-    before = _contents(source.directory)
+    before = contents(source.directory)
     made = _repartition(source.directory, partitions, tmp_path / "to")
-    assert _contents(source.directory) == before
+    assert contents(source.directory) == before
     source.directory.rename(tmp_path / "away")
     saved = open_savepoint(str(made)).record
     (region,) = saved.regions
@@ -82,7 +82,7 @@ def test_a_query_goes_on_with_another_number_of_partitions(
         content = (made / file.path).read_bytes()
         assert hashlib.sha256(content).hexdigest() == file.sha256
         assert len(content) == file.length_bytes
-    assert set(_contents(made)) == {METADATA, *(file.path for file in region.state.files)}
+    assert set(contents(made)) == {METADATA, *(file.path for file in region.state.files)}
     resumed = StatefulQuery(spark, kind, input_dir, made)
     source.put(2, range(50, 75))
     assert resumed.run() == oracle.run()
@@ -106,7 +106,7 @@ def test_a_command_that_is_killed_leaves_no_savepoint_or_a_whole_one(
     saved: Path, tmp_path: Path, point: str
 ) -> None:
     """Twice in a row; then it is repeated."""
-    before, to = _contents(saved), tmp_path / "to"
+    before, to = contents(saved), tmp_path / "to"
     program = "from sluice.runtime.spark.state.state_cli import app; app()"
     arguments = ["repartition", str(saved), "--partitions", "5", "--to", str(to)]
     for attempt in range(2):
@@ -123,11 +123,11 @@ def test_a_command_that_is_killed_leaves_no_savepoint_or_a_whole_one(
         for made in whole:
             state = open_savepoint(str(made)).record.regions[0].state
             assert state is not None
-            found = _contents(made)
+            found = contents(made)
             assert all(found[file.path] == file.sha256 for file in state.files)
     made = _repartition(saved, 5, to)
     assert open_savepoint(str(made)).record.regions[0].batch_id == 1
-    assert _contents(saved) == before
+    assert contents(saved) == before
 
 
 def test_a_call_that_changes_nothing_or_cannot_be_exact_is_refused(

@@ -8,11 +8,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
+from sluice import HdfsSink, KafkaSource, Roll
+from sluice.connectors.hdfs.staging.pending_files import PENDING_KIND
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.job.job import Job
 from sluice.runtime.job.job_cli import app
 from sluice.runtime.model.checkpoint_record import CheckpointKind
-from tests.integration.test_job_handle import Copies
+from sluice.runtime.savepoint.savepoint import open_savepoint
+from tests.integration.test_job_handle import Copies, unchanged
 from tests.integration.test_signals import await_count, copying, open_transactions
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, values
@@ -69,6 +73,25 @@ def test_a_stateful_job_ends_with_a_whole_savepoint(copies: Copies) -> None:
         assert Path(path.removeprefix("file://"), "_metadata").is_file()
         assert path.startswith(f"file://{to}/savepoint-")
     assert copies.open_transactions() == []
+
+
+@pytest.mark.extended
+def test_a_savepoint_names_no_file_outside(copies: Copies) -> None:
+    """A sink that keeps rows for many epochs publishes them first, also without new records."""
+    path = copies.directory.parent / "rows"
+    job = Job("rolls", copies.spark, checkpoint_dir=copies.directory, interval_s=0.1)
+    source = KafkaSource(bootstrap_servers=copies.bootstrap, topics=[copies.source])
+    job.source(source).map_batches(unchanged).sink(
+        HdfsSink(str(path), columns=("value",), roll=Roll(age=3600.0))
+    )
+    with job.start() as handle:
+        wait_for(lambda: handle.status().records >= copies.given)
+        assert not list(path.glob("part-*"))
+        saved = open_savepoint(handle.savepoint())
+        assert copies.spark.read.parquet(str(path)).count() == copies.given
+    kinds = {entry.kind for r in saved.record.regions for entry in r.operator_states}
+    assert PENDING_KIND not in kinds
+    assert not saved.record.committables
 
 
 @pytest.mark.extended

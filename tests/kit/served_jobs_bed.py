@@ -19,10 +19,11 @@ from sluice.runtime.job_registry.registration import JobRegistry, Registration
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.serve.host_drains import HostDrains
 from sluice.runtime.serve.openapi import Call
-from sluice.runtime.serve.serve_app import serve_app, service_calls
+from sluice.runtime.serve.serve_app import serve_app
 from sluice.runtime.serve.serve_client import ServeClient
 from sluice.runtime.serve.serve_server import ServeServer
 from sluice.runtime.serve.served_jobs import ServedJobs
+from sluice.runtime.serve.service_calls import service_calls
 from sluice.runtime.serve.store_access import StoreAccess
 from sluice.runtime.serve.submissions import Submissions, SubmitSettings
 from sluice.runtime.service.error_json import error_to_json
@@ -48,6 +49,7 @@ class PlayedJob:
     told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     savepoints: list[dict[str, Any]] = field(default_factory=list)
     fails_savepoints: bool = False
+    suspended: str | None = None
     hangs: threading.Event = field(default_factory=threading.Event)
     """Cleared: it hangs."""
 
@@ -55,7 +57,15 @@ class PlayedJob:
         return {"job_uid": self.uid, "state": "running", "regions": 2, "lag_records": 7}
 
     def status(self) -> dict[str, Any]:
-        regions = [{"region": name, "is_open": True, "suspended": None} for name in self.regions]
+        why = {"since_ms": 1_000, "why": "poison"}
+        regions = [
+            {
+                "region": name,
+                "is_open": name != self.suspended,
+                "suspended": why if name == self.suspended else None,
+            }
+            for name in self.regions
+        ]
         return {"state": "running", "regions": regions}
 
     def placement(self) -> dict[str, Any]:

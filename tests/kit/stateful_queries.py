@@ -13,14 +13,17 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
+    FileReference,
     RegionRecord,
     StateSnapshot,
 )
+from sluice.runtime.savepoint.spark_files import files_of_batch
 from sluice.runtime.spark.session.spark_session import QUERY_SETTINGS
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import record
 
-Rows = set[tuple[object, ...]]
+Rows = set[str]
+_Read = Callable[[str], DataFrame]
 _COUNTED = "k int, n int"
 
 
@@ -56,28 +59,48 @@ def _apply(
     yield pd.DataFrame({"k": [key[0]], "n": [count]})
 
 
-def _joined(frame: DataFrame) -> DataFrame:
-    left, right = frame.alias("a"), frame.withColumnsRenamed({"k": "j", "v": "w", "t": "u"})
-    joined = left.join(right, F.expr("k = j AND w BETWEEN v AND v + 7"))
+def _joined(read: _Read) -> DataFrame:
+    right = read("others").withColumnsRenamed({"k": "j", "v": "w", "t": "u"})
+    joined = read("numbers").join(right, F.expr("k = j AND w BETWEEN v AND v + 7"))
     return joined.select("k", "v", "w")
 
 
-QUERIES: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
-    "aggregate": ("update", lambda f: f.groupBy("k").agg(F.count("*"), F.sum("v"))),
-    "windows": ("update", lambda f: f.groupBy(F.window("t", "5 seconds"), "k").count()),
-    "sessions": ("append", lambda f: f.groupBy(F.session_window("t", "5 seconds"), "k").count()),
-    "dedup": ("append", lambda f: f.dropDuplicates(["v"])),
-    "dedup-watermark": ("append", lambda f: f.dropDuplicatesWithinWatermark(["v"])),
+QUERIES: dict[str, tuple[str, Callable[[_Read], DataFrame]]] = {
+    "aggregate": (
+        "update",
+        lambda read: read("numbers").groupBy("k").agg(F.count("*"), F.sum("v")),
+    ),
+    "windows": (
+        "update",
+        lambda read: read("numbers").groupBy(F.window("t", "5 seconds"), "k").count(),
+    ),
+    "sessions": (
+        "append",
+        lambda read: read("numbers").groupBy(F.session_window("t", "5 seconds"), "k").count(),
+    ),
+    "dedup": ("append", lambda read: read("numbers").dropDuplicates(["v"])),
+    "dedup-watermark": (
+        "append",
+        lambda read: read("numbers").dropDuplicatesWithinWatermark(["v"]),
+    ),
     "join": ("append", _joined),
     "group-state": (
         "update",
-        lambda f: f.groupBy("k").applyInPandasWithState(
-            _apply, _COUNTED, "n int", "update", GroupStateTimeout.NoTimeout
+        lambda read: (
+            read("numbers")
+            .groupBy("k")
+            .applyInPandasWithState(
+                _apply, _COUNTED, "n int", "update", GroupStateTimeout.NoTimeout
+            )
         ),
     ),
     "transform": (
         "update",
-        lambda f: f.groupBy("k").transformWithStateInPandas(_Counter(), _COUNTED, "Update", "None"),
+        lambda read: (
+            read("numbers")
+            .groupBy("k")
+            .transformWithStateInPandas(_Counter(), _COUNTED, "Update", "None")
+        ),
     ),
 }
 
@@ -115,15 +138,8 @@ class StatefulQuery:
     def run(self) -> list[Rows]:
         """Read what is there; the result of each batch."""
         found: list[Rows] = []
-        source = (
-            self.spark.readStream.schema("k int, v int, t timestamp")
-            .option("maxFilesPerTrigger", 1)
-            .name("numbers")
-            .json(str(self.input_dir))
-            .withWatermark("t", "10 seconds")
-        )
         query = (
-            self.query(source)
+            self.query(self._read)
             .writeStream.foreachBatch(lambda frame, _: found.append(set(map(str, frame.collect()))))
             .outputMode(self.mode)
             .option("checkpointLocation", str(self.directory / self.location))
@@ -133,9 +149,14 @@ class StatefulQuery:
         query.awaitTermination()
         return found
 
+    def _read(self, name: str) -> DataFrame:
+        reader = self.spark.readStream.schema("k int, v int, t timestamp").name(name)
+        frame = reader.option("maxFilesPerTrigger", 1).json(str(self.input_dir))
+        return frame.withWatermark("t", "10 seconds")
+
     def save(self) -> None:
         """Make a savepoint of the directory."""
-        location = self.directory / self.location
+        location, fs = self.directory / self.location, LocalFileSystem(self.directory)
         last = max(int(path.name) for path in (location / "commits").glob("[0-9]*"))
         operators = [(int(path.name), "op") for path in (location / "state").glob("[0-9]*")]
         state = StateSnapshot(
@@ -145,7 +166,12 @@ class StatefulQuery:
             state_partitions=3,
             operators=tuple(operators),
             location=f"{self.location}/state",
+            files=tuple(
+                FileReference(path=path, length_bytes=found.length_bytes, sha256=found.sha256)
+                for path in files_of_batch(fs, self.location, last)
+                if (found := fs.digest(path)) is not None
+            ),
         )
         region = RegionRecord(region="r0", attempt_id=0, batch_id=last, state=state)
         saved = record(last + 1, kind=CheckpointKind.SAVEPOINT, regions=(region,))
-        LocalFileSystem(self.directory).replace("_metadata", encode(saved))
+        fs.replace("_metadata", encode(saved))

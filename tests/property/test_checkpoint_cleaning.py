@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain
 from pathlib import PurePosixPath
@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.cleaning.clean_plan import half_written_savepoints, leftovers
+from sluice.runtime.checkpoint.cleaning.clean_plan import (
+    RETIRED,
+    half_written_savepoints,
+    leftovers,
+)
 from sluice.runtime.checkpoint.cleaning.directory_cleaning import (
     deletion_steps,
     survey_directory,
@@ -44,14 +48,34 @@ _STATE = StateSnapshot(
 )
 
 
+@dataclass
 class _Copy:
-    """A savepoint or a full checkpoint that is being written, one file at a time."""
+    """A savepoint or a full checkpoint that is being written, one file at a time.
 
-    def __init__(
-        self, root: str, metadata: str, source: CheckpointRecord, paths: list[str]
-    ) -> None:
-        self.root, self.metadata, self.source, self.left = root, metadata, source, paths
-        self.files: dict[str, list[FileReference]] = {}
+    Attributes:
+        known: the files of the newest full checkpoint.
+    """
+
+    directory: str
+    source: CheckpointRecord
+    left: list[str]
+    known: dict[str, FileReference]
+    files: dict[str, list[FileReference]] = field(default_factory=dict)
+    pauses: int = 0
+
+
+class _Disk(Disk):
+    """Notes when its files change."""
+
+    now_ms = 10**12
+
+    def write(self, path: str, data: bytes) -> None:
+        super().write(path, data)
+        self.changed_ms[path] = self.now_ms
+
+    def place(self, temporary: str, path: str) -> bool:
+        self.changed_ms[path] = self.now_ms
+        return super().place(temporary, path)
 
 
 class _Store(CheckpointStore):
@@ -69,13 +93,14 @@ class World:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.now_ms, self.next_id, self.serial = 10**12, 0, 0
-        self.disk = Disk()
+        self.next_id, self.serial = 0, 0
+        self.disk = _Disk()
         self.fs: FileSystem = FakeFileSystem(self.disk)
         self.damaged: dict[str, bytes] = {}
         self.cleaning: Iterator[str] | None = None
         self.copies: list[_Copy] = []
         self.locations: dict[str, str] = {}
+        self.snapshots: dict[str, RegionRecord] = {}
         self._publish(record(0, regions=()))
         self.run_id = 0
         for region in _REGIONS:
@@ -87,7 +112,6 @@ class World:
         self.serial += 1
         content = data or f"{path} {self.serial}".encode()
         self.disk.write(path, content)
-        self.disk.changed_ms[path] = self.now_ms
         return content
 
     def _publish(self, made: CheckpointRecord) -> None:
@@ -123,15 +147,13 @@ class World:
         """One or more decisions; a skipped region keeps its last snapshot."""
         skip = self.random.random() < 0.4
         for _ in range(self.random.randint(1, 3)):
-            regions = [self._region(name) for name in _REGIONS]
-            last = next(iter(reversed(self._decided())), None)
+            regions = {name: self._region(name) for name in _REGIONS}
+            last = self.snapshots.get("r1")
             if skip and last is not None:
-                regions[1] = replace(
-                    last.regions[1],
-                    status=RegionStatus.SKIPPED,
-                    snapshot_id=last.regions[1].snapshot_id or last.checkpoint_id,
-                )
-            self._publish(record(self.next_id, regions=tuple(regions)))
+                named = last.snapshot_id or self.next_id - 1
+                regions["r1"] = replace(last, status=RegionStatus.SKIPPED, snapshot_id=named)
+            self._publish(record(self.next_id, regions=tuple(regions.values())))
+            self.snapshots = regions
 
     def retire(self) -> None:
         store = self._store()
@@ -148,10 +170,18 @@ class World:
         decided = self._decided()
         self.copies.clear()
         self.run_id = self.next_id
-        fencing = {"verdict": Verdict.ABORTED, "requested_by": FENCING, "regions": ()}
-        self._publish(record(self.next_id, **fencing))
-        if decided and self.random.random() < 0.5:
-            known = self.random.choice(decided)
+        known = self.random.choice(decided) if decided and self.random.random() < 0.5 else None
+        fencing = record(
+            self.next_id,
+            verdict=Verdict.ABORTED,
+            requested_by=FENCING,
+            regions=(),
+            restored_from=None if known is None else known.checkpoint_id,
+        )
+        self._publish(fencing)
+        self.snapshots = {}
+        if known is not None:
+            self.snapshots = {each.region: each for each in known.regions}
             self.locations = {
                 each.region: each.state.location for each in known.regions if each.state
             }
@@ -170,11 +200,13 @@ class World:
         self._put(self.random.choice(paths))
 
     def wait(self) -> None:
-        """Nothing is written meanwhile: what is under way by then has been given up."""
+        """Nothing is written meanwhile. A copy is never paused for more than two age limits."""
         hours = self.random.choice((0.3, 0.3, 2, 30))
-        if hours > 1:
-            self.copies.clear()
-        self.now_ms += int(hours * _HOUR_MS)
+        for copy in [*self.copies]:
+            copy.pauses += hours > 1
+            if copy.pauses > 1:
+                self.copies.remove(copy)
+        self.disk.now_ms += int(hours * _HOUR_MS)
 
     def damage(self) -> None:
         """A record that is not the last one; what it names must stay all the same."""
@@ -202,10 +234,26 @@ class World:
             if path.startswith(f"{PurePosixPath(region.state.location).parent}/")
         ]
         self.serial += 1
-        root, at = "full", f"full/{slot_name(source.checkpoint_id)}"
+        known: dict[str, FileReference] = {}
+        directory = f"savepoints/savepoint-{JOB_UID[:8]}-1-{self.serial:06x}"
         if self.random.random() < 0.5:
-            root = at = f"savepoints/savepoint-{JOB_UID[:8]}-1-{self.serial:06x}"
-        self.copies.append(_Copy(root, f"{at}/{METADATA}", source, paths))
+            directory = f"full/{slot_name(source.checkpoint_id)}"
+            self._put(f"{directory}/_began")
+            known = self._newest_full()
+        self.copies.append(_Copy(directory, source, paths, known))
+
+    def _newest_full(self) -> dict[str, FileReference]:
+        for path in sorted(filter(_FULL.fullmatch, self.disk.files), reverse=True):
+            if path in self.damaged or self._is_retired(path):
+                return {}
+            made = _decoded(self.disk.files[path])
+            if made.verdict is Verdict.DECIDED:
+                states = (region.state for region in made.regions if region.state is not None)
+                return {e.path.partition("/")[2]: e for state in states for e in state.files}
+        return {}
+
+    def _is_retired(self, metadata: str) -> bool:
+        return metadata.replace(METADATA, RETIRED) in self.disk.files
 
     def go_on_with_copy(self) -> None:
         """Copy some files; the last step of all is the record."""
@@ -217,21 +265,19 @@ class World:
                 self.finish_copy(copy)
                 return
             path = copy.left.pop()
-            if path not in self.disk.files:  # its attempt is gone, so the copy fails
-                self.copies.remove(copy)
-                return
-            content = self.disk.files[path]
-            if copy.root != "full" or path not in self._shared():
-                self._put(f"{copy.root}/{path}", content)
-            copy.files.setdefault(path.split("/")[1], []).append(_reference(path, content))
-
-    def _shared(self) -> set[str]:
-        """The files that a full checkpoint has, so that another one does not copy them again."""
-        records = (data for path, data in self.disk.files.items() if _FULL.fullmatch(path))
-        regions = (region for data in records for region in _decoded(data).regions)
-        return {file.path for each in regions if each.state for file in each.state.files}
+            reference = copy.known.get(path)
+            if reference is None:
+                if path not in self.disk.files:  # its attempt is gone, so the copy fails
+                    self.copies.remove(copy)
+                    return
+                content = self.disk.files[path]
+                self._put(f"{copy.directory}/{path}", content)
+                root, _, name = copy.directory.rpartition("/")
+                reference = _reference(f"{name}/{path}" if root == "full" else path, content)
+            copy.files.setdefault(path.split("/")[1], []).append(reference)
 
     def finish_copy(self, copy: _Copy) -> None:
+        """Place the record, unless the directory was closed."""
         regions = tuple(
             replace(
                 region,
@@ -240,17 +286,22 @@ class World:
             for region in copy.source.regions
             if region.state is not None
         )
-        kind = CheckpointKind.FULL if copy.root == "full" else CheckpointKind.SAVEPOINT
-        self._put(copy.metadata, encode(replace(copy.source, kind=kind, regions=regions)))
+        is_full = copy.directory.startswith("full/")
+        kind = CheckpointKind.FULL if is_full else CheckpointKind.SAVEPOINT
+        made = replace(copy.source, kind=kind, regions=regions)
+        self._put(f"{copy.directory}/.x.tmp", encode(made))
+        self.disk.place(f"{copy.directory}/.x.tmp", f"{copy.directory}/{METADATA}")
         self.copies.remove(copy)
 
     def retire_full(self) -> None:
-        """The job does it between two full checkpoints."""
+        """The job does it between two full checkpoints, and deletes the files later, or never."""
         found = [path for path in self.disk.files if _FULL.fullmatch(path)]
-        if found and not any(copy.root == "full" for copy in self.copies):
+        if found and not any(copy.directory.startswith("full/") for copy in self.copies):
             path = self.random.choice(found)
-            self.damaged.pop(path, None)
-            self.disk.remove(path.removesuffix(f"/{METADATA}"))
+            self._put(path.replace(METADATA, RETIRED))
+            if self.random.random() < 0.8:
+                self.damaged.pop(path, None)
+                self.disk.remove(path)
 
     # --- the cleaner --------------------------------------------------------------------------
 
@@ -258,14 +309,14 @@ class World:
         self.cleaning = self._clean(self.random.choice((0, 1, 24)))
 
     def _clean(self, hours: int) -> Iterator[str]:
-        times = {"now_ms": self.now_ms, "older_than_ms": hours * _HOUR_MS}
+        times = {"now_ms": self.disk.now_ms, "older_than_ms": hours * _HOUR_MS}
         surveyed = survey_directory(self._store())
         own = leftovers(surveyed.listing, surveyed.records, **times)
         parent = _Below(self.fs, "savepoints")
-        listing, _ = survey_savepoints(parent)
-        half = half_written_savepoints(listing, job_uid=JOB_UID, **times)
-        steps = deletion_steps(self.fs, own, last=surveyed.records.last)
-        return chain(steps, deletion_steps(parent, half))
+        saved = survey_savepoints(parent)
+        half = half_written_savepoints(saved.listing, saved.closed, job_uid=JOB_UID, **times)
+        steps = deletion_steps(self.fs, own, surveyed.records)
+        return chain(steps, deletion_steps(parent, half, surveyed.records))
 
     def go_on_cleaning(self) -> None:
         """The cleaner may be slow, or die here: anything may come next."""
@@ -279,7 +330,8 @@ class World:
             pass
         surveyed = survey_directory(self._store())
         assert (
-            leftovers(surveyed.listing, surveyed.records, now_ms=self.now_ms, older_than_ms=0) == []
+            leftovers(surveyed.listing, surveyed.records, now_ms=self.disk.now_ms, older_than_ms=0)
+            == []
         )
 
     # --- the checker --------------------------------------------------------------------------
@@ -316,13 +368,16 @@ class _Below(FakeFileSystem):
         self._fs, self._directory = fs, directory
 
     def __getattribute__(self, name: str) -> object:
-        if name in ("entries", "names", "read", "exists", "delete"):
+        if name in ("entries", "names", "read", "exists", "delete", "write_temporary"):
             fs, directory = self._fs, self._directory
 
             def call(path: str, *rest: object) -> object:
                 return getattr(fs, name)(f"{directory}/{path}".rstrip("/"), *rest)
 
             return call
+        if name == "place":
+            fs, directory = self._fs, self._directory
+            return lambda a, b: fs.place(f"{directory}/{a}", f"{directory}/{b}")
         return super().__getattribute__(name)
 
 

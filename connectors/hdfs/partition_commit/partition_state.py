@@ -13,10 +13,10 @@ __all__ = [
     "OpenPartition",
     "PartitionState",
     "after_batch",
-    "carried_state",
     "decode_state",
     "encode_state",
     "state_in",
+    "transferred_state",
 ]
 
 STATE_KIND = "open-partitions"
@@ -169,7 +169,7 @@ def state_in(entries: Iterable[StateEntry], *, target: str) -> PartitionState | 
     return found[0] if len(found) == 1 else _joined(found)
 
 
-def carried_state(state: PartitionState, *, region: str) -> PartitionState:
+def transferred_state(state: PartitionState, *, region: str) -> PartitionState:
     """The state of a region for a new job, whose checkpoint ids begin at 0.
 
     Open partitions stay open: no mark of the new job covers their files yet. Marked partitions stay

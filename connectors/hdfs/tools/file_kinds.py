@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from sluice.connectors.hdfs.partition_commit.partition_state import (
     STATE_KIND,
     STATE_VERSION,
-    carried_state,
     decode_state,
     encode_state,
+    transferred_state,
 )
 from sluice.connectors.hdfs.staging.committables import (
     COMMITTABLE_KIND,
@@ -70,7 +70,7 @@ STAGED_FILES = (
         kind=PENDING_KIND,
         latest_version=PENDING_VERSION,
         describe=_describe_pending,
-        carried=_without_pending,
+        transferred=_without_pending,
     ),
 )
 """Files that one batch of a file sink staged, and files pending over epochs."""
@@ -85,8 +85,8 @@ def _describe_partitions(entry: StateEntry) -> Mapping[str, object]:
     }
 
 
-def _carried_partitions(entry: StateEntry, region: str) -> StateEntry:
-    state = carried_state(decode_state(entry), region=region)
+def _transferred_partitions(entry: StateEntry, region: str) -> StateEntry:
+    state = transferred_state(decode_state(entry), region=region)
     return encode_state(state, operator_id=entry.operator_id)
 
 
@@ -94,6 +94,6 @@ OPEN_PARTITIONS = EntryKind(
     kind=STATE_KIND,
     latest_version=STATE_VERSION,
     describe=_describe_partitions,
-    carried=_carried_partitions,
+    transferred=_transferred_partitions,
 )
 """Partitions of a file sink that wait for their mark."""

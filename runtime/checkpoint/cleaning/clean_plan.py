@@ -9,25 +9,25 @@ Why a deletion never harms a restore, also while the job runs:
   numbers stay, and a later run has larger ones.
 - A restore names its own copy in checkpoint 0, and a directory with checkpoint 0 never gets another
   one. So a copy that checkpoint 0 does not name stays unused.
-- A savepoint without a record may be under way. It stays until nothing in it has changed for the
-  age limit, an hour at least.
-- A running job deletes what it no longer needs below ``full``. So this is left alone until the job
-  has published no record and changed no such file for the age limit, an hour at least. A full
-  checkpoint begins with a record of the job: the cleaner looks for one before each deletion there.
+- A savepoint or full checkpoint without a record may be under way. It stays until nothing in it has
+  changed for the age limit, an hour at least. Then the cleaner closes it: an aborted record takes
+  the place of its own, so that a writer that was paused cannot complete it.
+- A full checkpoint that is under way names files of the newest one, which has a record until the
+  other one has its own, and files of its own directory. So no file that it names is deleted.
 """
 
 import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from pathlib import PurePosixPath
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
-from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateSnapshot
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateSnapshot, Verdict
 
 __all__ = [
     "FULL",
+    "RETIRED",
     "SAVEPOINT_NAME",
     "SPARK",
     "TRASH",
@@ -41,7 +41,9 @@ __all__ = [
 
 SPARK = "spark"
 FULL = "full"
-SAVEPOINT_NAME = re.compile(r"savepoint-[0-9a-f]{8}-\d+-[0-9a-f]{6}")
+RETIRED = "_retired"
+"""In a full checkpoint that retention has begun to delete."""
+SAVEPOINT_NAME = re.compile(r"savepoint-[A-Za-z0-9-]{1,8}-\d+-[0-9a-f]{6}")
 TRASH = re.compile(r"\.sluice-trash-[0-9a-f]{32}")
 """Names of what a killed `LocalFileSystem.delete` leaves."""
 
@@ -58,6 +60,7 @@ class LeftoverKind(enum.Enum):
     ATTEMPT = "Spark files of earlier attempts"
     RESTORED = "unused copies of a restore"
     SAVEPOINT = "half-written savepoints"
+    CLOSED = "closed savepoints"
     FULL = "half-written full checkpoints"
     FULL_FILE = "files of deleted full checkpoints"
     SLOT = "slots without a record"
@@ -96,7 +99,7 @@ class KnownRecords:
 
     Attributes:
         slots: by checkpoint id; at least one can be read.
-        full: those of full checkpoints, by checkpoint id.
+        full: those of full checkpoints, by checkpoint id; without the ones that have none.
     """
 
     slots: Mapping[int, CheckpointRecord | None]
@@ -145,17 +148,27 @@ def leftovers(
 
 
 def half_written_savepoints(
-    listing: Sequence[FoundPath], *, job_uid: str, now_ms: int, older_than_ms: int
+    listing: Sequence[FoundPath],
+    closed: Collection[str],
+    *,
+    job_uid: str,
+    now_ms: int,
+    older_than_ms: int,
 ) -> list[Leftover]:
-    """The job's directories of a parent of savepoints that have no record, and are abandoned."""
+    """The job's directories of a parent of savepoints that are abandoned.
+
+    Args:
+        listing: of the parent.
+        closed: savepoints that an earlier call has closed.
+    """
     tree = _Tree(listing)
     abandoned_ms = now_ms - max(older_than_ms, _HOUR_MS)
     return [
-        tree.leftover(LeftoverKind.SAVEPOINT, path)
+        tree.leftover(LeftoverKind.CLOSED if path in closed else LeftoverKind.SAVEPOINT, path)
         for path in tree.children("")
         if SAVEPOINT_NAME.fullmatch(path)
         and path.startswith(f"savepoint-{job_uid[:8]}-")
-        and not tree.has(f"{path}/{METADATA}")
+        and (path in closed or not tree.has(f"{path}/{METADATA}"))
         and tree.changed_ms(path) <= abandoned_ms
     ]
 
@@ -193,9 +206,9 @@ class _Tree:
         below = (each for each in self._found.values() if each.path.startswith(f"{path}/"))
         return [each.path for each in below if not each.is_directory]
 
-    def changed_ms(self, path: str) -> float:
-        """The newest change of anything in a directory, or of a file; infinite if it is absent."""
-        return self._sums[path][2] if path in self._sums else inf
+    def changed_ms(self, path: str) -> int:
+        """The newest change of anything in a directory, or of a file."""
+        return self._sums[path][2]
 
     def leftover(self, kind: LeftoverKind, path: str) -> Leftover:
         files, length_bytes, _ = self._sums[path]
@@ -246,22 +259,24 @@ def _of_spark(
                 yield tree.leftover(LeftoverKind.RESTORED, path)
 
 
-def _of_full(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> list[Leftover]:
-    found = [
-        tree.leftover(LeftoverKind.FULL, path)
-        for path in tree.children(FULL)
-        if _SLOT.fullmatch(path.removeprefix(f"{FULL}/")) and not tree.has(f"{path}/{METADATA}")
-    ]
-    states = list(_states(records.full.values()))
-    if None not in records.full.values() and all(state.files for state in states):
-        named = {f"{FULL}/{file.path}" for state in states for file in state.files}
-        found += [
-            tree.leftover(LeftoverKind.FULL_FILE, path)
-            for path in tree.files(f"{FULL}/{SPARK}")
-            if path not in named and not _is_temporary(path)
-        ]
-    changed = [f"{slot_name(records.last)}/{METADATA}", *(each.path for each in found)]
-    return found if all(tree.changed_ms(path) <= abandoned_ms for path in changed) else []
+def _of_full(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[Leftover]:
+    states = list(_states(r for r in records.full.values() if r and r.verdict is Verdict.DECIDED))
+    if None in records.full.values() or not all(state.files for state in states):
+        return  # it may name any file
+    named = {f"{FULL}/{file.path}" for state in states for file in state.files}
+    for path in tree.children(FULL):
+        slot = _SLOT.fullmatch(path.removeprefix(f"{FULL}/"))
+        if slot is None:
+            continue
+        record = records.full.get(int(slot[1]))
+        is_retired = tree.has(f"{path}/{RETIRED}")
+        if record is None and not tree.has(f"{path}/{METADATA}") and not is_retired:
+            if tree.changed_ms(path) <= abandoned_ms:
+                yield tree.leftover(LeftoverKind.FULL, path)
+        elif is_retired if record is None else record.verdict is Verdict.ABORTED:
+            for each in tree.files(f"{path}/{SPARK}"):
+                if each not in named:
+                    yield tree.leftover(LeftoverKind.FULL_FILE, each)
 
 
 def _of_slots(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[Leftover]:

@@ -1,13 +1,15 @@
 """Lists a checkpoint directory, reads its records, and deletes what nothing names."""
 
 import re
+import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, read_slots, slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, read_slots
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.cleaning.clean_plan import (
     FULL,
+    RETIRED,
     SAVEPOINT_NAME,
     SPARK,
     TRASH,
@@ -16,14 +18,15 @@ from sluice.runtime.checkpoint.cleaning.clean_plan import (
     Leftover,
     LeftoverKind,
 )
-from sluice.runtime.checkpoint.format.metadata import decode
+from sluice.runtime.checkpoint.format.metadata import decode, encode
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
-from sluice.runtime.model.checkpoint_record import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord, Verdict
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [
     "CLEAN_FAILPOINTS",
     "Surveyed",
+    "SurveyedSavepoints",
     "deletion_steps",
     "survey_directory",
     "survey_savepoints",
@@ -33,8 +36,10 @@ CLEAN_FAILPOINTS = ("before-clean", "after-clean")
 """Before and after each deletion."""
 
 _SLOT = re.compile(r"chk-\d{12,}")
-_OF_FULL = (LeftoverKind.FULL, LeftoverKind.FULL_FILE)
-_WITHOUT_RECORD = (LeftoverKind.SAVEPOINT, LeftoverKind.FULL, LeftoverKind.SLOT)
+_CLOSED_FIRST = {
+    LeftoverKind.SAVEPOINT: CheckpointKind.SAVEPOINT,
+    LeftoverKind.FULL: CheckpointKind.FULL,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +71,37 @@ def survey_directory(store: CheckpointStore) -> Surveyed:
     listing = [*map(_directory, trash), *_names_in(fs, "")]
     listing += [each for path in below for each in _listed(fs, path)]
     slots = read_slots(store)
-    full = _read_records(fs, FULL, _SLOT)
+    full = _full_records(fs)
     damaged = [each for each in (*slots.values(), *full.values()) if isinstance(each, StreamError)]
     for each in damaged:
         if not isinstance(each, DamagedCheckpointError):
             raise each
     records = KnownRecords(
         slots={each: _readable(found) for each, found in slots.items()},
-        full={_id_of(name): _readable(found) for name, found in full.items()},
+        full={int(name[4:]): _readable(found) for name, found in full.items()},
     )
     if not any(records.slots.values()):
         raise damaged[0]
     return Surveyed(listing=tuple(listing), records=records, damaged=tuple(map(str, damaged)))
 
 
-def survey_savepoints(fs: FileSystem) -> tuple[list[FoundPath], list[str]]:
-    """List a directory of savepoints, and tell which of them are damaged.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyedSavepoints:
+    """A directory of savepoints.
+
+    Attributes:
+        listing: made before the records were read.
+        closed: names of savepoints that were given up.
+        damaged: why records cannot be read.
+    """
+
+    listing: tuple[FoundPath, ...]
+    closed: frozenset[str]
+    damaged: tuple[str, ...]
+
+
+def survey_savepoints(fs: FileSystem) -> SurveyedSavepoints:
+    """List a directory of savepoints, then read their records.
 
     Raises:
         UnsupportedFormatError: a record is of a later format.
@@ -91,35 +111,76 @@ def survey_savepoints(fs: FileSystem) -> tuple[list[FoundPath], list[str]]:
     for name in (*trash, *fs.names("", SAVEPOINT_NAME)):
         listing += _names_in(fs, name) if fs.exists(f"{name}/{METADATA}") else _listed(fs, name)
     found = _read_records(fs, "", SAVEPOINT_NAME)
-    return listing, [str(each) for each in found.values() if isinstance(each, StreamError)]
+    return SurveyedSavepoints(
+        listing=tuple(listing),
+        closed=frozenset(
+            name
+            for name, each in found.items()
+            if isinstance(each, CheckpointRecord) and each.verdict is Verdict.ABORTED
+        ),
+        damaged=tuple(str(each) for each in found.values() if isinstance(each, StreamError)),
+    )
 
 
 def deletion_steps(
-    fs: FileSystem, found: Iterable[Leftover], *, last: int | None = None
+    fs: FileSystem, found: Iterable[Leftover], records: KnownRecords
 ) -> Iterator[str]:
     """Delete files and directories, each in one step; yields the failpoints.
 
-    Any prefix of these steps leaves all that a record names. What got a record after the listing
-    stays, and all of ``full`` does if the job has begun another checkpoint.
+    Any prefix of these steps leaves all that a record names.
 
     Args:
-        last: the last checkpoint id of the listing; None in a directory of savepoints.
+        records: of the job.
     """
     for each in found:
         yield CLEAN_FAILPOINTS[0]
-        if each.kind in _OF_FULL and max(fs.names("", _SLOT), key=_id_of) != slot_name(last or 0):
-            continue
-        if each.kind not in _WITHOUT_RECORD or not fs.exists(f"{each.path}/{METADATA}"):
+        if each.kind in _CLOSED_FIRST:
+            _close(fs, each, records)
+        elif each.kind is not LeftoverKind.SLOT or not fs.exists(f"{each.path}/{METADATA}"):
             fs.delete(each.path)
         yield CLEAN_FAILPOINTS[1]
 
 
-def _id_of(slot: str) -> int:
-    return int(slot[4:])
+def _close(fs: FileSystem, found: Leftover, records: KnownRecords) -> None:
+    """Put an aborted record into a directory, and delete the rest; nothing if it has a record."""
+    newest = max(filter(None, records.slots.values()), key=lambda record: record.checkpoint_id)
+    name = found.path.rpartition("/")[2]
+    closing = replace(
+        newest,
+        checkpoint_id=int(name.split("-")[-2 if found.kind is LeftoverKind.SAVEPOINT else -1]),
+        kind=_CLOSED_FIRST[found.kind],
+        verdict=Verdict.ABORTED,
+        reason="its copy was not completed",
+        regions=(),
+        assignment=None,
+    )
+    temporary = f"{found.path}/.{METADATA}.{uuid.uuid4().hex}.tmp"
+    fs.write_temporary(temporary, encode(closing))
+    if not fs.place(temporary, f"{found.path}/{METADATA}"):
+        fs.delete(temporary)
+        return
+    for entry in fs.entries(found.path):
+        if entry.name != METADATA:
+            fs.delete(f"{found.path}/{entry.name}")
 
 
 def _readable(found: CheckpointRecord | StreamError) -> CheckpointRecord | None:
     return found if isinstance(found, CheckpointRecord) else None
+
+
+def _full_records(fs: FileSystem) -> dict[str, CheckpointRecord | StreamError]:
+    """Those of full checkpoints at one moment: the job writes a new one before it deletes others.
+    What retention deletes needs none."""
+    found: dict[str, CheckpointRecord | StreamError] | None = None
+    while True:
+        before, found = found, _read_records(fs, FULL, _SLOT)
+        if found.keys() == (before or {}).keys():
+            is_retired = {name: fs.exists(f"{FULL}/{name}/{RETIRED}") for name in found}
+            return {
+                name: each
+                for name, each in found.items()
+                if isinstance(each, CheckpointRecord) or not is_retired[name]
+            }
 
 
 def _read_records(

@@ -32,7 +32,7 @@ class EntryKind:
         kind: as in `sluice.runtime.model.checkpoint_record.StateEntry`.
         latest_version: the latest codec version that it reads.
         describe: returns the entry for people, as JSON values by name; may raise `StreamError`.
-        carried: returns the state of a region, by its name, for a new job that is restored from
+        transferred: returns the state of a region, by its name, for a new job that is restored from
             this one. Its checkpoint ids begin at 0 again. Raises `ConfigError` if only the old job
             can have it. None: any job can have it as it is.
     """
@@ -40,7 +40,7 @@ class EntryKind:
     kind: str
     latest_version: int
     describe: Callable[[StateEntry], Mapping[str, object]]
-    carried: Callable[[StateEntry, str], StateEntry] | None = None
+    transferred: Callable[[StateEntry, str], StateEntry] | None = None
 
 
 class KindRegistry:
@@ -66,10 +66,14 @@ class KindRegistry:
         """`require_known_kinds` with the registered kinds."""
         require_known_kinds(record, self.latest_versions)
 
-    def carried(self, entry: StateEntry, region: str) -> StateEntry:
+    def transferred(self, entry: StateEntry, region: str) -> StateEntry:
         """The state of a region for a new job; see `EntryKind`."""
         known = self._kinds.get(entry.kind)
-        return entry if known is None or known.carried is None else known.carried(entry, region)
+        return (
+            entry
+            if known is None or known.transferred is None
+            else known.transferred(entry, region)
+        )
 
     def describe(self, entry: StateEntry) -> Mapping[str, object] | None:
         """The entry for people; None if its kind or version is unknown."""

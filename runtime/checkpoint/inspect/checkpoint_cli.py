@@ -4,6 +4,7 @@ Only reads, but for `accept-loss` and `clean`. Works from the directory alone; f
 JVM from PySpark's jars.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -33,7 +34,7 @@ from sluice.runtime.contracts import AcceptedAs, CommitOutcome, UnsettledWork
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import RegionStatus
 
-__all__ = ["app"]
+__all__ = ["app", "print_checkpoint"]
 
 app = typer.Typer(help="Show a checkpoint directory, and clean it.", no_args_is_help=True)
 app.command("clean")(clean_directory)
@@ -55,29 +56,6 @@ def list_checkpoints(path: CheckpointPath, *, as_json_text: AsJson = False) -> N
     for slot in slots:
         if slot.error:
             typer.echo(f"{slot.checkpoint_id}: {slot.error}")
-
-
-@app.command("inspect")
-def inspect_checkpoint(
-    path: CheckpointPath,
-    checkpoint_id: Annotated[
-        int | None,
-        typer.Option(
-            "--id", min=0, help="Checkpoint id; default: that of PATH, else the newest decision."
-        ),
-    ] = None,
-    *,
-    as_json_text: AsJson = False,
-) -> None:
-    """Show one checkpoint: graph, offsets of splits, committables, state."""
-    uri, named = split_slot(path)
-    with command_store(uri) as store:
-        slot = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
-    found = as_json(slot, installed_kinds())
-    if as_json_text:
-        print_json(found)
-    else:
-        _print_checkpoint(found)
 
 
 @app.command("accept-loss")
@@ -225,7 +203,8 @@ def _list_row(slot: Slot) -> Sequence[object]:
     )
 
 
-def _print_checkpoint(found: Mapping[str, Any]) -> None:
+def print_checkpoint(found: Mapping[str, Any]) -> None:
+    """Print what `as_json` tells of a slot."""
     nested = ("graph", "regions", "unsettled", "accepted", "restored_operators")
     print_facts({name: value for name, value in found.items() if name not in nested})
     columns = ("name", "kind", "upstream", "parallelism", "operator_id")
@@ -252,11 +231,24 @@ def _print_region(region: Mapping[str, Any]) -> None:
     )
     _print_dicts(region["splits"], splits, title="Offsets")
     if region["state"]:
-        print_facts({"state": None, **region["state"]})
+        _print_state(region["state"])
     for name in ("committables", "operator_states"):
         if region[name]:
             columns = ("operator", "state", "kind", "bytes", "content")
             print_table(columns, _rows(region[name]), title=name.replace("_", " ").capitalize())
+
+
+def _print_state(state: Mapping[str, Any]) -> None:
+    nested = ("schemas", "tables", "files")
+    files = len(state["files"])
+    facts = {name: value for name, value in state.items() if name not in nested}
+    print_facts({"state": None, **facts, "files": files})
+    _print_dicts(state["schemas"], ("operator", "store", "key", "value"), title="State schemas")
+    for table in state.get("tables", ()):
+        title = f"State of {table['operator']}-{table['operator_name']} {table['name']}"
+        columns = list(table["rows"][0]) if table["rows"] else ["no rows"]
+        rows = [[json.dumps(value) for value in row.values()] for row in table["rows"]]
+        print_table(columns, rows, title=title.rstrip())
 
 
 def _print_dicts(

@@ -11,6 +11,7 @@ import typer
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA
 from sluice.runtime.checkpoint.cleaning.clean_plan import (
     SAVEPOINT_NAME,
+    KnownRecords,
     Leftover,
     half_written_savepoints,
     leftovers,
@@ -33,7 +34,7 @@ from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 __all__ = ["clean_directory"]
 
 _Row = tuple[str, str, int, int]
-_Found = list[tuple[FileSystem, int | None, Sequence[Leftover]]]
+_Found = list[tuple[FileSystem, Sequence[Leftover]]]
 
 _SAVEPOINTS = "savepoints"
 _AGE = re.compile(r"(\d+)([smhdw])")
@@ -67,9 +68,9 @@ def clean_directory(
     age_ms = _milliseconds(older_than)
     uri, _ = split_slot(path)
     with command_file_systems() as open_at:
-        found, damaged = _found_in(uri, savepoint or (), open_at, age_ms=age_ms)
-        for fs, last, each in found if not dry_run else ():
-            for step in deletion_steps(fs, each, last=last):
+        found, records, damaged = _found_in(uri, savepoint or (), open_at, age_ms=age_ms)
+        for fs, each in found if not dry_run else ():
+            for step in deletion_steps(fs, each, records):
                 failpoint(step)
         rows = [
             (
@@ -78,7 +79,7 @@ def clean_directory(
                 leftover.files,
                 leftover.length_bytes,
             )
-            for fs, _, each in found
+            for fs, each in found
             for leftover in each
         ]
     _report(sorted(rows), damaged, path=path, dry_run=dry_run, as_json=as_json)
@@ -86,8 +87,8 @@ def clean_directory(
 
 def _found_in(
     uri: str, savepoints: Sequence[str], open_at: OpenFileSystem, *, age_ms: int
-) -> tuple[_Found, list[str]]:
-    """All leftovers, with the root and the last checkpoint id of each; why records are damaged."""
+) -> tuple[_Found, KnownRecords, list[str]]:
+    """All leftovers by the root of each, the records, and why some are damaged."""
     store = store_at(uri, open_at)
     now_ms = _now_ms()
     surveyed = survey_directory(store)
@@ -100,14 +101,18 @@ def _found_in(
             raise ConfigError(
                 "there is no such directory of savepoints", {"uri": fs.uri}, "Correct --savepoint."
             )
-        listing, errors = survey_savepoints(fs)
-        damaged += errors
+        saved = survey_savepoints(fs)
+        damaged += saved.damaged
         abandoned = half_written_savepoints(
-            listing, job_uid=surveyed.records.job_uid, now_ms=now_ms, older_than_ms=age_ms
+            saved.listing,
+            saved.closed,
+            job_uid=surveyed.records.job_uid,
+            now_ms=now_ms,
+            older_than_ms=age_ms,
         )
-        found.append((fs, None, abandoned))
+        found.append((fs, abandoned))
     own = leftovers(surveyed.listing, surveyed.records, now_ms=now_ms, older_than_ms=age_ms)
-    return [(store.fs, surveyed.records.last, own), *found], damaged
+    return [(store.fs, own), *found], surveyed.records, damaged
 
 
 def _now_ms() -> int:

@@ -181,6 +181,11 @@ class CoordinatorCore:
         """Whether the region has failed for good, and no command has restarted it."""
         return self._state.regions[region].is_suspended
 
+    @property
+    def suspended(self) -> tuple[str, ...]:
+        """The suspended regions."""
+        return tuple(name for name, found in self._state.regions.items() if found.is_suspended)
+
     def why_ended(self, region: str) -> BaseException | None:
         """Why the region's last attempt ended; None: its first one is current."""
         return self._state.regions[region].ended_by

@@ -15,6 +15,7 @@ __all__ = [
     "RegionStatusView",
     "SuspendedView",
     "TransactionView",
+    "WaitingForResources",
     "region_view",
 ]
 
@@ -116,8 +117,18 @@ class TransactionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingForResources:
+    """A job with too few cores: tasks that must run at once, tasks that can, and since when."""
+
+    needed: int
+    present: int
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """The job: ``running``, ``finished``, ``stopped``, ``failed`` or ``fenced``.
+    """The job: ``running``, ``WAITING_FOR_RESOURCES``, ``stopping``, ``finished``, ``stopped``,
+    ``failed`` or ``fenced``.
 
     Attributes:
         drop_limit: how much approximate recovery may leave out; None: nothing.
@@ -126,6 +137,7 @@ class JobStatus:
         function_records: ``read``, ``skipped`` and ``dead_lettered`` of functions with an
             ``on_error`` policy, by name of the function, since then.
         transactions: of each region and sink with open work that the remote ends after a timeout.
+        waiting_for_resources: None: it has the cores that it needs.
     """
 
     state: str
@@ -138,6 +150,7 @@ class JobStatus:
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     function_records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     transactions: tuple[TransactionView, ...] = ()
+    waiting_for_resources: WaitingForResources | None = None
 
 
 def region_view(

@@ -48,7 +48,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     StartedJob,
 )
 from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
-from sluice.runtime.coordinator.region.status_views import JobStatus
+from sluice.runtime.coordinator.region.status_views import JobStatus, WaitingForResources
 from sluice.runtime.coordinator.shell.action_dispatcher import (
     BatchWaiters,
     ListenerThread,
@@ -104,6 +104,9 @@ class BarrierCoordinator(Coordinator):
         tasks_first: of sinks that continuous tasks write to.
         require_known, require_restorable: see `StartSequence`.
         copier: writes savepoints and full checkpoints; None: nothing does.
+
+    Attributes:
+        waiting_for_resources: set by the engine, for the status.
     """
 
     def __init__(
@@ -151,6 +154,7 @@ class BarrierCoordinator(Coordinator):
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
         self._watch: RegionWatch | None = None
+        self.waiting_for_resources: WaitingForResources | None = None
         self._stop_once = threading.Lock()
         self._stopped = False
 
@@ -286,7 +290,7 @@ class BarrierCoordinator(Coordinator):
                 threads.loop.step, lambda: self._ask(lambda core: core.positions())
             ),
             copier=self._copier,
-            is_suspended=self.is_suspended,
+            suspended=lambda: self._ask(lambda core: core.suspended),
             is_newest=partial(has_last_record, self._store, session=self.session),
             limit_s=self._settings.timeout_s,
             full_every=self._settings.full_checkpoint_every,
@@ -544,8 +548,11 @@ class BarrierCoordinator(Coordinator):
             )
         )
         names = {node.operator_id: node.name for node in self._job.graph}
+        waiting = self.waiting_for_resources if status.state == "running" else None
         status = dataclasses.replace(
             status,
+            state=status.state if waiting is None else "WAITING_FOR_RESOURCES",
+            waiting_for_resources=waiting,
             counters={names.get(i, i): found for i, found in status.counters.items()},
             function_records={names.get(i, i): n for i, n in status.function_records.items()},
             transactions=self._transactions.views(since),

@@ -62,6 +62,7 @@ class FileCopier(Protocol):
         *,
         is_awaited: Callable[[str], bool],
         guard: Callable[[], None],
+        progress: Callable[[int, int], None],
     ) -> Copied:
         """Copy the files of a committed record, then publish the copy's record in one step.
 
@@ -70,6 +71,7 @@ class FileCopier(Protocol):
                 restart does.
             guard: raises if the copy is not wanted any more; called between two files, while it
                 waits, and last before the publication.
+            progress: called after each file with the files and the bytes so far.
         """
         ...
 
@@ -84,7 +86,7 @@ class RequestView:
         state: ``running``, ``completed`` or ``failed``; a waiting one is running, too.
         parent, uri: of its copy; empty: there is none, or not yet.
         checkpoint_id: of its checkpoint, once it is committed on record.
-        bytes, files: copied.
+        bytes, files: copied so far; of a completed request, all that its record names.
         suspended: regions that stand in it with an older snapshot.
         elapsed_s: since the request, or until its end.
         error: why it failed.
@@ -133,7 +135,7 @@ class RequestThread:
         expect: the answer to a `CheckpointRequested` that follows; None: the job ends now.
         end_offsets: of all splits, now.
         copier: None: this coordinator makes no copies.
-        is_suspended: whether a region is.
+        suspended: names of the suspended regions.
         is_newest: whether no other run has taken over.
         limit_s: for a checkpoint, unless a request has its own limit.
         full_every: see `CheckpointSettings.full_checkpoint_every`.
@@ -151,7 +153,7 @@ class RequestThread:
         expect: Callable[[], "Future[CopyDue | None]"],
         end_offsets: Callable[[], Mapping[SplitKey, int]],
         copier: FileCopier | None,
-        is_suspended: Callable[[str], bool],
+        suspended: Callable[[], tuple[str, ...]],
         is_newest: Callable[[], bool],
         limit_s: float,
         full_every: int | None,
@@ -161,7 +163,7 @@ class RequestThread:
         self._expect = expect
         self._end_offsets = end_offsets
         self._copier = copier
-        self._is_suspended = is_suspended
+        self._suspended = suspended
         self._is_newest = is_newest
         self._limit_s = limit_s
         self._full_every = full_every
@@ -287,6 +289,7 @@ class RequestThread:
             if due is not None:
                 self._copy(request, *due)
             else:
+                request.view = replace(request.view, suspended=self._suspended())
                 self._end(request, None)
         except StreamError as err:
             self._end(request, err)
@@ -311,8 +314,9 @@ class RequestThread:
             copied = self._copier.copy(
                 record,
                 uri,
-                is_awaited=lambda name: not self._is_suspended(name),
+                is_awaited=lambda name: name not in self._suspended(),
                 guard=self._guard,
+                progress=lambda files, size: self._note(request, files, size),
             )
             request.view = replace(request.view, bytes=copied.bytes, files=copied.files)
             self._end(request, None)
@@ -321,6 +325,9 @@ class RequestThread:
             raise
         finally:
             self._step(FilesCopied(checkpoint_id=action.checkpoint_id, error=error))
+
+    def _note(self, request: RequestedCheckpoint, files: int, length_bytes: int) -> None:
+        request.view = replace(request.view, files=files, bytes=length_bytes)
 
     def _guard(self) -> None:
         if self._stopping.is_set():

@@ -10,8 +10,8 @@ from sluice.runtime.contracts import SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import Steps
 from sluice.runtime.coordinator.policy.assignment import assignment_of, without_topics
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
-from sluice.runtime.coordinator.start.recovery import first_regions
-from sluice.runtime.coordinator.start.rescaling import redistributed, verify_rescalable
+from sluice.runtime.coordinator.start.recovery import first_regions, verify_same_job
+from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.translation import (
     RestoreRules,
     TakenState,
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredState:
-    """Spark's state of a region, and its place in the new job's directory.
+    """Spark's state of a region, before and after its copy.
 
     Attributes:
         taken: the old state.
@@ -61,7 +61,7 @@ class RestoreRequest:
         rules: what the user allows.
         clusters: id of the Kafka cluster that each source of the job reads, by operator id.
         open: opens the savepoint and verifies all its files.
-        carried: an operator's state of a region, by its old name, as another job may have it;
+        transferred: an operator's state of a region, by its old name, as another job may have it;
             raises if it names files of the old job.
         require_fitting: raises if Spark's operators differ from those of the job's frames.
         copy: copies Spark's files, whole and synced, under names that no other start uses. Yields
@@ -72,7 +72,7 @@ class RestoreRequest:
     open: Callable[[], Savepoint]
     rules: RestoreRules = field(default_factory=RestoreRules)
     clusters: Mapping[str, str] = field(default_factory=dict)
-    carried: Callable[[StateEntry, str], StateEntry] = lambda entry, _: entry
+    transferred: Callable[[StateEntry, str], StateEntry] = lambda entry, _: entry
     require_fitting: Callable[[Sequence[RestoredState]], None] = lambda _: None
     copy: Callable[[Savepoint, Sequence[RestoredState]], Iterator[None]] = lambda *_: iter(())
 
@@ -98,12 +98,13 @@ def restored_regions(
             UnsupportedFormatError: the job cannot be restored; nothing was changed.
     """
     savepoint = request.open()
-    found = translate(_carried(savepoint.record, request), plan, request.rules)
+    found = translate(_transferred(savepoint.record, request), plan, request.rules)
     require_known(found.record)
     found = replace(found, record=without_topics(found.record, plan.forgotten))
     _require_same_clusters(savepoint.record, found, plan, request)
-    record = _with_positions(found, plan, sources, request.rules, timeout_s=timeout_s)
-    verify_rescalable(record, plan)
+    record = _with_positions(found, plan, sources, timeout_s=timeout_s)
+    # As at any start: no sink with state has moved, and the regions can replace the old ones.
+    verify_same_job(replace(record, job_name=plan.name), plan, (), is_settled=True)
     regions, _ = redistributed(record, plan, attempt_id=0)
     regions = tuple(_with_location(region, session=session) for region in regions)
     states = [
@@ -121,7 +122,7 @@ def restored_regions(
 
 
 def restored_settings(request: RestoreRequest, found: Translation) -> dict[str, str]:
-    """What checkpoint 0 says about its origin."""
+    """The settings of checkpoint 0 that name its origin."""
     matches = [
         {
             "kind": match.now.kind,
@@ -136,12 +137,12 @@ def restored_settings(request: RestoreRequest, found: Translation) -> dict[str, 
     return {RESTORED_FROM_URI: request.uri, RESTORED_OPERATORS: json.dumps(matches)}
 
 
-def _carried(record: CheckpointRecord, request: RestoreRequest) -> CheckpointRecord:
+def _transferred(record: CheckpointRecord, request: RestoreRequest) -> CheckpointRecord:
     regions = (
         replace(
             region,
             operator_states=tuple(
-                request.carried(entry, region.region) for entry in region.operator_states
+                request.transferred(entry, region.region) for entry in region.operator_states
             ),
         )
         for region in record.regions
@@ -154,7 +155,6 @@ def _require_same_clusters(
 ) -> None:
     """Refuse positions of another cluster, unless the user says that its topics are the same."""
     names = {node.operator_id: node.name for node in plan.graph}
-    confirmed = set(request.rules.topic_map.values())
     for source_id, cluster_id in request.clusters.items():
         topics = {
             split.topic
@@ -162,7 +162,7 @@ def _require_same_clusters(
             for split in region.splits
             if split.source_id == source_id
         }
-        unconfirmed = sorted(topics - confirmed)
+        unconfirmed = sorted(t for t in topics if (source_id, t) not in found.mapped)
         if unconfirmed and record.cluster_ids and cluster_id not in record.cluster_ids:
             raise ConfigError(
                 "a source reads another Kafka cluster than the checkpoint",
@@ -181,14 +181,12 @@ def _with_positions(
     found: Translation,
     plan: JobPlan,
     sources: Mapping[str, SplitEnumerator],
-    rules: RestoreRules,
     *,
     timeout_s: float,
 ) -> CheckpointRecord:
     """The record with splits of the topics as they are now, and with those of new sources."""
     adopted: dict[tuple[str, str, int], SplitRange] = {}
     starts: dict[str, tuple[SplitRange, ...]] = {}
-    mapped = set(rules.topic_map.values())
     for source_id, source in sources.items():
         if source_id in found.new_sources:
             starts[source_id] = source.resolve_start(timeout_s=timeout_s)
@@ -199,7 +197,7 @@ def _with_positions(
             for split in region.splits
             if split.source_id == source_id
         ]
-        other = [split for split in mine if split.topic in mapped]
+        other = [split for split in mine if split.key[:2] in found.mapped]
         adopted |= {split.key: split for split in source.adopt(other, timeout_s=timeout_s)}
         positions = [adopted.get(split.key, split) for split in mine]
         source.restore(positions, timeout_s=timeout_s)

@@ -35,7 +35,7 @@ __all__ = ["RestoreRules", "TakenState", "Translation", "checked_origin", "trans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRules:
-    """What the user allows a restore to do.
+    """The user's limits of a restore.
 
     Attributes:
         topic_map: the new name of each topic that is another one now. A topic with its own name
@@ -111,7 +111,7 @@ class TakenState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
-    """What a restore takes over.
+    """The parts of the old record that the new job takes over.
 
     Attributes:
         record: the old record with the ids, topics and region names of the new job. Its splits
@@ -120,6 +120,7 @@ class Translation:
         taken: Spark's state, by name of the new region.
         dropped: state that no operator takes, for people.
         new_sources: operator ids of sources without positions.
+        mapped: sources and topics, by their new names, that ``topic_map`` names.
     """
 
     record: CheckpointRecord
@@ -127,6 +128,7 @@ class Translation:
     taken: Mapping[str, TakenState]
     dropped: tuple[str, ...]
     new_sources: frozenset[str]
+    mapped: frozenset[tuple[str, str]] = frozenset()
 
 
 def translate(record: CheckpointRecord, plan: JobPlan, rules: RestoreRules) -> Translation:
@@ -147,6 +149,7 @@ class _Translator:
         self._old = {node.operator_id: node for node in record.graph}
         self._dropped: list[str] = []
         self._taken: dict[str, TakenState] = {}
+        self._mapped: set[tuple[str, str]] = set()
         _require_topics(rules.topic_map, self._regions)
 
     @cached_property
@@ -212,6 +215,7 @@ class _Translator:
             taken=self._taken,
             dropped=tuple(self._dropped),
             new_sources=frozenset(planned - positions - matched),
+            mapped=frozenset(self._mapped),
         )
 
     def _left_over(self) -> WrongJobError:
@@ -239,6 +243,7 @@ class _Translator:
             self._dropped += [
                 f"{entry.kind} of {self._named(entry.operator_id)} in region {old.region}"
                 for entry in states
+                if entry.kind != COUNTS_KIND
             ]
             return None
         return replace(
@@ -270,6 +275,7 @@ class _Translator:
                 # Leader epochs belong to one log: the other log has its own.
                 topic = topics[split.topic]
                 now = replace(now, topic=topic, leader_epoch=None, leader_epoch_end=None)
+                self._mapped.add((source_id, topic))
             yield now
         for source_id, names in lost.items():
             found = f"positions of {self._named(source_id)}: topics {','.join(sorted(names))}"

@@ -1,7 +1,7 @@
 """The job's checkpoints as Prometheus metrics. They only listen; the coordinator decides nothing by
 them."""
 
-from functools import partial
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -71,6 +71,8 @@ class CheckpointMetrics:
             buckets=_STAGE_BUCKETS_S,
             registry=registry,
         )
+        # 80 for each checkpoint of 16 regions; a look-up by label costs as much as the rest.
+        self._stage_of = cache(self._stages.labels)
         self._counters = counter(
             "sluice_function_counter",
             "Counters of user functions (ctx.counter), of committed epochs",
@@ -114,4 +116,4 @@ class CheckpointMetrics:
             for stage in _STAGES:
                 seconds = getattr(times, f"{stage}_s")
                 if seconds is not None:
-                    self._stages.labels(region, stage).observe(seconds)
+                    self._stage_of(region, stage).observe(seconds)

@@ -107,6 +107,22 @@ _SHOWN = (
         lambda status: [((), max((each.age_s or 0.0 for each in status.pending), default=0.0))],
     ),
     _Shown(
+        "sluice_waiting_for_resources",
+        "1: the job waits for cores or executors",
+        (),
+        lambda status: [((), float(status.waiting_for_resources is not None))],
+    ),
+    _Shown(
+        "sluice_waiting_for_resources_tasks",
+        "While it waits: tasks that must run at once (needed), and that can (present)",
+        ("tasks",),
+        lambda status: (
+            []
+            if (found := status.waiting_for_resources) is None
+            else [(("needed",), found.needed), (("present",), found.present)]
+        ),
+    ),
+    _Shown(
         "sluice_open_transaction_age_seconds",
         "Age of the oldest open transaction",
         _TRANSACTION,
@@ -126,12 +142,21 @@ _SHOWN = (
     ),
 )
 
+_RUNNING = ("running", "WAITING_FOR_RESOURCES")
+
 
 class StatusMetrics(Collector):
-    """A job at the moment of a scrape, also while no checkpoint is committed. Any thread."""
+    """A job at the moment of a scrape, also while no checkpoint is committed. Any thread.
 
-    def __init__(self, coordinator: BarrierCoordinator) -> None:
+    Args:
+        history_failures: failed writes of the job's history so far.
+    """
+
+    def __init__(
+        self, coordinator: BarrierCoordinator, *, history_failures: Callable[[], int] = lambda: 0
+    ) -> None:
         self._coordinator = coordinator
+        self._history_failures = history_failures
 
     def describe(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """The collector makes no request while it is registered."""
@@ -148,7 +173,7 @@ class StatusMetrics(Collector):
         running = GaugeMetricFamily(
             "sluice_job_running", "1: the job runs; 0: it starts, or has ended", labels=()
         )
-        running.add_metric((), float(status is not None and status.state == "running"))
+        running.add_metric((), float(status is not None and status.state in _RUNNING))
         yield running
         info = GaugeMetricFamily(
             "sluice_job_info", "Always 1", labels=("name", "job_uid", "version")
@@ -159,6 +184,11 @@ class StatusMetrics(Collector):
         yield info
         for each in _SHOWN:
             yield each.family(status)
+        failures = CounterMetricFamily(
+            "sluice_history_write_failures", "Failed writes of the file _history", labels=()
+        )
+        failures.add_metric((), self._history_failures())
+        yield failures
         yield from _of_requests(None if status is None else self._coordinator.requests)
 
 
@@ -181,10 +211,13 @@ def _of_requests(
     yield from (ended, last)
 
 
-def job_registry(coordinator: BarrierCoordinator) -> CollectorRegistry:
-    """The metrics of one job, from now on; all of its servers show this registry."""
+def job_registry(
+    coordinator: BarrierCoordinator, *, history_failures: Callable[[], int] = lambda: 0
+) -> CollectorRegistry:
+    """The metrics of one job, from now on; all of its servers show this registry. See
+    `StatusMetrics` for ``history_failures``."""
     registry = CollectorRegistry()
     coordinator.add_listener(CheckpointMetrics(registry))
-    registry.register(StatusMetrics(coordinator))
+    registry.register(StatusMetrics(coordinator, history_failures=history_failures))
     ProcessCollector(registry=registry)
     return registry

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
@@ -27,7 +28,6 @@ class LiveJob:
         coordinator: of the job, started or not.
         checkpoint_uri: its directory.
         history: its history by part (`HISTORY_PARTS`).
-        waiting_for_resources: see `JobFacts`.
     """
 
     def __init__(
@@ -36,13 +36,11 @@ class LiveJob:
         *,
         checkpoint_uri: str,
         history: Callable[[], Mapping[str, Sequence[Any]]] = dict,
-        waiting_for_resources: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self._checkpoint_uri = checkpoint_uri
         self._read_history = history
         self._recent: tuple[float, Mapping[str, Sequence[Any]]] | None = None
-        self._waiting = waiting_for_resources
         self._began_ms = wall_ms()
         self._host = socket.gethostname()
 
@@ -74,6 +72,7 @@ class LiveJob:
     def _facts(self) -> JobFacts:
         started, plan = self._coordinator.started, self._coordinator.plan
         status = None if started is None else self._coordinator.status()
+        waiting = None if status is None else status.waiting_for_resources
         history = self._history()
         samples = history.get("samples", ())
         return JobFacts(
@@ -90,7 +89,7 @@ class LiveJob:
             graph=plan.graph,
             settings=plan.settings,
             savepoints=history.get("savepoints", ()),
-            waiting_for_resources=self._waiting(),
+            waiting_for_resources=None if waiting is None else asdict(waiting),
         )
 
 

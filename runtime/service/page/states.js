@@ -29,7 +29,7 @@ export const REGION = {
 
 /** A job's state; an unknown one is shown by its own name. */
 export const jobState = (job) =>
-  job.waiting_for_resources && job.state === "running" ? "waiting" : job.state;
+  job.waiting_for_resources ? "waiting" : job.state;
 
 export const jobPill = (job) => pill(JOB[jobState(job)] ?? [job.state, "?", "idle"]);
 export const regionPill = (state) =>
@@ -50,7 +50,7 @@ export function regionStates(job, skipped) {
   const known = new Map((job.status?.regions ?? []).map((region) => [region.region, region]));
   const names = known.size ? [...known.keys()] : job.graph.regions.map((each) => each.region);
   if (!known.size) return new Map(names.map((name) => [name, job.ended_ms ? "ended" : "unknown"]));
-  const hasEnded = job.ended_ms !== null || job.status.state !== "running";
+  const hasEnded = job.ended_ms !== null || !["running", "WAITING_FOR_RESOURCES"].includes(job.status.state);
   return new Map(names.map((name) => [name, stateOf(known.get(name), hasEnded, skipped.has(name))]));
 }
 

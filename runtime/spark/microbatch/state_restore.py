@@ -1,7 +1,8 @@
 """Copies Spark's state of a region into the directory of a restored job.
 
-Most files stay as they are. Only two kinds name the query: ``metadata`` has its id, and each entry
-of the offset log has its source by name, with the region and attempt in the source's offset.
+Most files stay as they are. Three kinds name the query or its directory: ``metadata`` has its id,
+each entry of the offset log has its source by name, with the region and attempt in the source's
+offset, and the description of an operator may have absolute paths of schema files.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ from sluice.runtime.graph.operator_ids import spark_source_name
 from sluice.runtime.model import offsets
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.savepoint.operator_metadata import is_operator_metadata, with_location
 from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
 from sluice.runtime.savepoint.spark_files import is_shared, location_of
 from sluice.runtime.spark.microbatch import query_logs
@@ -96,15 +98,22 @@ class _StateCopy:
         if name == _METADATA:
             self.fs.write_temporary(path, json.dumps({"id": self.state.now.query_id}).encode())
         elif directory == _OFFSETS and number.isdecimal():
-            content = source.read(file.source)
-            if content is None:
-                raise self._damaged(file)
-            self._require_whole(file, hashlib.sha256(content).hexdigest())
+            content = self._content(file)
             self.fs.write_temporary(path, self._with_new_names(file, content))
+        elif is_operator_metadata(name):
+            content = with_location(self._content(file), f"{self.fs.uri}/{self._location}")
+            self.fs.write_temporary(path, content)
         else:
             # A link to a file that Spark may replace would change the savepoint with it.
             found = self.fs.copy_from(source, file.source, path, may_link=is_shared(file.path))
             self._require_whole(file, found.sha256)
+
+    def _content(self, file: StateFile) -> bytes:
+        content = self.savepoint.fs.read(file.source)
+        if content is None:
+            raise self._damaged(file)
+        self._require_whole(file, hashlib.sha256(content).hexdigest())
+        return content
 
     def _require_whole(self, file: StateFile, sha256: str) -> None:
         """The file is as it was when the savepoint was verified."""

@@ -20,7 +20,7 @@ from sluice.runtime.savepoint.full_checkpoints import (
     retire_full_checkpoints,
     write_full_checkpoint,
 )
-from sluice.runtime.savepoint.savepoint_writer import write_savepoint
+from sluice.runtime.savepoint.savepoint_writer import savepoint_name, write_savepoint
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
@@ -59,7 +59,7 @@ class CheckpointCopies(FileCopier):
     def uri(self, record: CheckpointRecord, parent: str, *, request_id: str) -> str:
         if record.kind is CheckpointKind.FULL:
             return f"{parent}/{slot_name(record.checkpoint_id)}"
-        return f"{parent}/savepoint-{record.job_uid[:8]}-{record.checkpoint_id}-{request_id}"
+        return f"{parent}/{savepoint_name(record, request_id)}"
 
     def copy(
         self,
@@ -68,22 +68,26 @@ class CheckpointCopies(FileCopier):
         *,
         is_awaited: Callable[[str], bool],
         guard: Callable[[], None],
+        progress: Callable[[int, int], None],
     ) -> Copied:
         for region in record.regions:
             self._await_logged(region, is_awaited, guard)
         guard()
 
-        def progress(*_: int) -> None:
+        def copied(files: int, _: int, length_bytes: int) -> None:
+            progress(files, length_bytes)
             guard()
 
         if record.kind is CheckpointKind.FULL:
-            written = write_full_checkpoint(self._fs, record, progress=progress)
+            written = write_full_checkpoint(self._fs, record, progress=copied, guard=guard)
             self._retire(written.record)
         else:
             parent, _, name = uri.rpartition("/")
             fs = open_file_system(parent, self._jvm)
             try:
-                written = write_savepoint(self._fs, record, fs, name=name, progress=progress)
+                written = write_savepoint(
+                    self._fs, record, fs, name=name, progress=copied, guard=guard
+                )
             finally:
                 close_quietly(fs)
         return Copied(bytes=written.bytes, files=written.files)

@@ -37,6 +37,7 @@ class JobSpec:
     regions: int | None
     engine: Engine
     coordinator_lost_timeout_s: float | None
+    resource_timeout_s: float | None
     recovery: Recovery
     task_memory_mib: int
     restore_from: int | str | None

@@ -211,7 +211,11 @@ class RegionLauncher:
         delete_attempts(self._fs, region.name, attempt_id=attempt.attempt_id)  # of micro-batches
         self._continuous.barrier_service.open(epochs)
         running = ContinuousAttempt(
-            self._job.spark, chain, epochs, heartbeat_timeout_s=self._job.settings.timeout_s
+            self._job.spark,
+            chain,
+            epochs,
+            heartbeat_timeout_s=self._job.settings.timeout_s,
+            no_core_s=self._job.resource_timeout_s,
         )
         running.start()
         return running

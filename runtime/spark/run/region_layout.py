@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _CHECK_TIMEOUT_S = 15.0  # an unreachable cluster is reported well within 30 s
 _FETCH_TIMEOUT_S = 3.0
+_AUTO_S = 60.0  # the executors of a cluster start within that, or the job runs in micro-batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ def lay_out(job: JobSpec) -> Layout:
             first = _chosen(job, analyses, refused)
     found = _in_parts(job, analyses, first, facts)
     _warn_of_loops(job.pipelines)
+    _warn_of_idle_regions(job, found, facts)
     return Layout(
         graph=found.graph,
         regions=tuple(tuned(found.regions, memory_mib=job.task_memory_mib)),
@@ -111,7 +113,9 @@ def _chosen(
         refused=refused or {},
         session=idle_worker_timeout(job.spark),
     )
-    slots = task_slots(job.spark, wanted=len(regions))
+    # Without enough cores, `continuous` is refused, and `auto` chooses micro-batches.
+    limit_s = _AUTO_S if job.engine is Engine.AUTO else job.resource_timeout_s
+    slots = task_slots(job.spark, wanted=len(regions), timeout_s=limit_s)
     continuous = choose_engine(job.engine, regions, slots=slots, hindrance=hindrance)
     return Layout(graph=graph, regions=regions, continuous=continuous)
 
@@ -128,12 +132,27 @@ def _in_parts(
         return first
     parts = choose_parts(
         [int(each.get("partitions", 1)) for each in facts],
-        slots=task_slots(job.spark, wanted=len(first.regions)),
+        slots=task_slots(job.spark, wanted=len(first.regions), timeout_s=_AUTO_S),
     )
     stateful = [analysis.keeps_state for analysis in analyses]
     graph, regions = regions_of(job.pipelines, stateful, parts=parts)
     names = frozenset(region.name for region in regions)
     return Layout(graph=graph, regions=regions, continuous=names)
+
+
+def _warn_of_idle_regions(job: JobSpec, found: Layout, facts: Sequence[Mapping[str, str]]) -> None:
+    """A region without a partition is no error: the topic may get more."""
+    for pipeline, each in zip(job.pipelines, facts, strict=True):
+        regions = sum(region.pipeline is pipeline for region in found.regions)
+        partitions = int(each.get("partitions", regions))
+        if regions > partitions:
+            log.warning(
+                "a source has fewer partitions than regions, so some read nothing: source=%s "
+                "regions=%d partitions=%d. Lower Job(regions=…), or add partitions.",
+                pipeline.source.name,
+                regions,
+                partitions,
+            )
 
 
 def _warn_of_loops(pipelines: Sequence[Pipeline]) -> None:

@@ -10,6 +10,7 @@ from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.coordinator.start.restoring import RestoredState, RestoreRequest
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
+from sluice.runtime.savepoint.savepoint_directory import verify
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.microbatch.state_restore import copy_states
 from sluice.runtime.spark.run.job_spec import JobSpec
@@ -27,7 +28,9 @@ _OPERATORS: Mapping[str, frozenset[str]] = {
     "FlatMapGroupsInPandasWithState": frozenset({"applyInPandasWithState"}),
     "GlobalLimit": frozenset({"globalLimit"}),
     "TransformWithState": frozenset({"transformWithStateExec"}),
-    "TransformWithStateInPySpark": frozenset({"transformWithStateInPySparkExec"}),
+    "TransformWithStateInPySpark": frozenset(
+        {"transformWithStateInPandasExec", "transformWithStateInPySparkExec"}
+    ),
 }
 
 
@@ -38,7 +41,7 @@ def origin_of(
     *,
     jvm: Any,  # noqa: ANN401 - py4j's view
 ) -> RestoreRequest | int | None:
-    """Where the job starts from: another job's state, one of its own checkpoints, or the newest."""
+    """The start of the job: another job's state, one of its own checkpoints, or the newest."""
     if not isinstance(job.restore_from, str):
         return job.restore_from
     return RestoreRequest(
@@ -46,14 +49,16 @@ def origin_of(
         rules=job.restore_rules,
         clusters=layout.clusters,
         open=partial(_opened, job.restore_from, jvm),
-        carried=installed_kinds().carried,
+        transferred=installed_kinds().transferred,
         require_fitting=partial(require_fitting, layout.analyses),
         copy=partial(copy_states, fs=store.fs),
     )
 
 
 def _opened(uri: str, jvm: Any) -> Savepoint:  # noqa: ANN401 - py4j's view
-    return open_savepoint(uri, jvm=jvm)
+    savepoint = open_savepoint(uri, jvm=jvm)
+    verify(savepoint)
+    return savepoint
 
 
 def require_fitting(analyses: Mapping[str, PlanAnalysis], states: Sequence[RestoredState]) -> None:

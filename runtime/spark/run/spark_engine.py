@@ -32,6 +32,7 @@ from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
 from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
@@ -59,6 +60,7 @@ from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
+from sluice.runtime.spark.run.resource_watch import ResourceWatch, SparkSlots
 from sluice.runtime.spark.run.restore_request import origin_of
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
@@ -111,7 +113,6 @@ class JobRun:
 
     Attributes:
         totals: what it has committed so far.
-        read_only: its read-only server, once it runs; None: it has none.
     """
 
     def __init__(self, job: JobSpec, *, is_foreground: bool) -> None:
@@ -123,7 +124,7 @@ class JobRun:
         self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
         self._layout: Layout | None = None
         self._coordinator: BarrierCoordinator | None = None
-        self.read_only: ReadOnlyServer | None = None
+        self._read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
         self._is_settled = threading.Event()  # it has started, or will not
 
@@ -131,6 +132,11 @@ class JobRun:
     def elapsed_s(self) -> float:
         """From its begin to its end, or to now."""
         return (self._ended_s or time.monotonic()) - self._began_s
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Of its read-only server; None: it does not run."""
+        return None if self._read_only is None else self._read_only.address
 
     def status(self) -> JobStatus | None:
         """The coordinator's status; None before it has started."""
@@ -218,38 +224,21 @@ class JobRun:
                 job, layout, store, listeners, tasks_first, spark_batches=retain
             )
             stack.callback(coordinator.stop)
-            registry = job_registry(coordinator)
+            registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
             shown = LiveJob(
                 coordinator, checkpoint_uri=absolute_uri(store.fs.uri), history=history.view
             )
             if job.metrics_port is not None:  # before the start, which takes the job over
-                self.read_only = ReadOnlyServer(
+                self._read_only = ReadOnlyServer(
                     registry,
                     host=job.metrics_host,
                     port=job.metrics_port,
                     routes=[*page_routes(), *api_routes(shown)],
                 )
-                stack.enter_context(self.read_only)
-
-            def step(name: str) -> None:
-                on_step()
-                if name in MAY_STOP_AT:
-                    ends.check()
-
-            started = coordinator.start(
-                timeout_s=_START_TIMEOUT_S,
-                restore_from=origin_of(job, layout, store, jvm=jvm),
-                on_step=step,
+                stack.enter_context(self._read_only)
+            started = self._start(
+                coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
             )
-            self._coordinator = coordinator
-            history.begin(
-                {
-                    "attempt_id": started.attempt_id,
-                    "run_attempt": started.run_attempt,
-                    "restored_from": started.restored_from,
-                }
-            )
-            ends.check()
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
             streaming = ContinuousRegions(
@@ -259,18 +248,42 @@ class JobRun:
                 lost_timeout_s=lost_timeout.seconds,
             )
 
-            def registers(address: str) -> None:
-                read_only = None if self.read_only is None else self.read_only.address
-                registrar.begin(_registration(job, started, address, read_only))
-
             hosts = HostExclusion(SparkExecutors(job.spark))
             self._commands = JobCommands(coordinator, hosts=hosts)
             self._is_settled.set()
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
-                on_address=registers,
+                on_address=partial(self._register, registrar, started),
             )
+
+    def _start(
+        self,
+        coordinator: BarrierCoordinator,
+        origin: RestoreRequest | int | None,
+        history: JobHistory,
+        ends: EndRequests,
+        on_step: Callable[[], None],
+    ) -> StartedJob:
+        def step(name: str) -> None:
+            on_step()
+            if name in MAY_STOP_AT:
+                ends.check()
+
+        started = coordinator.start(timeout_s=_START_TIMEOUT_S, restore_from=origin, on_step=step)
+        self._coordinator = coordinator
+        history.begin(
+            {
+                "attempt_id": started.attempt_id,
+                "run_attempt": started.run_attempt,
+                "restored_from": started.restored_from,
+            }
+        )
+        ends.check()
+        return started
+
+    def _register(self, registrar: JobRegistrar, started: StartedJob, address: str) -> None:
+        registrar.begin(_registration(self._job, started, address, self.metrics_address))
 
 
 def run_job(job: JobSpec) -> JobResult:
@@ -385,7 +398,7 @@ def _registration(
         address=address,
         read_only_address=read_only_address,
         host=job.spark.sparkContext.getConf().get("spark.driver.host") or "",
-        run_attempt=started.attempt_id,
+        run_attempt=started.run_attempt,
         started_ms=now_ms,
         renewed_ms=now_ms,
         submission_id=os.environ.get(SUBMISSION_VARIABLE),
@@ -444,10 +457,16 @@ def _run_regions(
         )
         stack.callback(attempts.stop)
         _warn_of_outlived(regions, started)
+        resources = ResourceWatch(
+            SparkSlots(job.spark),
+            needed=len(continuous.names) + (len(continuous.names) < len(regions)),
+            timeout_s=job.resource_timeout_s,
+            report=partial(setattr, coordinator, "waiting_for_resources"),
+        )
         try:
             with ends.held():
                 _begin(attempts, started, regions, ends)
-                _watch(coordinator, attempts, hosts, ends)
+                _watch(coordinator, attempts, hosts, resources, ends)
         except SystemExit:
             log.warning(
                 "interrupted: job=%s last_committed=%d", job.name, coordinator.last_committed
@@ -475,6 +494,7 @@ def _watch(
     coordinator: BarrierCoordinator,
     attempts: RegionAttempts,
     hosts: HostExclusion,
+    resources: ResourceWatch,
     ends: EndRequests,
 ) -> None:
     """Watch until the job ends; raises the error that ended it."""
@@ -482,6 +502,7 @@ def _watch(
         ends.check()
         attempts.watch()
         hosts.enforce()
+        resources.check()
 
 
 def _warn_of_shared_cores(job: JobSpec, micro_batches: int) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import re
 import sys
@@ -82,7 +83,6 @@ _BATCHES = "spark.sql.streaming.minBatchesToRetain"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_ROWS = str((1 << 31) - 1)
 _POOL = "spark.scheduler.pool"
-_EXECUTORS_S = 60.0
 _POLL_S = 0.2
 _MODE = "spark.scheduler.mode"
 _ENDS_IDLE = "spark.python.worker.killOnIdleTimeout"
@@ -206,19 +206,29 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     )
 
 
-def task_slots(spark: SparkSession, *, wanted: int) -> int:
+def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float | None) -> int:
     """Tasks that the session can run at once: its cores, by ``spark.task.cpus``.
 
     The executors of a cluster start one by one, so this waits until there are ``wanted`` slots or
-    time is up.
+    time is up; ``timeout_s=None``: without a limit.
     """
     context = spark.sparkContext._jsc.sc()  # noqa: SLF001 - not in Python
     profile = context.resourceProfileManager().defaultResourceProfile()
-    deadline_s = time.monotonic() + (0.0 if context.isLocal() else _EXECUTORS_S)
+    limit_s = math.inf if timeout_s is None else timeout_s
+    deadline_s = time.monotonic() + (0.0 if context.isLocal() else limit_s)
+    is_logged = False
     while True:
         slots = int(context.maxNumConcurrentTasks(profile))
         if slots >= wanted or time.monotonic() >= deadline_s:
             return slots
+        if not is_logged:
+            is_logged = True
+            log.warning(
+                "job state WAITING_FOR_RESOURCES: needed=%d present=%d timeout_s=%s",
+                wanted,
+                slots,
+                timeout_s,
+            )
         time.sleep(_POLL_S)  # Spark has no notification for a new executor
 
 

@@ -139,6 +139,8 @@ class Repartition:
             return list(pool.map(self._copy, self.savepoint.state_files(region.region)))
 
     def _copy(self, file: StateFile) -> FileReference:
+        if not self.savepoint.fs.exists(file.source):
+            raise self._damaged(file)
         found = _reference(
             file.path,
             self.fs.copy_from(
@@ -147,11 +149,7 @@ class Repartition:
         )
         wanted = file.reference
         if wanted is not None and replace(wanted, path=file.path) != found:
-            raise DamagedCheckpointError(
-                "a file of the state is damaged",
-                {"uri": self.savepoint.uri, "path": file.source},
-                "Choose another savepoint; 'sluice savepoint verify' checks all of its files.",
-            )
+            raise self._damaged(file)
         if is_operator_metadata(file.path):
             location = self._at(file.path.partition("/state/")[0])
             with self._parsing(file.source):
@@ -159,6 +157,13 @@ class Repartition:
             self.fs.replace(file.path, content)
             return self._durable(file.path)
         return found
+
+    def _damaged(self, file: StateFile) -> DamagedCheckpointError:
+        return DamagedCheckpointError(
+            "a file of the state is missing or damaged",
+            {"uri": self.savepoint.uri, "path": file.source},
+            "Choose another savepoint; 'sluice savepoint verify' checks all of its files.",
+        )
 
     @contextlib.contextmanager
     def _parsing(self, path: str) -> Iterator[None]:

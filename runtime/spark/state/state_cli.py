@@ -7,8 +7,6 @@ import typer
 
 from sluice.runtime.cli_output import AsJson, print_facts, print_json
 from sluice.runtime.savepoint.savepoint import open_savepoint
-from sluice.runtime.spark.state.command_session import command_spark
-from sluice.runtime.spark.state.repartitioning import Repartition
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["app"]
@@ -47,6 +45,10 @@ def repartition(
     The source is only read. A Spark on this machine repartitions a copy and compares all keys and
     values. A job that is restored from the new savepoint goes on at the same positions.
     """
+    # pyspark takes a second, and the command line loads this module for every command.
+    from sluice.runtime.spark.state.command_session import command_spark
+    from sluice.runtime.spark.state.repartitioning import Repartition
+
     with command_spark() as spark:
         jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
         source = open_savepoint(savepoint, jvm=jvm)

@@ -4,9 +4,11 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from sluice.runtime.errors import ConfigError
 
@@ -76,9 +78,12 @@ class StoredState:
             key=lambda table: (table.operator, table.name),
         )
 
-    def rows(self, table: StateTable) -> DataFrame:
-        """The rows of a table: key, value, number of the state partition."""
-        return self._read(table.options)
+    def rows(self, table: StateTable, *, limit: int) -> list[Any]:
+        """Some rows of a table as JSON values: key, value, number of the state partition."""
+        row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+        found = self._read(table.options).limit(limit).select(row)
+        with self._errors():
+            return [json.loads(text) for (text,) in found.collect()]
 
     def stored(self) -> Iterator[tuple[str, DataFrame]]:
         """Keys and values of each state store as bytes, by the name of the store."""

@@ -166,6 +166,7 @@ class ContinuousAttempt:
         chain: the work of its task.
         epochs: of the attempt.
         heartbeat_timeout_s: the attempt fails if its task does not poll for a barrier for so long.
+        no_core_s: and if its task does not begin for so long; None: it waits without a limit.
         clock: monotonic seconds.
     """
 
@@ -176,8 +177,10 @@ class ContinuousAttempt:
         epochs: AttemptEpochs,
         *,
         heartbeat_timeout_s: float,
+        no_core_s: float | None = _NO_CORE_S,
         clock: Clock = time.monotonic,
     ) -> None:
+        self._no_core_s = no_core_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._spark = spark
         self._chain = chain
@@ -207,7 +210,7 @@ class ContinuousAttempt:
         heartbeat, region = self._epochs.heartbeat, self._chain.tasks.region
         now_s = self._clock()
         waited_s = 0.0 if heartbeat.has_begun else now_s - self._begun_s
-        if waited_s > _NO_CORE_S:
+        if self._no_core_s is not None and waited_s > self._no_core_s:
             return MissingRequirementError(
                 "the task of a continuous region does not begin",
                 {"region": region, "waited_s": round(waited_s)},

@@ -22,6 +22,7 @@ _WORK = 'region="r-1",sink="out"'
 FIRES: Mapping[str, tuple[str, str, str]] = {
     "SluiceDriverDown": ('up{job="sluice"}', "0x40", 'job="sluice"'),
     "SluiceJobDoesNotStart": ("sluice_job_running", "0x40", ""),
+    "SluiceWaitingForResources": ("sluice_waiting_for_resources", "1x40", ""),
     "SluiceOutputDelayed": ("sluice_checkpoint_pending_seconds", "601x40", ""),
     "SluiceTransactionOld": (f"sluice_open_transaction_alarm{{{_WORK}}}", "0.5x40", _WORK),
     "SluiceTransactionNearTimeout": (f"sluice_open_transaction_alarm{{{_WORK}}}", "0.8x40", _WORK),
@@ -45,6 +46,7 @@ FIRES: Mapping[str, tuple[str, str, str]] = {
         "0+1x40",
         'kind="full",outcome="failed"',
     ),
+    "SluiceHistoryNotWritten": ("sluice_history_write_failures_total", "0+1x40", ""),
     "SluiceQueryFailed": ('sluice_query_failed{query="q"}', "1x40", 'query="q"'),
     "SluiceQueryTransactionOld": (
         'sluice_query_open_transaction_alarm{query="q",sink="out"}',
@@ -62,6 +64,7 @@ FIRES: Mapping[str, tuple[str, str, str]] = {
 QUIET = {
     'up{job="sluice"}': "1x40",
     "sluice_job_running": "1x40",
+    "sluice_waiting_for_resources": "0x40",
     "sluice_checkpoint_pending_seconds": "599x40",
     f"sluice_open_transaction_alarm{{{_WORK}}}": "0x40",
     f"sluice_region_suspended{{{_REGION}}}": "0x40",
@@ -73,6 +76,7 @@ QUIET = {
     'sluice_function_records_total{operator="clean",outcome="skipped"}': "5x40",
     "sluice_offsets_dropped_total": "5x40",
     'sluice_savepoints_total{kind="full",outcome="completed"}': "0+1x40",
+    "sluice_history_write_failures_total": "1x40",
     'sluice_query_failed{query="q"}': "0x40",
     'sluice_query_open_transaction_alarm{query="q",sink="out"}': "0x40",
 }

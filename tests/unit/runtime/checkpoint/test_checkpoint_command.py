@@ -18,7 +18,6 @@ from sluice.runtime.checkpoint.format.committable_kinds import (
     KindRegistry,
     installed_kinds,
 )
-from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store
 from sluice.runtime.checkpoint.lost_work import digest_of
 from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
@@ -34,6 +33,7 @@ from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.graph.job_graph import regions_of
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.job.job_cli import app as job_app
+from sluice.runtime.job.job_cli import checkpoint_app as app
 from sluice.runtime.model.checkpoint_record import (
     RESTORED_FROM_URI,
     RESTORED_OPERATORS,

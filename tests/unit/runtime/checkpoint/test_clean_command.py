@@ -28,11 +28,14 @@ from sluice.runtime.model.checkpoint_record import (
     StateSnapshot,
     Verdict,
 )
+from sluice.runtime.savepoint.savepoint import open_savepoint
 from tests.kit.coordinator.checkpoint_records import JOB_UID, record
 
 _DAY_MS = 86_400_000
 _MINE = f"savepoint-{JOB_UID[:8]}-7-0000"
+_CLOSED = {f"full/chk-000000000001/{METADATA}", f"savepoints/{_MINE}02/{METADATA}"}
 _KEPT = (
+    "full/chk-000000000002/_retired",
     "spark/r0/state-2/state/0/1.zip",
     "spark/r0/5/offsets/0",
     f"savepoints/{_MINE}01/{METADATA}",
@@ -42,7 +45,7 @@ _LEFT = {
     "unused copies of a restore": ("spark/r0/restored-x/state/0/1.zip",),
     "half-written savepoints": (f"savepoints/{_MINE}02/spark/r0/state-2/offsets/0",),
     "half-written full checkpoints": ("full/chk-000000000001/spark/r0/state-2/offsets/0",),
-    "files of deleted full checkpoints": ("full/spark/r0/state-2/state/0/1.zip",),
+    "files of deleted full checkpoints": ("full/chk-000000000002/spark/r0/state-2/state/0/1.zip",),
     "slots without a record": ("chk-000000000001/.x.s.tmp",),
     "temporary files": (
         ".x.tmp",
@@ -102,15 +105,19 @@ def test_what_nothing_names_is_deleted_and_its_bytes_are_reported(directory: Pat
     }
     assert told["length_bytes"] == 5 * sum(map(len, _LEFT.values()))
     assert _clean(directory) == {**told, "deleted": True}
-    assert _there(directory) == before - {path for paths in _LEFT.values() for path in paths}
+    assert _there(directory) == _CLOSED | before - {p for paths in _LEFT.values() for p in paths}
+    with pytest.raises(ConfigError, match="no complete savepoint"):
+        open_savepoint(str(directory / "savepoints" / f"{_MINE}02"))
+    (closed,) = _clean(directory)["kinds"]
+    assert closed["kind"] == "closed savepoints"
     assert _clean(directory)["paths"] == []
 
 
 def test_young_files_stay(directory: Path) -> None:
     before = _there(directory)
-    """But for what a killed deletion left."""
-    assert _clean(directory, "--older-than", "2w")["length_bytes"] == 5
-    assert len(_there(directory)) == len(before) - 1
+    """But for what a killed deletion left, and what retention has begun to delete."""
+    assert _clean(directory, "--older-than", "2w")["length_bytes"] == 10
+    assert len(_there(directory)) == len(before) - 2
 
 
 def test_what_may_be_under_way_stays_for_an_hour_whatever_the_limit_says(
@@ -120,7 +127,11 @@ def test_what_may_be_under_way_stays_for_an_hour_whatever_the_limit_says(
     now_ms = time.time_ns() // 1_000_000
     monkeypatch.setattr(clean_command, "_now_ms", lambda: now_ms + 60_000)
     kinds = [each["kind"] for each in _clean(directory, "--older-than", "0s")["kinds"]]
-    assert kinds == ["Spark files of earlier attempts", "temporary files"]
+    assert kinds == [
+        "Spark files of earlier attempts",
+        "files of deleted full checkpoints",
+        "temporary files",
+    ]
     assert not list(directory.glob(".sluice-trash-*")), "a killed deletion is finished at once"
     assert (directory / ".x.tmp").exists()
 
@@ -164,6 +175,7 @@ def test_half_written_savepoints_of_this_job_are_deleted_elsewhere_too(
     (parent / f"{_MINE}0a" / METADATA).write_bytes(b"damaged")
     told = _clean(directory, "--savepoint", str(parent / f"{_MINE}0a"), "--savepoint", str(parent))
     assert _there(parent) == {
+        f"{_MINE}0b/{METADATA}",
         f"{_MINE}0a/1.zip",
         f"{_MINE}0a/{METADATA}",
         "savepoint-01234567-7-00000a/1.zip",
@@ -195,7 +207,9 @@ def test_a_command_that_dies_between_two_deletions_is_repeated(
                 _clean(directory)
         assert set(_KEPT) <= _there(directory)
     _clean(directory)
-    assert _there(directory) == before - {path for paths in _LEFT.values() for path in paths}
+    _clean(directory)
+    left = {path for paths in _LEFT.values() for path in paths}
+    assert _there(directory) == before - left | {f"full/chk-000000000001/{METADATA}"}
 
 
 def _second(point: str) -> Callable[[str], None]:

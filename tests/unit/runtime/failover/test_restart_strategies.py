@@ -108,6 +108,7 @@ _WRONG: dict[str, list[Any]] = {
     "pressure_alarm_s": [-1],
     "discovery_interval_s": [float("inf")],
     "coordinator_lost_timeout_s": [0, float("nan")],
+    "resource_timeout_s": [0, float("nan"), float("inf")],
     "tolerable_failures": [-1],
     "retained": [0],
     "regions": [0],

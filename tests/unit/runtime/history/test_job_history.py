@@ -296,6 +296,7 @@ def test_a_store_that_is_away_costs_one_line_and_no_entry_once_it_is_back(
         wait_for(lambda: store.calls > 3)
         store.is_away = False
         wait_for(lambda: store.inner.read(HISTORY_FILE))
+    assert history.write_failures >= 3, "for metrics"
     assert [each["checkpoint_id"] for each in read_history(store.inner)["checkpoints"]] == [1]
     assert caplog.text.count("history is not written") == 1
 

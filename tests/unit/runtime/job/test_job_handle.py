@@ -18,6 +18,7 @@ from sluice.runtime.coordinator.region.status_views import (
     JobStatus,
     RegionStatusView,
     SuspendedView,
+    WaitingForResources,
 )
 from sluice.runtime.errors import (
     ConfigError,
@@ -66,6 +67,7 @@ class LedRun:
         self.elapsed_s = 1.5
         self.regions = regions
         self.state: str | None = None  # of its coordinator, once that has started
+        self.waiting: WaitingForResources | None = None
         self.has_begun = threading.Event()
         self._next: list[Callable[[EndRequests, Callable[[], None]], None]] = []
         self._has_next = threading.Semaphore(0)
@@ -115,6 +117,7 @@ class LedRun:
             last_committed=7,
             pending=(),
             regions=self.regions,
+            waiting_for_resources=self.waiting,
         )
 
     def result(self) -> JobResult | None:
@@ -196,6 +199,12 @@ class TestStates:
         run.state = "running"
         status = handle.status()
         assert (status.state, status.checkpoint_id, status.lag_records) == ("running", 7, 5)
+        run.state, run.waiting = (
+            "WAITING_FOR_RESOURCES",
+            WaitingForResources(needed=3, present=1, since_ms=0),
+        )
+        assert "WAITING_FOR_RESOURCES (needs 3, has 1) for" in str(handle.status())
+        run.state, run.waiting = "running", None
         assert (handle.result, handle.exception) == (None, None)
         assert not handle.wait(timeout=0)
         run.end("finished")

@@ -100,6 +100,14 @@ def test_regions_restart_off_a_host(job: PlayedJob) -> None:
     assert "job-1" in run("hosts", "w2")
 
 
+def test_suspended_regions_are_listed(job: PlayedJob) -> None:
+    job.suspended = "r2"
+    assert json_of("suspended", "orders")["suspended"] == [
+        {"region": "r2", "since_ms": 1_000, "why": "poison"}
+    ]
+    assert "1970-01-01 00:00:01Z" in run("suspended", "orders")
+
+
 def test_a_host_is_drained_and_the_exit_code_tells_what_is_left(job: PlayedJob) -> None:
     del job
     assert "w1: drained" in run("drain-host", "w1")

@@ -140,7 +140,7 @@ def test_what_is_not_allowed_starts_nothing(tmp_path: Path, request_: dict[str, 
     (directory / "link.py").symlink_to(tmp_path / "outside.py")
     settings = SubmitSettings(directory=directory, kept_in=tmp_path / "kept", registry="file:///r")
     with pytest.raises(ConfigError) as caught:
-        Submissions(settings).submit(**request_)
+        Submissions(settings).submit(SubmitRequest(**request_))
     assert caught.value.args[2]
     assert not (tmp_path / "kept").exists()
 

@@ -41,6 +41,9 @@ FROZEN = {
     ("sluice_open_transaction_alarm", "gauge", ("region", "sink")),
     ("sluice_savepoints_total", "counter", ("kind", "outcome")),
     ("sluice_savepoint_last_seconds", "gauge", ("kind",)),
+    ("sluice_history_write_failures_total", "counter", ()),
+    ("sluice_waiting_for_resources", "gauge", ()),
+    ("sluice_waiting_for_resources_tasks", "gauge", ("tasks",)),
     ("sluice_job_running", "gauge", ()),
     ("sluice_job_info", "gauge", ("name", "job_uid", "version")),
 }
@@ -111,7 +114,7 @@ def test_state_and_open_transactions_are_read_at_the_scrape(
 def test_no_label_has_an_unbounded_number_of_values() -> None:
     """Regions, splits, sinks, operators, stages and names of counters are bounded by the job."""
     assert labels_of(FROZEN) == {
-        *("region", "split", "sink", "operator", "outcome", "stage", "name", "kind"),
+        *("region", "split", "sink", "operator", "outcome", "stage", "name", "kind", "tasks"),
         *("job_uid", "version"),
     }
 

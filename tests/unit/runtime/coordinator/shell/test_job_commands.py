@@ -17,6 +17,7 @@ from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, comm
 from sluice.runtime.contracts import Placement
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.status_views import WaitingForResources
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.errors import (
@@ -200,6 +201,19 @@ def test_late_rows_and_counters_are_shown_from_their_decision_on(
         "left": 1003,
         "right": 0,
     }
+
+
+def test_missing_cores_are_a_state_of_their_own(
+    coordinator: BarrierCoordinator, job: Job, directory: Path
+) -> None:
+    coordinator.waiting_for_resources = WaitingForResources(needed=3, present=1, since_ms=5)
+    shown = run("status", str(directory))
+    assert shown.startswith("WAITING_FOR_RESOURCES, last decided")
+    assert "needs 3 cores, has 1\n" in shown
+    found = json.loads(run("status", str(directory), "--json"))["job"]
+    assert found["waiting_for_resources"] == {"needed": 3, "present": 1, "since_ms": 5}
+    coordinator.waiting_for_resources = None
+    assert run("status", str(directory)).startswith("running,")
 
 
 def test_metrics_show_what_is_suspended(coordinator: BarrierCoordinator, job: Job) -> None:

@@ -1,5 +1,6 @@
 """Savepoints, full checkpoints and stops of a running job, over the service and the commands."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,6 +25,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.job.job_cli import app, checkpoint_app
 from sluice.runtime.job.running_job import await_end, await_request, running_job
+from sluice.runtime.job.savepoint_cli import app as savepoint_app
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
@@ -60,8 +62,10 @@ class Copier(FileCopier):
         *,
         is_awaited: Callable[[str], bool],
         guard: Callable[[], None],
+        progress: Callable[[int, int], None],
     ) -> Copied:
         self.records.append(record)
+        progress(2, 8)
         while not self.may_end.wait(0.01):
             guard()
         if self.error is not None:
@@ -335,6 +339,17 @@ class TestCommands:
             assert await_end(str(directory), client, request) == str(found)
             with pytest.raises(CheckpointFailedError, match="without its last checkpoint"):
                 await_end(str(directory), client, {**request, "request_id": "abcdef"})
+
+    def test_savepoint_create_prints_its_path(self, directory: Path, copier: Copier) -> None:
+        parent = directory / "there"
+        command = ["create", str(directory), "--to", str(parent)]
+        result = CliRunner().invoke(savepoint_app, command, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        (found,) = parent.iterdir()
+        assert result.stdout.splitlines()[-1] == str(found)
+        assert "3 files, 12 bytes" in result.stdout
+        result = CliRunner().invoke(savepoint_app, [*command, "--json"], catch_exceptions=False)
+        assert json.loads(result.stdout)["state"] == "completed"
 
     def test_full_prints_its_path(self, directory: Path, copier: Copier) -> None:
         result = CliRunner().invoke(

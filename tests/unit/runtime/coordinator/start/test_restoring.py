@@ -20,6 +20,7 @@ from sluice.runtime.errors import (
     DamagedCheckpointError,
     SourceChangedError,
     StreamError,
+    WrongJobError,
 )
 from sluice.runtime.model.checkpoint_record import (
     RESTORED_FROM_URI,
@@ -322,5 +323,43 @@ def test_state_that_only_the_old_job_may_have_is_refused() -> None:
 
     job, copies = Job(), Copies(record=saved(regions=(region,)))
     with pytest.raises(ConfigError, match="held back"):
-        job.start(plan=ORDERS, restore_from=copies.request(carried=refuse))
+        job.start(plan=ORDERS, restore_from=copies.request(transferred=refuse))
     assert not job.store.records
+
+
+def test_a_sink_with_state_that_moved_to_another_pipeline_is_refused() -> None:
+    """The next batch of its old region would drop the state."""
+    from tests.kit.coordinator.core_driver import committable
+
+    region = replace(in_region("orders").regions[0], operator_states=(committable("kept"),))
+    moved = replace(ORDERS.regions[0], sink_ids=("other",))
+    audit = replace(PLAN.regions[0], name="audit", source_ids=("audit",))
+    graph = (*GRAPH, OperatorNode(operator_id="audit", name="audit", kind="source", upstream=()))
+    job = Job()
+    job.other_sources["audit"] = FakeSource("audit", {0: 7})
+    with pytest.raises(WrongJobError, match="a sink with state has moved"):
+        job.start(
+            plan=replace(ORDERS, regions=(moved, audit), graph=graph),
+            restore_from=Copies(record=saved(regions=(region,))).request(),
+        )
+    assert not job.store.records
+
+
+def test_a_topic_map_confirms_only_the_sources_that_it_renames() -> None:
+    """Another source reads a topic of that name already: its own cluster is not confirmed."""
+    audit = replace(split(0, 0, 7, source_id="audit"), topic="audited")
+    graph = (*GRAPH, OperatorNode(operator_id="audit", name="audit", kind="source", upstream=()))
+    regions = (*in_region("orders").regions, replace(STATE, region="audit", splits=(audit,)))
+    plan = replace(
+        plan_of("orders", graph=graph),
+        regions=(*ORDERS.regions, replace(PLAN.regions[0], name="audit", source_ids=("audit",))),
+    )
+    job = Job()
+    job.other_sources["audit"] = FakeSource("audit", {0: 7})
+    copies = Copies(
+        record=saved(regions=regions, graph=graph),
+        rules=RestoreRules(topic_map={"input": "audited"}),
+        clusters={"source": "west", "audit": "west"},
+    )
+    with pytest.raises(ConfigError, match=r"source=audit cluster_id=west .*topics=audited"):
+        job.start(plan=plan, restore_from=copies.request())

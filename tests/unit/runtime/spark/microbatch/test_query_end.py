@@ -346,6 +346,22 @@ def test_late_rows_of_all_stateful_operators_are_counted() -> None:
     assert late_rows(None) == (0, 0)
 
 
+def test_partitions_of_repartitioned_state_and_schemas_of_variables_are_reported() -> None:
+    """Spark leaves metadata of version 1 as it is; only the offset log has the new number. An
+    operator with variables has schema files of its own, one for each change."""
+    below = "spark/main/state-0"
+    disk = Disk()
+    disk.files |= {
+        f"{below}/state/0/_metadata/metadata": _metadata(1, "stateStoreSave"),
+        f"{below}/offsets/4": b'v2\n{"conf":{"spark.sql.shuffle.partitions":"7"}}\n-',
+        f"{below}/state/0/_stateSchema/default/2_a": _schema_file("key", "old"),
+        f"{below}/state/0/_stateSchema/default/10_b": _schema_file("key", "value"),
+    }
+    told = StateDescriber(FakeFileSystem(disk), below).after(4)
+    assert told.state_partitions == 7
+    assert json.loads(told.state_schema)[0]["schemas"] == [_struct("key"), _struct("value")]
+
+
 def test_a_state_of_another_schema_is_named_with_both() -> None:
     """As Spark 4.3 says it, also inside the error of the stream."""
     schemas = (
@@ -363,19 +379,3 @@ def test_a_state_of_another_schema_is_named_with_both() -> None:
         assert where["condition"] == "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
         assert where["spark"] == f"Provided value schema does not match. {schemas}"
     assert state_mismatch(RuntimeError("[STREAM_FAILED] another"), region="orders") is None
-
-
-def test_partitions_of_repartitioned_state_and_schemas_of_variables_are_reported() -> None:
-    """Spark leaves metadata of version 1 as it is; only the offset log has the new number. An
-    operator with variables has schema files of its own, one for each change."""
-    below = "spark/main/state-0"
-    disk = Disk()
-    disk.files |= {
-        f"{below}/state/0/_metadata/metadata": _metadata(1, "stateStoreSave"),
-        f"{below}/offsets/4": b'v2\n{"conf":{"spark.sql.shuffle.partitions":"7"}}\n-',
-        f"{below}/state/0/_stateSchema/default/2_a": _schema_file("key", "old"),
-        f"{below}/state/0/_stateSchema/default/10_b": _schema_file("key", "value"),
-    }
-    told = StateDescriber(FakeFileSystem(disk), below).after(4)
-    assert told.state_partitions == 7
-    assert json.loads(told.state_schema)[0]["schemas"] == [_struct("key"), _struct("value")]

@@ -59,6 +59,8 @@ FILES = {
     "offsets/.7.crc": "sum",
     "commits/7": "v1\n{}",
     "state/0/0/8_x.changelog": "bytes",
+    "state/0/_metadata/v2/0": 'v2\n{"stateStoreInfo":[{"stateSchemaFilePaths":'
+    f'["file:/old/{OLD}/state/0/_stateSchema/default/0_7c9c"]}}]}}',
 }
 
 
@@ -110,7 +112,7 @@ def restored(savepoint_dir: Path, **contents: str) -> tuple[Savepoint, RestoredS
 def test_names_change_and_all_other_bytes_stay(tmp_path: Path) -> None:
     savepoint, wanted = restored(tmp_path / "savepoint")
     target = LocalFileSystem(tmp_path / "job")
-    assert len(list(copy_states(savepoint, [wanted], target))) == 5, "yields between files"
+    assert len(list(copy_states(savepoint, [wanted], target))) == 6, "yields between files"
     found = {
         path.relative_to(tmp_path / "job" / NEW).as_posix(): path.read_text()
         for path in (tmp_path / "job").rglob("*")
@@ -120,6 +122,8 @@ def test_names_change_and_all_other_bytes_stay(tmp_path: Path) -> None:
     assert json.loads(found["metadata"]) == {"id": "new"}
     for name in ("commits/7", "state/0/0/8_x.changelog"):
         assert found[name] == FILES[name]
+    schema = f"{target.uri}/{NEW}/state/0/_stateSchema/default/0_7c9c"
+    assert schema in found["state/0/_metadata/v2/0"], "Spark reads it by its absolute path"
     head, source, other = found["offsets/7"].rsplit("\n", 2)
     assert (f"{head}\n", other) == (LINES, OTHER)
     barrier = offsets.decode(json.loads(source.removeprefix("source_b:")))
@@ -130,7 +134,9 @@ def test_names_change_and_all_other_bytes_stay(tmp_path: Path) -> None:
     assert newest_attempt_id(target, NEW) == 0, "a later one would fence the first run"
 
 
-@pytest.mark.parametrize("name", ["commits/7", "state/0/0/8_x.changelog", "offsets/7"])
+@pytest.mark.parametrize(
+    "name", ["commits/7", "state/0/0/8_x.changelog", "offsets/7", "state/0/_metadata/v2/0"]
+)
 def test_a_file_that_changed_after_the_check_is_refused(tmp_path: Path, name: str) -> None:
     savepoint, wanted = restored(tmp_path / "savepoint", **{name: FILES[name] + " "})
     with pytest.raises(DamagedCheckpointError, match=f"has other content.*{name}"):

@@ -89,6 +89,8 @@ class _Context:
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self.asked = 0
+        self.is_local = True
+        self.grows_after = 1_000_000
         self._jsc = self
         self.settings: dict[str, str] = {}
 
@@ -105,11 +107,11 @@ class _Context:
         return None
 
     def isLocal(self) -> bool:
-        return True
+        return self.is_local
 
     def maxNumConcurrentTasks(self, profile: object) -> int:
         self.asked += 1
-        return self._slots
+        return self._slots if self.asked < self.grows_after else 10
 
 
 @pytest.mark.parametrize(
@@ -174,6 +176,34 @@ def test_a_job_is_continuous_where_its_sinks_transactions_live_long_enough() -> 
     layout = lay_out(_job(_Sink(asked)))
     assert len(layout.continuous) == len(layout.regions) == 2
     assert asked.closed == 1
+
+
+@pytest.mark.parametrize(("regions", "idle"), [(2, 0), (5, 1), (None, 0)])
+def test_regions_above_the_number_of_partitions_are_reported_once(
+    regions: int | None, idle: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = _job(_Sink(_Asked(900.0)), regions=regions, engine="micro-batch")
+    lay_out(job)
+    found = [each.getMessage() for each in caplog.records if "fewer partitions" in each.msg]
+    assert len(found) == idle
+    assert not idle or "regions=5 partitions=2" in found[0]
+
+
+def test_an_insisting_job_waits_for_executors_and_reports_it_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until there are enough of them, or its own limit is over."""
+    monkeypatch.setattr("sluice.runtime.spark.session.spark_session._POLL_S", 0.0)
+    job = _job(_Sink(_Asked(900.0)), regions=6, engine="continuous", resource_timeout_s=None)
+    context = cast(Any, job.spark.sparkContext)
+    context.is_local, context.grows_after = False, 5
+    assert len(lay_out(job).continuous) == 6
+    found = [each.getMessage() for each in caplog.records if "WAITING" in each.msg]
+    assert found == ["job state WAITING_FOR_RESOURCES: needed=6 present=4 timeout_s=None"]
+    late = _job(_Sink(_Asked(900.0)), regions=6, engine="continuous", resource_timeout_s=0.01)
+    cast(Any, late.spark.sparkContext).is_local = False
+    with pytest.raises(ConfigError, match="too few cores"):
+        lay_out(late)
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,36 @@
 """What a job may be restored from, and Spark's operators of a transform and of a checkpoint."""
 
+import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.runtime.coordinator.start.restoring import RestoredState
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.format.container import ContainerWriter
+from sluice.runtime.checkpoint.format.schema import METADATA_V1, METADATA_VERSION
+from sluice.runtime.coordinator.start.restoring import RestoredState, RestoreRequest
 from sluice.runtime.coordinator.start.translation import TakenState
-from sluice.runtime.errors import ConfigError, WrongJobError
+from sluice.runtime.errors import (
+    ConfigError,
+    DamagedCheckpointError,
+    StreamError,
+    UnsupportedFormatError,
+    WrongJobError,
+)
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.savepoint.savepoint_writer import write_savepoint
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
-from sluice.runtime.spark.run.restore_request import require_fitting
-from tests.kit.coordinator.starting_job import NEVER_WRITTEN
+from sluice.runtime.spark.run.region_layout import Layout
+from sluice.runtime.spark.run.restore_request import origin_of, require_fitting
+from sluice.runtime.storage.local_fs import LocalFileSystem
+from tests.kit.coordinator.starting_job import NEVER_WRITTEN, record
+from tests.kit.files.spark_state import SparkState
 
 
 def restored(*operators: str) -> RestoredState:
@@ -90,3 +106,48 @@ def test_rules_without_a_restore_are_refused(origin: int | None, rules: dict[str
     """They would have no effect."""
     with pytest.raises(ConfigError, match="need a restore from a URI"):
         job(restore_from=origin, **rules)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ("damaged", DamagedCheckpointError),
+        ("missing", DamagedCheckpointError),
+        ("later", UnsupportedFormatError),
+        ("incomplete", ConfigError),
+        ("", None),
+    ],
+)
+def test_a_savepoint_that_is_not_whole_is_refused_by_name(
+    tmp_path: Path, fault: str, error: type[StreamError] | None
+) -> None:
+    """Its files are read before anything starts."""
+    fs = LocalFileSystem(tmp_path / "job")
+    spark = SparkState(fs)
+    spark.run_batch()
+    saved = record(9, regions=(spark.record(spark.run_batch()),))
+    uri = write_savepoint(fs, saved, LocalFileSystem(tmp_path)).uri
+    written = LocalFileSystem(Path(uri.removeprefix("file://")))
+    named = "spark/r0/state-0/commits/1"
+    if fault == "damaged":
+        written.replace(named, b"x")
+    elif fault == "missing":
+        written.delete(named)
+    elif fault == "later":
+        later = ContainerWriter(METADATA_V1, format_version=METADATA_VERSION + 1)
+        written.replace("_metadata", later.write(fields_of(written.read("_metadata"))))
+    elif fault == "incomplete":
+        written.delete("_metadata")
+    spec, layout = job(restore_from=uri).spec, Layout(graph=(), regions=(), continuous=frozenset())
+    request = origin_of(spec, layout, CheckpointStore(fs), jvm=None)
+    assert isinstance(request, RestoreRequest)
+    if error is None:
+        assert request.open().uri == uri
+        return
+    with pytest.raises(error, match=re.escape(uri)):
+        request.open()
+
+
+def fields_of(content: bytes | None) -> dict[str, Any]:
+    reader: Any = fastavro.reader(io.BytesIO(content or b""))
+    return {**next(reader), "format_version": METADATA_VERSION + 1}

@@ -33,7 +33,7 @@ def test_open_partitions_stay_open_under_the_numbers_of_the_new_job() -> None:
         forgotten_ms=5,
         target="file:///out",
     )
-    found = decode_state(KINDS.carried(encode_state(state, operator_id="op"), "orders"))
+    found = decode_state(KINDS.transferred(encode_state(state, operator_id="op"), "orders"))
     assert {path: one.checkpoint_id for path, one in found.opened.items()} == {"d=2": 1, "d=3": 1}
     assert found.marked == {"d=1": {"orders": 0, "other": 0}, "d=3": {"other": 0}}
     assert (found.checkpoint_id, found.forgotten_ms, found.target) == (0, 5, "file:///out")
@@ -54,6 +54,6 @@ def test_held_rows_of_the_old_job_are_not_published_twice() -> None:
     )
     pending = PendingFiles(target="file:///out", layout="x", files=(held,))
     with pytest.raises(ConfigError, match=r"holds rows back.*files=1 rows=2.*savepoint"):
-        KINDS.carried(encode_pending_files(pending, operator_id="op"), "orders")
+        KINDS.transferred(encode_pending_files(pending, operator_id="op"), "orders")
     none = encode_pending_files(PendingFiles(target="t", layout="x"), operator_id="op")
-    assert KINDS.carried(none, "orders") == none
+    assert KINDS.transferred(none, "orders") == none
