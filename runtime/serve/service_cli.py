@@ -428,7 +428,7 @@ def _left_by(
     history = client.get(path_of("jobs", uid, "history"))
     known = (e for e in history["savepoints"] if e["request_id"] == request["request_id"])
     found = next(known, request)
-    newest = next(reversed(history["checkpoints"]), {})
+    newest: Mapping[str, Any] = next(reversed(history["checkpoints"]), {})
     is_final = newest.get("kind") == "final" and newest.get("verdict") == "decided"
     is_of_this_run = newest.get("ms", 0) >= summary["started_ms"]
     if found.get("state") == "completed" or (
