@@ -100,6 +100,22 @@ def test_refused_copy_leaves_nothing() -> None:
     assert elsewhere.files == {}
 
 
+def test_a_directory_that_was_cleaned_while_its_writer_was_paused_is_no_savepoint() -> None:
+    disk, elsewhere = Disk(), Disk()
+    fs, spark = _job(disk)
+    parent = FakeFileSystem(elsewhere)
+
+    def cleaned(done: int, files: int, length_bytes: int) -> None:
+        """It was closed first, and deleted an hour later."""
+        del files, length_bytes
+        if done == 2:
+            parent.delete(_NAME)
+
+    with pytest.raises(StorageError, match="deleted"):
+        write_savepoint(fs, decide(fs, 3, spark), parent, name=_NAME, progress=cleaned)
+    assert f"{_NAME}/_metadata" not in elsewhere.files
+
+
 def test_suspended_region_is_saved_with_its_last_snapshot() -> None:
     """And reported."""
     disk = Disk()
