@@ -147,7 +147,10 @@ def files_by_region(checkpoints: FileSystem, record: CheckpointRecord) -> dict[s
         raise ConfigError(
             "a savepoint needs a decided checkpoint", where, "Choose a decided checkpoint."
         )
-    if record.committables and not CheckpointStore(checkpoints).is_committed(record.checkpoint_id):
+    store = CheckpointStore(checkpoints)
+    is_open = record.committables and not store.is_committed(record.checkpoint_id)
+    # Retention may have deleted its slot meanwhile, and only does so after the commit.
+    if is_open and store.read(record.checkpoint_id) is not None:
         raise ConfigError(
             "a savepoint needs a committed checkpoint",
             where,
