@@ -30,6 +30,7 @@ from sluice.runtime.spark.session.interrupts import (
 __all__ = ["JobHandle", "RunStatus"]
 
 if TYPE_CHECKING:
+    from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
     from sluice.runtime.spark.run.spark_engine import JobResult, JobRun
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class JobHandle:
         self._error: BaseException | None = None
         self._is_error_read = False
         self._refusal: BaseException | None = None
+        self._requested_stop: tuple[object, RequestedCheckpoint] | None = None
 
     def start(self) -> None:
         """Run the job in a thread; return after its checks. Called once, by `Job.start`.
@@ -331,7 +333,8 @@ class JobHandle:
             StreamError: the savepoint or the drain failed, and the job continues.
         """
         path = None
-        if self.is_active and (savepoint is not False or drain):
+        known = self._known_stop(savepoint, drain=drain)
+        if (self.is_active or known) and (savepoint is not False or drain):
             path = self._stop_in_order(timeout, savepoint, drain=drain)
         else:
             self._stop.request()
@@ -349,13 +352,22 @@ class JobHandle:
         self, timeout: float | None, savepoint: bool | str, *, drain: bool
     ) -> str | None:
         with waiting():
-            request = self._run.commands(timeout).stop(
+            request = self._known_stop(savepoint, drain=drain) or self._run.commands(timeout).stop(
                 drain=drain,
                 savepoint=savepoint is not False,
                 to=savepoint if isinstance(savepoint, str) else None,
                 limit_s=timeout,
             )
+            self._requested_stop = (savepoint, drain), request
             return request.result(timeout).uri or None
+
+    def _known_stop(self, savepoint: bool | str, *, drain: bool) -> RequestedCheckpoint | None:
+        """An earlier call's request, unless it failed: a second one would end the job at once."""
+        wanted, request = self._requested_stop or (None, None)
+        if request is None or wanted != (savepoint, drain):
+            return None
+        has_failed = request.answer.done() and request.answer.exception() is not None
+        return None if has_failed else request
 
     def run_to_end(self) -> JobResult:
         """`Job.run` in a notebook: an interrupt stops the job in order before it ends the cell."""

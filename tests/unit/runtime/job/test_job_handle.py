@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from sluice.runtime.coordinator.region.status_views import (
     SuspendedView,
     WaitingForResources,
 )
+from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint, RequestView
 from sluice.runtime.errors import (
     ConfigError,
     FencedError,
@@ -72,6 +74,15 @@ class LedRun:
         self._next: list[Callable[[EndRequests, Callable[[], None]], None]] = []
         self._has_next = threading.Semaphore(0)
         self.refusal: BaseException | None = None
+        self.stops: list[RequestedCheckpoint] = []
+
+    def commands(self, _: float | None) -> Self:
+        return self
+
+    def stop(self, **_: object) -> RequestedCheckpoint:
+        view = RequestView(request_id="0a1b2c", kind="stop")
+        self.stops.append(RequestedCheckpoint(CheckpointKind.FINAL, None, True, False, 0, 0, view))
+        return self.stops[-1]
 
     def do(self, step: Callable[[EndRequests, Callable[[], None]], None]) -> None:
         self._next.append(step)
@@ -287,6 +298,16 @@ class TestStop:
         handle.stop()
         assert (handle.is_active, handle.status().state) == (False, "stopped")
         assert (handle.wait(), handle.exception, handle.result) == (True, None, RESULT)
+
+    def test_a_repeated_stop_waits_for_the_same_savepoint(self, run: LedRun) -> None:
+        handle = started(run)
+        run.state = "running"
+        with pytest.raises(WaitedTooLongError):
+            handle.stop(timeout=0, savepoint=True)
+        run.stops[0].answer.set_result(replace(run.stops[0].view, uri="file:///s"))
+        run.end("stopped")
+        assert handle.stop(savepoint=True, timeout=PATIENCE_S) == "file:///s"
+        assert len(run.stops) == 1  # a second one would end the job at once
 
     def test_a_stop_before_the_start_is_over_has_no_result(self, run: LedRun) -> None:
         handle = started(run)
