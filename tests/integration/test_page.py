@@ -441,6 +441,18 @@ def test_a_refused_command_says_why_and_stays_open(commanded: tuple[Look, Comman
     expect(problem).to_contain_text("Name one.", timeout=LONG_MS)
 
 
+def test_a_command_without_an_answer_is_told_as_unknown(
+    commanded: tuple[Look, Commanded],
+) -> None:
+    look, _ = commanded
+    look.may_lose = True
+    look.page.route("**/savepoints", lambda route: route.abort())
+    look.page.get_by_role("button", name="Savepoint …").click()
+    look.page.get_by_role("dialog").get_by_role("button", name="Take the savepoint").click()
+    problem = look.page.get_by_role("dialog").get_by_role("alert")
+    expect(problem).to_contain_text("It may have been carried out", timeout=LONG_MS)
+
+
 def test_a_read_only_port_shows_no_command(chromium: Browser) -> None:
     service = serving(routes_of(shown(3, sick=[1])))
     with service, looking(chromium, service.address) as look:

@@ -1,7 +1,8 @@
 // Requests to the service that the page came from. The token stays in this tab.
 
 const KEY = "sluice-token";
-const LIMIT_MS = 5000;
+const LIMIT_MS = { GET: 5_000, POST: 90_000 };
+const UNKNOWN = "It may have been carried out: look at the job before you repeat it.";
 
 /** `kind`: "login" (a token is needed), "gone" (unknown job), "refused", or "lost" (no answer). */
 export class ApiError extends Error {
@@ -26,11 +27,12 @@ async function request(method, path, body) {
   let answer;
   let text;
   try {
-    const signal = AbortSignal.timeout(LIMIT_MS);
+    const signal = AbortSignal.timeout(LIMIT_MS[method]);
     answer = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
     text = await answer.text();
   } catch {
-    throw new ApiError("lost", "The service does not answer.");
+    const known = "The service does not answer.";
+    throw new ApiError("lost", method === "GET" ? known : `${known} ${UNKNOWN}`);
   }
   if (answer.ok) return parsed(text);
   const reason = reasonOf(text) ?? `The service answered ${answer.status}.`;
