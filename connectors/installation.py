@@ -86,7 +86,7 @@ def install(
     """
     require_reachable(host)
     require_running(spark)
-    checked_port(metrics_port)
+    checked_port(metrics_port, host=metrics_host)
     application = spark.sparkContext.applicationId
     found = _installed.get(application)
     if found is None or found.queries.is_closed:

@@ -339,7 +339,7 @@ class Job:
                 restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
             ),
             host=host,
-            metrics_port=checked_port(metrics_port),
+            metrics_port=checked_port(metrics_port, host=metrics_host),
             metrics_host=metrics_host,
             registry=_registry(registry),
             listeners=tuple(listeners),

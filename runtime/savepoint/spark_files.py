@@ -16,7 +16,7 @@ starts; then the state before this batch is needed.
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TypeVar
@@ -32,15 +32,10 @@ from sluice.runtime.savepoint.state_versions import (
 )
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = [
-    "files_of_batch",
-    "is_shared",
-    "location_of",
-]
+__all__ = ["files_of_batch", "is_shared", "location_of"]
 
 _T = TypeVar("_T")
 _NAME = re.compile(r"[^/,]+")
-_NUMBER = re.compile(r"\d+")
 _STORE = re.compile(r"[^/,._][^/,.]*")
 _STATE_DATA = re.compile(r"\d+_[0-9a-f-]+\.(?:zip|changelog)(?:\.crc)?|[^/]+\.sst|\d+-[^/]+\.log")
 _SCHEMAS = "_metadata"
@@ -85,16 +80,12 @@ class _BatchFiles:
             found.add(self._at(f"commits/{done}"))
         for path in found:
             self._require(self._fs.exists(path), path)
-        operators = self._fs.names(self._at("state"), _NUMBER) if done >= 0 else []
+        stores = self._ids_after(done) if done >= 0 else None
+        for operator in {operator for operator, _ in stores or ()}:
+            found |= set(self._of_operator(operator, done))
         with ThreadPoolExecutor(THREADS, "sluice-listing") as pool:
-            for operator in operators:
-                found |= set(self._of_operator(operator, done))
-                partitions = self._fs.names(self._at(f"state/{operator}"), _NUMBER)
-                for paths in pool.map(
-                    lambda each, operator=operator: list(self._of_partition(operator, each, done)),
-                    partitions,
-                ):
-                    found |= set(paths)
+            for paths in pool.map(lambda key: list(self._of_partition(key, done)), stores or ()):
+                found |= set(paths)
         return found
 
     def _of_operator(self, operator: str, batch_id: int) -> Iterator[str]:
@@ -105,35 +96,35 @@ class _BatchFiles:
                 if number is None or int(number[0]) <= batch_id:
                     yield path
 
-    def _of_partition(self, operator: str, partition: str, batch_id: int) -> Iterator[str]:
-        directory = self._at(f"state/{operator}/{partition}")
+    def _of_partition(self, key: tuple[str, str], batch_id: int) -> Iterator[str]:
+        directory = self._at("state/{}/{}".format(*key))
         names = self._fs.names(directory, _NAME)
-        stores = [each for each in names if _STORE.fullmatch(each) and each not in _NO_STORES]
-        for store in (directory, *(f"{directory}/{each}" for each in stores)):
-            of_store = names if store == directory else self._fs.names(store, _NAME)
-            if store == directory and stores:
-                continue
-            if _SCHEMAS in of_store:
-                yield from self._below(f"{store}/{_SCHEMAS}"[len(self._location) + 1 :])
-            yield from self._of_store(store, of_store, batch_id, (operator, partition))
+        named = [each for each in names if _STORE.fullmatch(each) and each not in _NO_STORES]
+        stores = [f"{directory}/{each}" for each in named] or [directory]
+        found: set[str] = set()
+        for store in stores:
+            found |= set(self._of_store(store, batch_id, key))
+        for each in self._ids_at(batch_id + 1, key) or ():
+            path = f"{directory}/{batch_id + 1}_{each}.changelog"
+            self._require(any(f"/{batch_id + 1}_{each}." in taken for taken in found), path)
+        yield from found
 
-    def _of_store(
-        self, directory: str, names: Iterable[str], batch_id: int, key: tuple[str, str]
-    ) -> Iterator[str]:
-        def ids_at(version: int) -> frozenset[str] | None:
-            ids = self._ids_after(version - 1)
-            return None if ids is None else ids.get(key, frozenset())
-
-        version = store_version(names, batch_id + 1, ids_at)
-        where = f"{directory}/{batch_id + 1}_….changelog"
+    def _of_store(self, directory: str, batch_id: int, key: tuple[str, str]) -> Iterator[str]:
+        names = self._fs.names(directory, _NAME)
+        if _SCHEMAS in names:
+            yield from self._below(f"{directory}/{_SCHEMAS}".removeprefix(f"{self._location}/"))
+        version = store_version(names, batch_id + 1, lambda number: self._ids_at(number, key))
         if version is None:
-            raise _missing({"uri": self._fs.uri, "path": where})
+            raise _missing({"uri": self._fs.uri, "path": directory, "version": batch_id + 1})
         yield from (f"{directory}/{name}" for name in version.names)
         for snapshot in version.snapshots:
             path = f"{directory}/{snapshot}"
-            data = self._read(path)
-            listed = self._parsed(files_in_snapshot, data, path)
+            listed = self._parsed(files_in_snapshot, self._read(path), path)
             yield from (f"{directory}/{name}" for name in listed)
+
+    def _ids_at(self, version: int, key: tuple[str, str]) -> frozenset[str] | None:
+        ids = self._ids_after(version - 1)
+        return None if ids is None else ids.get(key, frozenset())
 
     def _read_ids(self, batch_id: int) -> StoreIds | None:
         """The ids of the state versions after a batch; None if Spark has deleted the entry."""

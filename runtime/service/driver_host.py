@@ -26,12 +26,16 @@ def require_reachable(host: str) -> None:
         )
 
 
-def checked_port(port: int | None) -> int | None:
-    """The port of ``metrics_port``.
+def checked_port(port: int | None, *, host: str) -> int | None:
+    """The port of ``metrics_port``, on ``metrics_host``.
 
     Raises:
-        ConfigError: it is no port.
+        ConfigError: it is no port, or the host is empty, which would mean all interfaces.
     """
+    if not host.strip():
+        raise ConfigError(
+            "metrics_host is empty", {"metrics_host": host}, "Use 127.0.0.1, or 0.0.0.0 for all."
+        )
     if port is None or (type(port) is int and 0 <= port < 1 << 16):
         return port
     raise ConfigError(

@@ -207,7 +207,7 @@ class HadoopFileSystem(FileSystem):
 
     def _stream_of(self, source: FileSystem, path: str) -> Any:  # noqa: ANN401 - a Java object
         if isinstance(source, HadoopFileSystem):
-            return source._fs.open(source._at(path))  # noqa: SLF001
+            return source._fs.open(source._at(path))  # noqa: SLF001 - its own class
         if isinstance(source, LocalFileSystem):
             return self._jvm.java.io.FileInputStream(str(source.host_path(path)))
         return self._jvm.java.io.ByteArrayInputStream(source.read(path))

@@ -66,6 +66,7 @@ def test_a_query_reports_its_batches_its_lag_and_its_end(
     has("failed", 0)
 
 
+@pytest.mark.extended
 def test_a_query_that_fails_is_shown_until_it_starts_again(
     spark: SparkSession,
     installed: Installation,

@@ -22,9 +22,11 @@ from sluice.runtime.embedded.process import ServerProcess
 from sluice.runtime.errors import AuthenticationError, StorageError, StorageUnreachableError
 from sluice.runtime.job.job_cli import checkpoint_app as app
 from sluice.runtime.model.checkpoint_record import Verdict
+from sluice.runtime.serve.requests import SavepointRequest
 from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.served_jobs_bed import PlayedJobs, service_of
 from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
@@ -322,3 +324,21 @@ def test_command_line_reads_hdfs_without_spark(store: CheckpointStore, uri: str)
         app, ["inspect", f"{uri}/{slot_name(0)}", "--json"], catch_exceptions=False
     )
     assert json.loads(inspected.output)["checkpoint_id"] == 0
+
+
+def test_jobs_of_a_registry_on_hdfs_are_listed_and_commanded(
+    uri: str, hadoop_client: Any, tmp_path: Path
+) -> None:
+    """The service has a JVM of its own."""
+    with PlayedJobs(uri, jvm=hadoop_client) as played, service_of(f"{uri}/registry", tmp_path) as s:
+        job = played.start_job("job-1")
+        with s.client() as client:
+
+            def answered() -> bool:
+                return [each["lag_records"] for each in client.get("/v1/jobs")["jobs"]] == [7]
+
+            wait_for(answered)
+            client.post("/v1/jobs/job-1/savepoints", SavepointRequest())
+            assert [path for path, _ in job.told] == ["/v1/savepoints"]
+            played.registry.delete("job-1")
+            wait_for(lambda: client.get("/v1/jobs")["jobs"] == [])

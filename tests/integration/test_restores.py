@@ -18,7 +18,7 @@ from sluice.runtime.errors import ConfigError, SourceChangedError, WrongJobError
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from sluice.runtime.savepoint.full_checkpoints import write_full_checkpoint
-from sluice.runtime.savepoint.savepoint_writer import write_savepoint
+from sluice.runtime.savepoint.savepoint_writer import savepoint_name, write_savepoint
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.kafka.kafka_fixture import BrokerByLevel, TopicFactory
 from tests.kit.kafka.kafka_records import Record, create_topic, produce, read, unique
@@ -130,7 +130,12 @@ def origin_in(directory: Path, how: str = "ordinary") -> str:
     """The newest checkpoint of a job as it is, as a savepoint, or as a full checkpoint."""
     record, fs = newest(directory), open_store(str(directory)).fs
     if how == "savepoint":
-        return write_savepoint(fs, record, open_file_system(f"{directory}-savepoints")).uri
+        return write_savepoint(
+            fs,
+            record,
+            open_file_system(f"{directory}-savepoints"),
+            name=savepoint_name(record, "0a1b2c"),
+        ).uri
     if how == "full":
         return write_full_checkpoint(fs, record).uri
     return f"{fs.uri}/{slot_name(record.checkpoint_id)}"

@@ -12,11 +12,17 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import VARIABLE
 from sluice.runtime.savepoint.savepoint import open_savepoint
 from sluice.runtime.savepoint.savepoint_directory import dispose, find_savepoints, verify
-from sluice.runtime.savepoint.savepoint_writer import SAVEPOINT_FAILPOINTS
 from tests.kit.waiting import PATIENCE_S
 from tests.unit.runtime.savepoint.test_savepoints_on_disk import Job
 
-_POINTS = (*SAVEPOINT_FAILPOINTS[:3], "after-temp-sync", "after-link", SAVEPOINT_FAILPOINTS[3])
+_POINTS = (
+    "before-savepoint-copy",
+    "after-savepoint-copy",
+    "before-savepoint-metadata",
+    "after-temp-sync",
+    "after-link",
+    "after-savepoint-metadata",
+)
 _WHOLE_FROM = _POINTS.index("after-link")
 _PROGRAM = """
 import sys

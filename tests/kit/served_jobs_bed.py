@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from sluice.runtime.serve.store_access import StoreAccess
 from sluice.runtime.serve.submissions import Submissions, SubmitSettings
 from sluice.runtime.service.error_json import error_to_json
 from sluice.runtime.service.http_thread import HttpThread
-from sluice.runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.registered_jobs import a_registration
 from tests.kit.waiting import PATIENCE_S
 
@@ -108,11 +109,12 @@ class PlayedJob:
 
 
 class PlayedJobs(HttpThread):
-    """Runs jobs, each with a token and a checkpoint directory of its own."""
+    """Runs jobs, each with a token and a checkpoint directory of its own below ``uri``."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.registry = JobRegistry(LocalFileSystem(directory / "registry"))
+    def __init__(self, uri: str, *, jvm: Any = None) -> None:
+        self._open = partial(open_file_system, jvm=jvm)
+        self.uri = uri
+        self.registry = JobRegistry(self._open(f"{uri}/registry"))
         self._by_token: dict[str, PlayedJob] = {}
         self._command_files = contextlib.ExitStack()
         methods = ["GET", "POST"]
@@ -121,10 +123,10 @@ class PlayedJobs(HttpThread):
 
     def start_job(self, uid: str, **changes: Any) -> PlayedJob:
         """Write its command file, and register it."""
-        checkpoints = self.directory / uid
+        checkpoints = self._open(f"{self.uri}/{uid}")
         registration = a_registration(
             uid,
-            checkpoint_uri=f"file://{checkpoints}",
+            checkpoint_uri=checkpoints.uri,
             address=self.address,
             **({"started_ms": wall_ms(), "renewed_ms": wall_ms()} | changes),
         )
@@ -135,9 +137,7 @@ class PlayedJobs(HttpThread):
             job_uid=uid,
             token=f"token-{uid}",
         )
-        accepts = RunRecordStore(LocalFileSystem(checkpoints)).accept_commands(
-            run, is_newest=lambda: True
-        )
+        accepts = RunRecordStore(checkpoints).accept_commands(run, is_newest=lambda: True)
         self._command_files.enter_context(accepts)
         job = PlayedJob(uid=uid, registration=registration)
         job.hangs.set()

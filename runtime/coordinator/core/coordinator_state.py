@@ -383,7 +383,7 @@ class CoordinatorState:
         if not self.is_over:
             self.error = error
             self.out.append(EndJob(error=error))
-        self.phase = JobPhase.FENCED
+        self.phase, self.request = JobPhase.FENCED, None
 
     def discard(self, checkpoint: PendingCheckpoint) -> None:
         """The abort is on record: now the work may be discarded (`fence-first`)."""

@@ -1,5 +1,6 @@
 """Savepoints, full checkpoints and stops in order: one after the other, in a thread of its own."""
 
+import contextlib
 import logging
 import queue
 import secrets
@@ -250,9 +251,11 @@ class RequestThread:
         if progress.state is not State.MARKED or self._full_every is None:
             return
         self._committed += 1
-        if self._committed >= self._full_every and not self._has_open():
+        is_due = self._committed >= self._full_every and progress.kind is not CheckpointKind.FINAL
+        if is_due and not (self._stopping.is_set() or self._has_open()):
             self._committed = 0
-            self.add(CheckpointKind.FULL)
+            with contextlib.suppress(FencedError):  # the job ends just now
+                self.add(CheckpointKind.FULL)
 
     def _has_open(self) -> bool:
         with self._lock:

@@ -41,18 +41,9 @@ from sluice.runtime.spark.state.command_session import state_session
 from sluice.runtime.spark.state.stored_state import StoredState, spark_errors
 from sluice.runtime.storage.file_system import FileDigest, FileSystem
 
-__all__ = ["REPARTITION_FAILPOINTS", "Repartition"]
+__all__ = ["Repartition"]
 
 log = logging.getLogger(__name__)
-
-REPARTITION_FAILPOINTS = (
-    "before-repartition",
-    "after-repartition-copy",
-    "after-repartition",
-    "before-repartition-record",
-    "after-repartition-record",
-)
-"""Every point of the command where a test may kill the process."""
 
 _THREADS = 8
 

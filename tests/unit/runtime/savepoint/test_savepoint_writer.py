@@ -143,7 +143,9 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="a savepoint needs a decided checkpoint"):
             write_savepoint(fs, record, fs, name=_NAME)
 
-    @pytest.mark.parametrize("name", ["2_", "4_", ".sst", "offsets/2", "metadata"])
+    @pytest.mark.parametrize(
+        "name", ["2_", "4_", ".sst", "offsets/2", "metadata", "state/0/1/", "state/0/"]
+    )
     def test_a_missing_file_of_spark(self, name: str) -> None:
         disk = Disk()
         fs, spark = _job(disk)
@@ -155,6 +157,17 @@ class TestRefusals:
         with pytest.raises((DamagedCheckpointError, StorageError)):
             write_savepoint(fs, record, FakeFileSystem(elsewhere), name=_NAME)
         assert elsewhere.files == {}
+
+
+def test_a_missing_store_of_a_join_is_refused() -> None:
+    """The commit log has the id of each store."""
+    disk = Disk()
+    fs = FakeFileSystem(disk)
+    spark = SparkState(fs, stores=("left-keyToNumValues", "right-keyToNumValues"))
+    record = decide(fs, 3, spark)
+    fs.delete("spark/r0/state-0/state/0/1/right-keyToNumValues")
+    with pytest.raises(DamagedCheckpointError, match=r"path=spark/r0/state-0/state/0/1/1_"):
+        write_savepoint(fs, record, FakeFileSystem(Disk()), name=_NAME)
 
 
 def test_name_says_job_and_checkpoint() -> None:

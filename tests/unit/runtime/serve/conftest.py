@@ -11,7 +11,7 @@ from tests.kit.served_jobs_bed import PlayedJobs, Service, service_of
 @pytest.fixture
 def played(tmp_path: Path) -> Iterator[PlayedJobs]:
     """Jobs that answer over HTTP."""
-    with PlayedJobs(tmp_path / "jobs") as made:
+    with PlayedJobs(str(tmp_path / "jobs")) as made:
         yield made
 
 

@@ -209,7 +209,7 @@ def test_the_token_of_a_job_goes_only_to_the_address_beside_it(
     played: PlayedJobs, tmp_path: Path
 ) -> None:
     """An address in the registry is for people: any program that may register could name its own."""
-    with PlayedJobs(tmp_path / "thief") as thief:
+    with PlayedJobs(str(tmp_path / "thief")) as thief:
         job = played.start_job("job-1")
         played.registry.write(
             a_registration(

@@ -130,7 +130,12 @@ def test_a_port_in_use_is_a_typed_error(server: ReadOnlyServer) -> None:
 @pytest.mark.parametrize("port", [-1, 1 << 16, True, "9464"])
 def test_what_is_no_port_is_refused(port: object) -> None:
     with pytest.raises(ConfigError):
-        checked_port(port)  # type: ignore[arg-type]  # from a program without types
+        checked_port(port, host="127.0.0.1")  # type: ignore[arg-type]  # without types
+
+
+def test_an_empty_host_does_not_mean_all_interfaces() -> None:
+    with pytest.raises(ConfigError, match="metrics_host"):
+        checked_port(9464, host=" ")
 
 
 def test_a_port_beyond_loopback_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,6 +31,7 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.splits import Barrier
 from sluice.runtime.service.error_json import error_from_json, error_to_json
+from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
 from tests.kit.coordinator.coordinated_service import BATCH
@@ -93,6 +94,20 @@ def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
     with connected(service) as connection:
         connection.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 401 ")
+
+
+def test_peoples_token_shows_the_job(coordinator: BarrierCoordinator) -> None:
+    shown = LiveJob(coordinator, checkpoint_uri="file:///checkpoints")
+    with (
+        CoordinatorService(coordinator, pages=shown) as service,
+        CoordinatorClient(service.command_address, deadline_s=300.0) as client,
+    ):
+        (summary,) = client.jobs()
+        assert summary["job_uid"] == service.command_address.job_uid
+        assert client.job()["status"]["state"] == "running"
+        assert client.history(checkpoints=1)["checkpoints"] == []
+        for path in ("/v1/jobs", f"/v1/jobs/{summary['job_uid']}/history"):
+            assert urllib3.request("GET", service.address + path).status == 401
 
 
 def test_the_token_is_in_no_repr_and_no_error(service: CoordinatorService) -> None:

@@ -14,11 +14,12 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
     RequestEnded,
     RestartRequested,
+    StepFailed,
     StopRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure, RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.errors import ConfigError, StorageError, WaitedTooLongError
+from sluice.runtime.errors import ConfigError, FencedError, StorageError, WaitedTooLongError
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     RegionStatus,
@@ -185,6 +186,12 @@ class TestStop:
         assert driver.seen(EndJob) == [EndJob(error=None)]
         assert not driver.seen(RequestEnded)
         assert driver.core._state.request is None  # noqa: SLF001
+
+    def test_a_job_that_was_taken_over_does_not_stop_any_more(self) -> None:
+        driver = CoreDriver(ONE_AT_A_TIME)
+        request(driver)
+        driver.tell(StepFailed(checkpoint_id=0, error=FencedError("newer", {}, "Stop.")))
+        assert driver.status().state == "fenced"
 
 
 class TestStopWithSavepoint:

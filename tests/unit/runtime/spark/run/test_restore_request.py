@@ -24,7 +24,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.job.job import Job
 from sluice.runtime.model.checkpoint_record import RegionRecord
-from sluice.runtime.savepoint.savepoint_writer import write_savepoint
+from sluice.runtime.savepoint.savepoint_writer import savepoint_name, write_savepoint
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.run.region_layout import Layout
 from sluice.runtime.spark.run.restore_request import origin_of, require_fitting
@@ -126,7 +126,9 @@ def test_a_savepoint_that_is_not_whole_is_refused_by_name(
     spark = SparkState(fs)
     spark.run_batch()
     saved = record(9, regions=(spark.record(spark.run_batch()),))
-    uri = write_savepoint(fs, saved, LocalFileSystem(tmp_path)).uri
+    uri = write_savepoint(
+        fs, saved, LocalFileSystem(tmp_path), name=savepoint_name(saved, "0a1b2c")
+    ).uri
     written = LocalFileSystem(Path(uri.removeprefix("file://")))
     named = "spark/r0/state-0/commits/1"
     if fault == "damaged":
