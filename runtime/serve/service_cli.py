@@ -212,7 +212,7 @@ def stop(
         body = StopRequest(drain=drain, savepoint=savepoint or to is not None, to=to)
         requested = client.post(path_of("jobs", uid, "stop"), body)
         if not no_wait:
-            _await_stopped(client, uid, requested["request_id"], timeout)
+            _await_stopped(client, uid, requested, timeout)
 
 
 @app.command("savepoint")
@@ -398,22 +398,44 @@ def _await_savepoint(
     raise AssertionError("unreachable")
 
 
-def _await_stopped(client: ServeClient, uid: str, request_id: str, timeout_s: float) -> None:
+def _await_stopped(
+    client: ServeClient, uid: str, requested: Mapping[str, Any], timeout_s: float
+) -> None:
     """Until the job has ended; then print its state, and last the savepoint's URI."""
-    last: Mapping[str, Any] = {}
+    last = requested
     for _ in _until(timeout_s, "end", uid):
         with contextlib.suppress(StreamError):  # it may have ended
-            last = _requested(client, uid, request_id) or last
+            last = _requested(client, uid, requested["request_id"]) or last
         if last.get("state") == "failed":
             raise _not_taken(uid, last["error"])
         summary = client.get(path_of("jobs", uid))
         if summary["state"] in _ENDED:
             typer.echo(f"{summary['state']}{': ' + summary['error'] if summary['error'] else ''}")
-            if last.get("uri"):
-                typer.echo(last["uri"])
             if summary["state"] not in ("finished", "stopped"):
                 raise typer.Exit(1)
+            if last.get("state") != "completed":
+                last = _left_by(client, summary, last)
+            if last.get("uri"):
+                typer.echo(last["uri"])
             return
+
+
+def _left_by(
+    client: ServeClient, summary: Mapping[str, Any], request: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The stop of a job that ended between two polls: another stop may have ended it at once."""
+    uid = summary["job_uid"]
+    history = client.get(path_of("jobs", uid, "history"))
+    known = (e for e in history["savepoints"] if e["request_id"] == request["request_id"])
+    found = next(known, request)
+    newest: Mapping[str, Any] = next(reversed(history["checkpoints"]), {})
+    is_final = newest.get("kind") == "final" and newest.get("verdict") == "decided"
+    is_of_this_run = newest.get("ms", 0) >= summary["started_ms"]
+    if found.get("state") == "completed" or (
+        not request.get("parent") and is_final and is_of_this_run
+    ):
+        return found
+    raise _not_taken(uid, found.get("error") or "the job ended without it")
 
 
 def _requested(client: ServeClient, uid: str, request_id: str) -> Mapping[str, Any] | None:
