@@ -2,19 +2,22 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from sluice.runtime.errors import StreamError
 
 __all__ = [
     "AsJson",
     "CheckpointPath",
+    "LastSavepoint",
+    "OptionalSavepoint",
     "describe_error",
     "open_console",
     "print_facts",
@@ -33,6 +36,28 @@ CheckpointPath = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+LastSavepoint = Annotated[
+    str | None,
+    typer.Option(
+        "--savepoint",
+        metavar="[URI]",
+        help="Write a savepoint before the end, below this directory. Without URI: below "
+        "savepoints in the checkpoint directory. Give it after the job.",
+    ),
+]
+"""An option of commands with the class `OptionalSavepoint`."""
+
+
+class OptionalSavepoint(TyperCommand):
+    """``--savepoint`` without a value is an empty text: below the checkpoint directory."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - not public
+        """See `click.Command.parse_args`."""
+        followers = [*args[1:], "--"]
+        found = []
+        for arg, follower in zip(args, followers, strict=True):
+            found += [arg, ""] if arg == "--savepoint" and follower.startswith("-") else [arg]
+        return super().parse_args(ctx, found)
 
 
 def open_console() -> Console:

@@ -1,6 +1,7 @@
 """``sluice service``: each command speaks to a service, and says what is wrong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,14 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from sluice.runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    StreamError,
+    UnreachableError,
+    WaitedTooLongError,
+)
+from sluice.runtime.history.history_file import HISTORY_FILE, HistoryMembers
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.serve import served_jobs, service_cli
 from sluice.runtime.serve.service_cli import app
@@ -85,11 +93,28 @@ def test_a_stop_waits_for_the_end_and_prints_the_savepoint(
             played.registry.write(a_registration("job-1", state="stopped", ended_ms=wall_ms()))
 
     environment.setattr("sluice.runtime.serve.service_cli.time.sleep", pause)
-    lines = run("stop", "orders", "--drain", "--to", "file:///s").splitlines()
+    lines = run("stop", "orders", "--drain", "--savepoint", "file:///s").splitlines()
     assert lines == ["stopped", "file:///s/1"]
     (path, body) = job.told[0]
     assert path == "/v1/stop"
     assert (body["drain"], body["savepoint"], body["to"]) == (True, True, "file:///s")
+
+
+def test_the_savepoint_of_a_job_that_ends_between_two_polls_is_in_its_history(
+    job: PlayedJob, played: PlayedJobs, environment: pytest.MonkeyPatch
+) -> None:
+    def pause(seconds: float) -> None:
+        del seconds
+        played.registry.write(replace(job.registration, state="finished", ended_ms=wall_ms()))
+
+    environment.setattr("sluice.runtime.serve.service_cli.time.sleep", pause)
+    with pytest.raises(WaitedTooLongError, match="savepoint-…-stop"):
+        run("stop", "orders", "--savepoint")
+    assert (job.told[-1][1]["savepoint"], job.told[-1][1]["to"]) == (True, None)
+    members = HistoryMembers()
+    members.add("savepoints", [{"request_id": "stop", "state": "completed", "uri": "file:///s/1"}])
+    Path(played.uri, job.uid, HISTORY_FILE).write_bytes(members.content())
+    assert run("stop", "orders", "--savepoint").splitlines() == ["finished", "file:///s/1"]
 
 
 def test_regions_restart_off_a_host(job: PlayedJob) -> None:
