@@ -85,7 +85,11 @@ def print_facts(facts: Mapping[str, object]) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """Print rows under a head line. No value is read as a style of the terminal."""
+    """Print rows under a head line, or that there are none. Values are no styles."""
+    rows = list(rows)
+    if not rows:
+        typer.echo(f"{title}: none" if title else "none")
+        return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")
