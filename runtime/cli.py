@@ -4,6 +4,7 @@ Each entry point of the group ``sluice.commands`` is a Typer application (a grou
 a function (one command). Connectors add theirs that way; `runtime` never imports them.
 """
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
@@ -46,10 +47,17 @@ def build_app(commands: Iterable[EntryPoint]) -> typer.Typer:
     for command in sorted(commands, key=lambda entry: entry.name):
         loaded = _load(command)
         if isinstance(loaded, typer.Typer):
+            for each in loaded.registered_commands:  # typer keeps the line ends of a docstring
+                each.help = _unwrapped(each.help or inspect.getdoc(each.callback) or "")
             app.add_typer(loaded, name=command.name)
         else:
             app.command(command.name)(loaded)
     return app
+
+
+def _unwrapped(text: str) -> str:
+    """The text with a line for each paragraph."""
+    return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
 
 
 def _print_version(is_set: bool) -> None:

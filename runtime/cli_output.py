@@ -2,19 +2,22 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from sluice.runtime.errors import StreamError
 
 __all__ = [
     "AsJson",
     "CheckpointPath",
+    "LastSavepoint",
+    "OptionalSavepoint",
     "describe_error",
     "open_console",
     "print_facts",
@@ -33,6 +36,28 @@ CheckpointPath = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+LastSavepoint = Annotated[
+    str | None,
+    typer.Option(
+        "--savepoint",
+        metavar="[URI]",
+        help="Write a savepoint before the end, below this directory. Without URI: below "
+        "savepoints in the checkpoint directory. Give it after the job.",
+    ),
+]
+"""An option of commands with the class `OptionalSavepoint`."""
+
+
+class OptionalSavepoint(TyperCommand):
+    """``--savepoint`` without a value is an empty text: below the checkpoint directory."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - not public
+        """See `click.Command.parse_args`."""
+        followers = [*args[1:], "--"]
+        found = []
+        for arg, follower in zip(args, followers, strict=True):
+            found += [arg, ""] if arg == "--savepoint" and follower.startswith("-") else [arg]
+        return super().parse_args(ctx, found)
 
 
 def open_console() -> Console:
@@ -60,7 +85,11 @@ def print_facts(facts: Mapping[str, object]) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
 ) -> None:
-    """Print rows under a head line. No value is read as a style of the terminal."""
+    """Print rows under a head line, or that there are none. Values are no styles."""
+    rows = list(rows)
+    if not rows:
+        typer.echo(f"{title}: none" if title else "none")
+        return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")

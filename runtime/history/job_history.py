@@ -124,7 +124,7 @@ class JobHistory:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        state = ended_state(error)
+        state = ended_state(error, lambda: self._status().state == "stopped")
         self.end(state=state, error=first_line(error) if isinstance(error, Exception) else "")
 
     def view(self) -> History:

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app as checkpoint_app
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import command_store, split_slot
 from sluice.runtime.checkpoint.inspect.inspection import find_slot
-from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json
+from sluice.runtime.cli_output import (
+    AsJson,
+    CheckpointPath,
+    LastSavepoint,
+    OptionalSavepoint,
+    print_json,
+)
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.history.history_cli import print_history
 from sluice.runtime.history.history_file import read_history
@@ -139,30 +144,11 @@ def restart(
         typer.echo(f"ended executors on excluded hosts: {done['executors_ended']}")
 
 
-class _OptionalValues(TyperCommand):
-    """``--savepoint`` without a value: below the checkpoint directory."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - not public
-        followers = [*args[1:], "--"]
-        found = []
-        for arg, follower in zip(args, followers, strict=True):
-            found += [arg, ""] if arg == "--savepoint" and follower.startswith("-") else [arg]
-        return super().parse_args(ctx, found)
-
-
-@app.command(cls=_OptionalValues)
+@app.command(cls=OptionalSavepoint)
 def stop(
     path: _Running,
     *,
-    savepoint: Annotated[
-        str | None,
-        typer.Option(
-            "--savepoint",
-            metavar="[URI]",
-            help="Write a savepoint before the end, below this directory. Without URI: below "
-            "savepoints in the checkpoint directory.",
-        ),
-    ] = None,
+    savepoint: LastSavepoint = None,
     drain: Annotated[
         bool, typer.Option("--drain", help="First read to the present end of all sources.")
     ] = False,

@@ -103,7 +103,7 @@ def list_savepoints(
     columns = ("uri", "kind", "job", "checkpoint", "created", "files", "bytes", "problem")
     keys = ("uri", "kind", "job_name", "checkpoint_id", "created_at", "files", "bytes", "problem")
     rows = [[_as_json(each).get(key) for key in keys] for each in found]
-    print_table(columns, rows, title="Savepoints")
+    print_table(columns, rows, title=f"Savepoints in {uri}")
 
 
 @app.command("inspect")

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Self
 
@@ -32,6 +33,7 @@ class JobRegistrar:
         uri: of the registry; None: the job does not register.
         open_fs: opens the file system of a URI.
         renewed_every_s: > 0.
+        was_stopped: of a run that ended without an error: whether a command stopped it.
     """
 
     def __init__(
@@ -41,11 +43,13 @@ class JobRegistrar:
         *,
         renewed_every_s: float = RENEWED_EVERY_S,
         end_s: float = _END_S,
+        was_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._uri = uri
         self._open_fs = open_fs
         self._renewed_every_s = renewed_every_s
         self._end_s = end_s
+        self._was_stopped = was_stopped
         self._changed = threading.Event()
         self._registration: Registration | None = None
         self._is_away = False
@@ -70,7 +74,7 @@ class JobRegistrar:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        state = ended_state(error)
+        state = ended_state(error, self._was_stopped)
         self.end(state, str(error) if state in ("failed", "fenced") else "")
 
     # --- the thread -------------------------------------------------------------------------------
@@ -116,10 +120,14 @@ class JobRegistrar:
         self._is_away = error is not None
 
 
-def ended_state(error: BaseException | None) -> str:
-    """How a run ended, from the exception that left it."""
+def ended_state(error: BaseException | None, was_stopped: Callable[[], bool]) -> str:
+    """How a run ended, from the exception that left it.
+
+    Args:
+        was_stopped: called without an exception: whether a command stopped it.
+    """
     if error is None:
-        return "finished"
+        return "stopped" if was_stopped() else "finished"
     if isinstance(error, FencedError):
         return "fenced"
     return "failed" if isinstance(error, Exception) else "stopped"  # a signal or a handle

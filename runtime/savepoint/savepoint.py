@@ -28,9 +28,10 @@ from sluice.runtime.savepoint.spark_files import files_of_batch, location_of
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
-__all__ = ["Savepoint", "StateFile", "open_savepoint"]
+__all__ = ["Savepoint", "StateFile", "no_savepoint", "open_savepoint"]
 
 _SLOT = re.compile(r"(?P<parent>.+)/chk-(?P<id>\d{12,})", re.DOTALL)
+_SLOT_NAME = re.compile(r"chk-\d{12,}")
 _OWN = re.compile(r"chk-\d{12,}/")
 
 
@@ -118,7 +119,7 @@ def _savepoint_record(fs: FileSystem) -> CheckpointRecord:
     where = {"uri": fs.uri, "path": METADATA}
     data = fs.read(METADATA)
     if data is None:
-        raise _incomplete(where)
+        raise no_savepoint(fs)
     record = decode(data, where=where)
     if record.verdict is not Verdict.DECIDED:
         raise _incomplete({**where, "reason": record.reason})
@@ -135,6 +136,13 @@ def _checkpoint_record(fs: FileSystem, checkpoint_id: int, uri: str) -> Checkpoi
     store = CheckpointStore(fs)
     where: dict[str, object] = {"uri": uri, "checkpoint_id": checkpoint_id}
     record = store.read(checkpoint_id)
+    if record is None and not fs.exists(slot_name(checkpoint_id)):
+        raise ConfigError(
+            "the directory has no checkpoint of this id",
+            where,
+            "Choose one from 'sluice checkpoint list', or 'sluice savepoint list' for full ones. "
+            "Retention deletes old ones.",
+        )
     if record is None:
         raise _incomplete({**where, "path": f"{slot_name(checkpoint_id)}/{METADATA}"})
     if record.verdict is not Verdict.DECIDED:
@@ -156,6 +164,24 @@ def _checkpoint_record(fs: FileSystem, checkpoint_id: int, uri: str) -> Checkpoi
             "Choose another one from 'sluice checkpoint list'.",
         )
     return record
+
+
+def no_savepoint(fs: FileSystem) -> ConfigError:
+    """The error for a directory without ``_metadata``."""
+    where = {"uri": fs.uri}
+    if fs.names("", _SLOT_NAME):
+        return ConfigError(
+            "this is a checkpoint directory, not a savepoint",
+            where,
+            "Give a savepoint (sluice savepoint list), or a chk-… directory in it.",
+        )
+    if not fs.exists(""):
+        return ConfigError(
+            "there is no such directory",
+            where,
+            "Check the path; 'sluice savepoint list' shows the savepoints in a directory.",
+        )
+    return _incomplete({**where, "path": METADATA})
 
 
 def _incomplete(where: Mapping[str, object]) -> ConfigError:

@@ -15,7 +15,7 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, FileReference
 from sluice.runtime.savepoint.file_copies import Progress, wrong_files
 from sluice.runtime.savepoint.full_checkpoints import FULL
-from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
+from sluice.runtime.savepoint.savepoint import Savepoint, no_savepoint, open_savepoint
 from sluice.runtime.savepoint.savepoint_writer import SAVEPOINT_NAME
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
@@ -62,11 +62,16 @@ def find_savepoints(uri: str, *, jvm: Any = None) -> list[FoundSavepoint]:  # no
     """The savepoints in a directory, or the savepoints and full checkpoints of a job's directory.
 
     A directory that is no complete savepoint is there with its problem.
+
+    Raises:
+        ConfigError: there is no such directory.
     """
     fs = open_file_system(uri, jvm)
     uri = absolute_uri(uri)
     if fs.exists(METADATA):
         return [_found(uri, jvm)]
+    if not fs.exists(""):
+        raise no_savepoint(fs)
     paths = [
         *fs.names("", SAVEPOINT_NAME),
         *(f"{SAVEPOINTS}/{name}" for name in fs.names(SAVEPOINTS, SAVEPOINT_NAME)),
@@ -133,18 +138,20 @@ def dispose(uri: str, *, incomplete: bool = False, jvm: Any = None) -> int:  # n
         raise ConfigError(
             "a checkpoint of a job cannot be disposed of",
             where,
-            "Let its job retain a fixed number of checkpoints, or delete the job's directory.",
+            "Let its job delete it: Job(retained=N) keeps the newest N.",
         )
     fs = open_file_system(uri, jvm)
     bytes_named = 0
     if fs.exists(METADATA):
         bytes_named = _named_bytes(uri, jvm)
-    elif not (incomplete and SAVEPOINT_NAME.fullmatch(name) and fs.entries("")):
+    elif not (SAVEPOINT_NAME.fullmatch(name) and fs.entries("")):
+        raise no_savepoint(fs)
+    elif not incomplete:
         raise ConfigError(
             "the directory holds no complete savepoint: _metadata is missing",
             where,
-            "Give a savepoint from 'sluice savepoint list'. Add --incomplete to delete what a "
-            "killed job has left; make sure that no job writes it now.",
+            "Add --incomplete to delete what a killed job has left; make sure that no job writes "
+            "it now.",
         )
     failpoint("before-dispose-metadata")
     fs.delete(METADATA)

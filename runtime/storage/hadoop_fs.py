@@ -190,7 +190,7 @@ class HadoopFileSystem(FileSystem):
     def copy_from(
         self, source: FileSystem, source_path: str, path: str, *, may_link: bool = False
     ) -> FileDigest:
-        with self._translated("copy into", path):
+        with self._translated("copy a file", path):
             opened = self._stream_of(source, source_path)
             with contextlib.closing(self._fs.create(self._at(path), True)) as target:
                 digest = self._copied(opened, target)
@@ -198,7 +198,7 @@ class HadoopFileSystem(FileSystem):
                 return digest
 
     def export(self, path: str, target: Path) -> FileDigest:
-        with self._translated("copy", path):
+        with self._translated("copy a file", path):
             opened = self._fs.open(self._at(path))
             with contextlib.closing(self._jvm.java.io.FileOutputStream(str(target))) as file:
                 digest = self._copied(opened, file)
@@ -228,7 +228,7 @@ class HadoopFileSystem(FileSystem):
         """See `FileSystem.join`: the bytes pass only through the JVM."""
         copy = self._jvm.org.apache.hadoop.io.IOUtils.copyBytes
         with (
-            self._translated("copy into", path),
+            self._translated("join files", path),
             contextlib.closing(self._fs.create(self._at(path), True)) as joined,
         ):
             for source in sources:

@@ -143,7 +143,7 @@ class LocalFileSystem(FileSystem):
     ) -> FileDigest:
         """See `FileSystem.copy_from`; links a file of this disk."""
         target = self._at(path)
-        with self._translated("copy into", path):
+        with self._translated("copy a file", path):
             _make_directories(target.parent)
             if (
                 may_link
@@ -156,7 +156,7 @@ class LocalFileSystem(FileSystem):
         return source.export(source_path, target)
 
     def export(self, path: str, target: Path) -> FileDigest:
-        with self._translated("copy", path), self._at(path).open("rb") as source:
+        with self._translated("copy a file", path), self._at(path).open("rb") as source:
             target.unlink(missing_ok=True)  # it may be a link to the source
             with target.open("xb") as file:
                 digest = _copied(source, file)
@@ -169,7 +169,7 @@ class LocalFileSystem(FileSystem):
             _make_directories(self._at(path))
 
     def join(self, sources: Sequence[str], path: str) -> int:
-        with self._translated("copy into", path):
+        with self._translated("join files", path):
             target = self._at(path)
             _make_directories(target.parent)
             with target.open("wb") as joined:

@@ -17,7 +17,7 @@ from tests.kit.waiting import PATIENCE_S
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 RECORDS = 6_000
-KILLS = ("record", "pre-commit", "pre-commit", "decision", "commit", "completion")
+KILLS = ("pre-commit", "pre-commit", "decision", "commit")
 
 
 @pytest.mark.parametrize("engine", ["micro-batch", "continuous"])

@@ -282,6 +282,32 @@ def test_jobs_are_filtered_by_name_and_state(chromium: Browser) -> None:
         expect(rows).to_contain_text("payments")
 
 
+def test_states_of_the_service_are_told_in_words(chromium: Browser) -> None:
+    jobs = shown(3, service="serve")
+    status = jobs.facts[UID].status
+    assert status is not None
+    jobs.show(replace(jobs.facts[UID], state="stopping", status=replace(status, state="stopping")))
+    for uid, state, ended_ms in (
+        ("l", "lost", jobs.now_ms),
+        ("u", "unreachable", None),
+        ("w", "WAITING_FOR_RESOURCES", None),
+    ):
+        other = replace(job_with(), job_uid=uid, name=uid, status=None, error="since 12:00")
+        jobs.show(replace(other, state=state, ended_ms=ended_ms))
+    service = serving(routes_of(jobs))
+    with service, looking(chromium, service.address) as look:
+        states = look.page.locator("tbody .pill")
+        for words in ("No sign of life", "No answer", "Waiting for resources", "Stopping"):
+            expect(states.filter(has_text=words)).to_have_count(1, timeout=LONG_MS)
+        look.page.goto(f"{service.address}/#/jobs/l")
+        expect(look.page.locator(".alert")).to_contain_text("The job was killed")
+        look.page.goto(f"{service.address}/#/jobs/u")
+        expect(look.page.locator(".alert")).to_contain_text("does not answer this service")
+        look.page.goto(f"{service.address}/#/jobs/{UID}")
+        expect_loaded(look.page)
+        expect(look.page.locator(".pill").filter(has_text="Ended")).to_have_count(0)
+
+
 def test_a_chart_shows_the_value_under_the_pointer(chromium: Browser) -> None:
     service = serving(routes_of(shown()))
     with service, looking(chromium, service.address, viewport=WIDE) as look:

@@ -95,7 +95,7 @@ class PlayedJob:
             return {"request_id": entry["request_id"], "parent": "file:///"}
         if path == "/v1/regions/restart":
             return self._restart(body)
-        return {"request_id": "stop"}
+        return {"request_id": "stop", "parent": "file:///s" if body["savepoint"] else None}
 
     def _restart(self, body: dict[str, Any]) -> dict[str, Any]:
         if body["exclude_hosts"]:

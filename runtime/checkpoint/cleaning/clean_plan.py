@@ -3,8 +3,8 @@
 Why a deletion never harms a restore, also while the job runs:
 
 - A record that can be read protects all that it names. A damaged one protects all that it could
-  name. The files are listed before the records are read, so a file that a later record names is no
-  candidate, but for the files of a running attempt, a restore or a copy:
+  name. The files are listed before the records are read. So a later record can name a candidate
+  only if it is of a running attempt, a restore or a copy:
 - An attempt of a region has a number of at least the first record of its run. Directories of such
   numbers stay, and a later run has larger ones.
 - A restore names its own copy in checkpoint 0, and a directory with checkpoint 0 never gets another
@@ -12,8 +12,8 @@ Why a deletion never harms a restore, also while the job runs:
 - A savepoint or full checkpoint without a record may be under way. It stays until nothing in it has
   changed for the age limit, an hour at least. Then the cleaner closes it: an aborted record takes
   the place of its own, so that a writer that was paused cannot complete it.
-- A full checkpoint that is under way names files of the newest one, which has a record until the
-  other one has its own, and files of its own directory. So no file that it names is deleted.
+- A full checkpoint that is under way names files of its own directory and of the newest one. That
+  one keeps its record until the other has its own. So no file that either names is deleted.
 """
 
 import enum
@@ -125,7 +125,7 @@ class KnownRecords:
 def leftovers(
     listing: Sequence[FoundPath], records: KnownRecords, *, now_ms: int, older_than_ms: int
 ) -> list[Leftover]:
-    """What can be deleted of a checkpoint directory, by path.
+    """The leftovers of a checkpoint directory, by path.
 
     Args:
         listing: all files and directories below ``spark`` and ``full`` and in the slots, and the
@@ -270,13 +270,13 @@ def _of_full(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[
             continue
         record = records.full.get(int(slot[1]))
         is_retired = tree.has(f"{path}/{RETIRED}")
-        if record is None and not tree.has(f"{path}/{METADATA}") and not is_retired:
-            if tree.changed_ms(path) <= abandoned_ms:
-                yield tree.leftover(LeftoverKind.FULL, path)
-        elif is_retired if record is None else record.verdict is Verdict.ABORTED:
-            for each in tree.files(f"{path}/{SPARK}"):
-                if each not in named:
-                    yield tree.leftover(LeftoverKind.FULL_FILE, each)
+        if is_retired if record is None else record.verdict is Verdict.ABORTED:
+            unnamed = [each for each in tree.files(f"{path}/{SPARK}") if each not in named]
+            yield from (tree.leftover(LeftoverKind.FULL_FILE, each) for each in unnamed)
+            continue
+        has_record = record is not None or tree.has(f"{path}/{METADATA}")
+        if not has_record and tree.changed_ms(path) <= abandoned_ms:
+            yield tree.leftover(LeftoverKind.FULL, path)
 
 
 def _of_slots(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[Leftover]:

@@ -170,7 +170,7 @@ def _readable(found: CheckpointRecord | StreamError) -> CheckpointRecord | None:
 
 def _full_records(fs: FileSystem) -> dict[str, CheckpointRecord | StreamError]:
     """Those of full checkpoints at one moment: the job writes a new one before it deletes others.
-    What retention deletes needs none."""
+    One that retention deletes needs none."""
     found: dict[str, CheckpointRecord | StreamError] | None = None
     while True:
         before, found = found, _read_records(fs, FULL, _SLOT)

@@ -204,7 +204,7 @@ def _list_row(slot: Slot) -> Sequence[object]:
 
 
 def print_checkpoint(found: Mapping[str, Any]) -> None:
-    """Print what `as_json` tells of a slot."""
+    """Print a slot, as `as_json` describes it."""
     nested = ("graph", "regions", "unsettled", "accepted", "restored_operators")
     print_facts({name: value for name, value in found.items() if name not in nested})
     columns = ("name", "kind", "upstream", "parallelism", "operator_id")

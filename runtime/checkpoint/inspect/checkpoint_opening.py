@@ -65,8 +65,9 @@ def store_at(uri: str, open_at: OpenFileSystem) -> CheckpointStore:
         store = CheckpointStore(open_at(place))
         if store.slots():
             return store
+    found = open_at(uri)
     raise ConfigError(
-        "the directory holds no checkpoints",
-        {"uri": uri},
+        "the directory holds no checkpoints" if found.exists("") else "there is no such directory",
+        {"uri": found.uri},
         "Give the job's checkpoint directory: it holds chk-000000000000.",
     )

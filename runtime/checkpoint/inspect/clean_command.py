@@ -62,8 +62,8 @@ def clean_directory(
     """Delete what no checkpoint and no savepoint names, also while the job runs.
 
     These are Spark files of earlier attempts, unused copies of a restore, half-written savepoints
-    and full checkpoints, files of deleted full checkpoints, and temporary files. What a damaged
-    record could name stays. A record of a later Sluice ends the command.
+    and full checkpoints, files of deleted full checkpoints, and temporary files. Everything
+    that a damaged record could name stays. A record of a later Sluice ends the command.
     """
     age_ms = _milliseconds(older_than)
     uri, _ = split_slot(path)
@@ -167,7 +167,7 @@ def _report(
     else:
         typer.echo(f"{title}: none")
     for each in damaged:
-        typer.echo(f"What this record could name stays: {each}")
+        typer.echo(f"Everything that this record could name stays: {each}")
     typer.echo(f"Staging of file sinks: {staging}")
 
 

@@ -41,8 +41,8 @@ function header({ job, canCommand, hasList }) {
 const PROBLEMS = {
   failed: "The job failed. ",
   fenced: "Another run took over. ",
-  lost: "The job is lost. ",
-  unreachable: "The job does not answer. ",
+  lost: "The job was killed, or its host cannot be reached. ",
+  unreachable: "The job runs, and does not answer this service. ",
 };
 
 function alerts({ job, states, canCommand, lostS }) {

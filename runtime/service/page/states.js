@@ -12,7 +12,7 @@ const JOB = {
   failed: ["Failed", "✕", "bad"],
   fenced: ["Replaced by another run", "✕", "bad"],
   unreachable: ["No answer", "?", "high"],
-  lost: ["Lost", "✕", "bad"],
+  lost: ["No sign of life", "✕", "bad"],
 };
 
 /** Of a region, the most urgent first. */
@@ -27,9 +27,12 @@ export const REGION = {
   ended: ["Ended", "■", "idle"],
 };
 
+/** States of a job whose regions run. */
+const RUNS = ["running", "stopping", "WAITING_FOR_RESOURCES"];
+
 /** A job's state; an unknown one is shown by its own name. */
 export const jobState = (job) =>
-  job.waiting_for_resources ? "waiting" : job.state;
+  job.waiting_for_resources || job.state === "WAITING_FOR_RESOURCES" ? "waiting" : job.state;
 
 export const jobPill = (job) => pill(JOB[jobState(job)] ?? [job.state, "?", "idle"]);
 export const regionPill = (state) =>
@@ -50,7 +53,7 @@ export function regionStates(job, skipped) {
   const known = new Map((job.status?.regions ?? []).map((region) => [region.region, region]));
   const names = known.size ? [...known.keys()] : job.graph.regions.map((each) => each.region);
   if (!known.size) return new Map(names.map((name) => [name, job.ended_ms ? "ended" : "unknown"]));
-  const hasEnded = job.ended_ms !== null || !["running", "WAITING_FOR_RESOURCES"].includes(job.status.state);
+  const hasEnded = job.ended_ms !== null || !RUNS.includes(job.status.state);
   return new Map(names.map((name) => [name, stateOf(known.get(name), hasEnded, skipped.has(name))]));
 }
 

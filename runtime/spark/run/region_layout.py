@@ -17,7 +17,11 @@ from sluice.runtime.process.closing import close_logged
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis, analyse_plan, require_modules
 from sluice.runtime.spark.run.engine_choice import choose_engine, choose_parts, hindrance_of
 from sluice.runtime.spark.run.job_spec import JobSpec
-from sluice.runtime.spark.session.spark_session import idle_worker_timeout, task_slots
+from sluice.runtime.spark.session.spark_session import (
+    idle_worker_timeout,
+    task_slots,
+    user_settings,
+)
 
 __all__ = ["Layout", "between_barriers_s", "lay_out", "refusals", "tuned"]
 
@@ -63,7 +67,8 @@ def lay_out(job: JobSpec) -> Layout:
         MissingRequirementError: a transform needs a package that is not installed.
         StreamError: the check of a source or a sink failed, or its cluster was not reached.
     """
-    analyses = [analyse_plan(job.spark, pipeline) for pipeline in job.pipelines]
+    with user_settings():
+        analyses = [analyse_plan(job.spark, pipeline) for pipeline in job.pipelines]
     for analysis in analyses:
         require_modules(analysis)
     first = _chosen(job, analyses)

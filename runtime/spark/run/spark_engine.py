@@ -208,7 +208,11 @@ class JobRun:
             retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
             registrar = stack.enter_context(
-                JobRegistrar(job.registry, partial(open_file_system, jvm=jvm))
+                JobRegistrar(
+                    job.registry,
+                    partial(open_file_system, jvm=jvm),
+                    was_stopped=lambda: coordinator.status().state == "stopped",
+                )
             )
             history = JobHistory(
                 store.fs,

@@ -39,6 +39,7 @@ __all__ = [
     "scheduler_pool",
     "task_attempts",
     "task_slots",
+    "user_settings",
     "warn_of_unbounded_rows",
 ]
 
@@ -283,6 +284,14 @@ def query_settings(spark: SparkSession, *, batches_to_retain: int) -> Iterator[N
             # A value that another thread has set meanwhile is the user's, and stays.
             ours = {key for key in settings if spark.conf.get(key, None) == settings[key]}
             _set(spark, {key: value for key, value in before.items() if key in ours})
+
+
+@contextlib.contextmanager
+def user_settings() -> Iterator[None]:
+    """Keep the user's settings while frames are analysed: another job of the session may be about
+    to start a query, with settings that refuse a frame without names of sources."""
+    with _settings_lock:
+        yield
 
 
 def query_setting(query: StreamingQuery, name: str) -> str:

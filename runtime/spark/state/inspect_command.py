@@ -72,13 +72,19 @@ def _slot_at(path: str, checkpoint_id: int | None, open_at: OpenFileSystem) -> t
     """The URI of a savepoint or checkpoint, and its record."""
     uri, named = split_slot(path)
     root = uri.rstrip("/").removesuffix(f"/{METADATA}")
-    data = open_at(root).read(METADATA) if named is None and checkpoint_id is None else None
+    data = open_at(root).read(METADATA) if named is None else None
     if data is None:
         store = store_at(uri, open_at)
         slot = find_slot(store, checkpoint_id if checkpoint_id is not None else named)
         return f"{store.uri}/{slot_name(slot.checkpoint_id)}", slot
     where = {"uri": open_at(root).uri, "path": METADATA}
     record = decode(data, where=where)
+    if checkpoint_id not in (None, record.checkpoint_id):
+        raise ConfigError(
+            "a savepoint has one checkpoint, and not this one",
+            {**where, "id": checkpoint_id, "checkpoint_id": record.checkpoint_id},
+            "Leave out --id.",
+        )
     slot = Slot(
         checkpoint_id=record.checkpoint_id,
         standing=record.kind.value,

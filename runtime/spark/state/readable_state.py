@@ -21,9 +21,9 @@ _THREADS = 8
 def readable_location(savepoint: Savepoint, region: str, state: StateSnapshot) -> Iterator[str]:
     """The URI of Spark's checkpoint location with this state, while the block runs.
 
-    Most states are read where they are. A copy is made on this host if the files lie in several
-    directories (of a full checkpoint), or if Spark's description of an operator names its schema
-    files by another path, because the savepoint was moved or copied.
+    Most states are read where they are. The files of a full checkpoint lie in several directories,
+    so they are copied to this host. A moved savepoint is copied, too, if Spark's description of an
+    operator names its schema files by their old path.
     """
     files, location = savepoint.state_files(region), location_of(state)
     uri = f"{savepoint.fs.uri}/{location}"

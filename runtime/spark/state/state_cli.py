@@ -43,7 +43,7 @@ def repartition(
     """Make a savepoint with another number of state partitions; the last line is its path.
 
     The source is only read. A Spark on this machine repartitions a copy and compares all keys and
-    values. A job that is restored from the new savepoint goes on at the same positions.
+    values. A job that is restored from the new savepoint resumes at the same positions.
     """
     # pyspark takes a second, and the command line loads this module for every command.
     from sluice.runtime.spark.state.command_session import command_spark

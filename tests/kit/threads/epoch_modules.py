@@ -22,7 +22,8 @@ from sluice.runtime.continuous.native_commits import NativeCommits, TasksFirst
 from sluice.runtime.contracts import TaskScope
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, StartedJob
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
-from sluice.runtime.model.acknowledgement import Acknowledgement
+from sluice.runtime.functions.record_counts import encode_totals
+from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.threads.threaded_runs import Run, Runs
@@ -198,12 +199,15 @@ class _BatchRun(Run):
                     }
                 )
             )
+        read = sum(split.end_offset for split in barrier.splits)
+        totals = RecordCounts(read=read, counters={"seen": read})
         region = RegionRecord(
             region=key.region,
             attempt_id=key.attempt_id,
             batch_id=key.batch_id,
             splits=barrier.splits,
             committables=tuple(writer.pre_commit()),
+            operator_states=(encode_totals(totals, operator_id="f"),),
         )
         return Acknowledgement(
             batch=key,

@@ -31,6 +31,15 @@ def interrupted() -> None:
     raise KeyboardInterrupt
 
 
+@group.command()
+def long() -> None:
+    """First.
+
+    A line
+    and its end.
+    """
+
+
 def single() -> None:
     typer.echo("single")
 
@@ -56,6 +65,13 @@ def test_groups_and_functions_register(
     assert _run(monkeypatch, ["group", "hello"]) == 0
     assert _run(monkeypatch, ["single"]) == 0
     assert capsys.readouterr().out.split() == ["hello", "single"]
+
+
+def test_help_wraps_a_paragraph_at_the_terminal_and_not_at_the_source_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(monkeypatch, ["group", "long", "--help"]) == 0
+    assert "A line and its end." in capsys.readouterr().out
 
 
 def test_error_is_a_block_without_a_traceback(

@@ -144,7 +144,7 @@ def test_a_damaged_record_protects_what_it_could_name(directory: Path) -> None:
     assert set(_KEPT) <= _there(directory)
     assert len(told["damaged"]) == 1
     shown = CliRunner().invoke(app, ["clean", str(directory)], catch_exceptions=False).output
-    assert "What this record could name stays" in shown
+    assert "Everything that this record could name stays" in shown
     assert "sluice files clean" in shown
 
 

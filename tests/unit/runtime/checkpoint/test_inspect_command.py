@@ -123,6 +123,9 @@ def test_one_operator_is_shown_alone(
 def test_an_unknown_operator_and_a_damaged_savepoint_are_errors(savepoint: Path) -> None:
     with pytest.raises(ConfigError, match="no such operator"):
         _inspect(str(savepoint), "--operator", "x")
+    assert _inspect(str(savepoint), "--id", "7")["checkpoint_id"] == 7
+    with pytest.raises(ConfigError, match="a savepoint has one checkpoint, and not this one"):
+        _inspect(str(savepoint), "--id", "8")
     (savepoint / "_metadata").write_bytes(b"damaged")
     with pytest.raises(DamagedCheckpointError):
         _inspect(str(savepoint))

@@ -38,6 +38,13 @@ def test_list_names_kind_job_and_size(job: Job) -> None:
     assert str(job.savepoint) in _run("list", job.savepoint.parent)
 
 
+def test_list_says_that_there_are_none(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    assert _run("list", tmp_path / "none") == f"Savepoints in {tmp_path / 'none'}: none\n"
+    with pytest.raises(ConfigError, match="there is no such directory"):
+        _run("list", job.root / "absent")
+
+
 def test_inspect_shows_regions_operators_and_state(job: Job) -> None:
     found = _json("inspect", job.savepoint)
     assert (found["kind"], found["job_uid"]) == ("savepoint", job.record.job_uid)
@@ -66,5 +73,5 @@ def test_dispose_deletes_once(job: Job) -> None:
     bytes_named = _json("inspect", job.savepoint)["bytes"]
     assert _json("dispose", job.savepoint)["bytes"] == bytes_named
     assert not job.savepoint.exists()
-    with pytest.raises(ConfigError, match="holds no complete savepoint"):
+    with pytest.raises(ConfigError, match="there is no such directory"):
         _run("dispose", job.savepoint)

@@ -138,4 +138,5 @@ def test_a_job_takes_its_registry_from_the_environment(
 
     assert registry_of() == f"file://{tmp_path}"
     assert registry_of(registry="hdfs://n:1/r") == "hdfs://n:1/r"
-    assert ended_state(None) == "finished"
+    assert ended_state(None, lambda: False) == "finished"
+    assert ended_state(None, lambda: True) == "stopped"

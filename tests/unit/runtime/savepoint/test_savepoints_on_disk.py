@@ -109,6 +109,15 @@ class TestRefusals:
         with pytest.raises(ConfigError, match="holds no complete savepoint: _metadata is missing"):
             open_savepoint(str(directory))
 
+    def test_a_wrong_path_is_told_from_a_savepoint_that_is_not_complete(self, job: Job) -> None:
+        with pytest.raises(ConfigError, match="there is no such directory"):
+            open_savepoint(str(job.root / "absent"))
+        with pytest.raises(ConfigError, match="a checkpoint directory, not a savepoint"):
+            open_savepoint(str(job.root))
+        for parent in (job.root, job.full.parent):
+            with pytest.raises(ConfigError, match="has no checkpoint of this id"):
+                open_savepoint(str(parent / "chk-000000000099"))
+
     @pytest.mark.parametrize("kind", ["savepoint", "full", "ordinary"])
     def test_damaged_metadata(self, job: Job, kind: str) -> None:
         path: Path = getattr(job, kind) / "_metadata"
@@ -211,8 +220,13 @@ class TestDispose:
 
     @pytest.mark.parametrize("incomplete", [False, True])
     def test_refuses_any_other_directory(self, job: Job, incomplete: bool) -> None:
-        with pytest.raises(ConfigError, match="holds no complete savepoint"):
+        with pytest.raises(ConfigError, match="a checkpoint directory, not a savepoint"):
             dispose(str(job.root), incomplete=incomplete)
+        assert (job.root / "spark").exists()
+        with pytest.raises(ConfigError, match="there is no such directory"):
+            dispose(str(job.root / "absent"), incomplete=incomplete)
+        with pytest.raises(ConfigError, match="holds no complete savepoint"):
+            dispose(str(job.root / "spark"), incomplete=incomplete)
         assert (job.root / "spark").exists()
 
     def test_deletes_leftovers_only_on_request(self, job: Job) -> None:
