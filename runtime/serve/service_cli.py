@@ -92,7 +92,7 @@ def jobs(
         typer.echo(f"The registry cannot be read: {found['registry_error']}", err=True)
     columns = ("job_uid", "name", "state", "lag_records", "last_committed", "host", "started_ms")
     heads = ("job", "name", "state", "lag", "committed", "host", "started")
-    print_table(heads, [_row(each, columns) for each in found["jobs"]])
+    print_table(heads, [_row(each, columns) for each in found["jobs"]], title="Jobs")
 
 
 @app.command()
@@ -110,11 +110,15 @@ def job(
     if as_json:
         print_json(found)
         return
-    print_facts({name: each for name, each in found.items() if not isinstance(each, dict | list)})
+    flat = {name: each for name, each in found.items() if not isinstance(each, dict | list)}
+    print_facts({name.removesuffix("_ms"): _shown(name, each) for name, each in flat.items()})
     if found["status"]:
-        columns = ("region", "attempt_id", "is_open", "lag_records", "pressure", "ended")
-        rows = [_row(each, columns) for each in found["status"]["regions"]]
-        print_table([name.replace("_", " ") for name in columns], rows, title="Regions")
+        heads = ("region", "state", "lag", "pressure", "ended attempts")
+        rows = [
+            [e["region"], _state_of(e), *map(e.get, ("lag_records", "pressure", "ended"))]
+            for e in found["status"]["regions"]
+        ]
+        print_table(heads, rows, title="Regions")
 
 
 @app.command()
@@ -182,7 +186,7 @@ def submissions(
         return
     columns = ("submission_id", "entry_point", "state", "exit_code", "submitted_ms")
     heads = ("submission", "entry point", "state", "exit code", "submitted")
-    print_table(heads, [_row(each, columns) for each in found["submissions"]])
+    print_table(heads, [_row(each, columns) for each in found["submissions"]], title="Submissions")
 
 
 @app.command("log")
@@ -261,7 +265,8 @@ def savepoints(
         print_json(found)
         return
     columns = ("request_id", "kind", "state", "checkpoint_id", "bytes", "uri", "error")
-    print_table(columns, [_row(each, columns) for each in found["savepoints"]])
+    rows = [_row(each, columns) for each in found["savepoints"]]
+    print_table(columns, rows, title="Savepoints and full checkpoints of this run")
 
 
 @app.command()
@@ -306,7 +311,8 @@ def suspended(
         print_json(found)
         return
     columns = ("region", "since_ms", "why")
-    print_table(("region", "since", "why"), [_row(e, columns) for e in found["suspended"]])
+    rows = [_row(each, columns) for each in found["suspended"]]
+    print_table(("region", "since", "why"), rows, title="Suspended regions")
 
 
 @app.command()
@@ -473,6 +479,13 @@ def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
             raise ConfigError("an option is not of the form name=value", {option: text}, "Add =.")
         found[name] = value
     return found
+
+
+def _state_of(region: Mapping[str, Any]) -> str:
+    """As `sluice job status` says it."""
+    if region["suspended"]:
+        return "suspended"
+    return "running" if region["is_open"] else "restarting"
 
 
 def _row(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]:

@@ -58,7 +58,9 @@ def json_of(*arguments: str) -> Any:
 def test_jobs_are_listed_and_one_is_shown_by_its_name(job: PlayedJob) -> None:
     assert "job-1" in run("jobs")
     assert json_of("jobs")["jobs"][0]["name"] == "orders"
-    assert "r1" in run("job", "orders")
+    shown = run("job", "orders").splitlines()
+    assert [line.split()[:2] for line in shown if " r1 " in line] == [["r1", "running"]]
+    assert run("suspended", "orders") == "Suspended regions: none\n"
     assert json_of("job", job.uid)["state"] == "running"
     assert json.loads(run("history", "orders"))["checkpoints"] == [{"checkpoint_id": 3}]
 
