@@ -101,14 +101,16 @@ def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) 
                 pause.wait(_POLL_S)
     except (UnreachableError, FencedError, AuthenticationError) as err:
         # It has ended between two polls: the directories say how.
-        return _left_by(path, request, err)
+        return _left_by(path, request, err, session=client.leader_session_id)
     return found["uri"] or None
 
 
-def _left_by(path: str, request: Mapping[str, Any], cause: StreamError) -> str | None:
+def _left_by(
+    path: str, request: Mapping[str, Any], cause: StreamError, *, session: str
+) -> str | None:
     parent = request["parent"]
     found = None if parent is None else _savepoint_of(parent, request["request_id"])
-    if found is not None or (parent is None and _ends_with_a_final_one(path)):
+    if found is not None or (parent is None and _ends_with_a_final_one(path, session)):
         return found
     raise CheckpointFailedError(
         "the job ended without its last checkpoint",
@@ -124,12 +126,18 @@ def _savepoint_of(parent: str, request_id: str) -> str | None:
         return next((f"{parent}/{name}" for name in whole), None)
 
 
-def _ends_with_a_final_one(path: str) -> bool:
+def _ends_with_a_final_one(path: str, session: str) -> bool:
+    """Whether the last decision of this run is a final one, and committed. A run that was killed
+    may have decided nothing, after a run with a final one."""
     with command_store(split_slot(path)[0]) as store:
         records = map(store.read, sorted(store.slots(), reverse=True))
         decided = (r for r in records if r is not None and r.verdict is Verdict.DECIDED)
-        last = next(decided, None)
-        return last is not None and last.kind is CheckpointKind.FINAL
+        last = next((r for r in decided if r.leader_session_id == session), None)
+        return (
+            last is not None
+            and last.kind is CheckpointKind.FINAL
+            and (not last.committables or store.is_committed(last.checkpoint_id))
+        )
 
 
 @contextlib.contextmanager

@@ -30,7 +30,12 @@ from sluice.runtime.model.checkpoint_record import (
     RegionStatus,
     Verdict,
 )
-from sluice.runtime.savepoint.file_copies import FileCopy, Progress, copy_files
+from sluice.runtime.savepoint.file_copies import (
+    FileCopy,
+    Progress,
+    copy_files,
+    in_parallel,
+)
 from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
 from sluice.runtime.storage.file_system import FileSystem
 
@@ -130,6 +135,7 @@ def write_savepoint(
         relative = {each.path: each for each in _without(f"{name}/", found)}
         files = {region: [relative[path] for path in each] for region, each in paths.items()}
         made = self_contained(record, files, kind=CheckpointKind.SAVEPOINT)
+        _require_present(parent, found)
         guard()
     return publish_copies(parent, name, made, copied_bytes=_bytes(found), clock=clock, pause=pause)
 
@@ -141,7 +147,10 @@ def files_by_region(checkpoints: FileSystem, record: CheckpointRecord) -> dict[s
         raise ConfigError(
             "a savepoint needs a decided checkpoint", where, "Choose a decided checkpoint."
         )
-    if record.committables and not CheckpointStore(checkpoints).is_committed(record.checkpoint_id):
+    store = CheckpointStore(checkpoints)
+    is_open = record.committables and not store.is_committed(record.checkpoint_id)
+    # Retention may have deleted its slot meanwhile, and only does so after the commit.
+    if is_open and store.read(record.checkpoint_id) is not None:
         raise ConfigError(
             "a savepoint needs a committed checkpoint",
             where,
@@ -228,6 +237,19 @@ def _copied(
     found = copy_files(source, target, copies, progress=progress)
     failpoint("after-savepoint-copy")
     return found
+
+
+def _require_present(fs: FileSystem, files: list[FileReference]) -> None:
+    """A cleaner gives up a savepoint that does not change for an hour, and later deletes it: this
+    process may have been paused in the copy for so long."""
+    lengths = in_parallel(lambda each: fs.length_bytes(each.path), files)
+    for each, length in zip(files, lengths, strict=True):
+        if length != each.length_bytes:
+            raise StorageError(
+                "a file of an unfinished savepoint was deleted",
+                {"uri": fs.uri, "path": each.path},
+                "Request another savepoint.",
+            )
 
 
 @contextlib.contextmanager

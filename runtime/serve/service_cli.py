@@ -10,14 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.runtime.cli_output import (
-    AsJson,
-    LastSavepoint,
-    OptionalSavepoint,
-    print_facts,
-    print_json,
-    print_table,
-)
+from sluice.runtime.cli_output import AsJson, print_facts, print_json, print_table
 from sluice.runtime.errors import ConfigError, StreamError, WaitedTooLongError
 from sluice.runtime.serve.requests import (
     DrainRequest,
@@ -34,7 +27,6 @@ __all__ = ["app"]
 app = typer.Typer(help="Command jobs through `sluice serve`.", no_args_is_help=True)
 
 _POLL_S = 0.5
-_HISTORY_POLLS = 20
 _ENDED = ("finished", "stopped", "failed", "fenced", "lost")
 
 _Url = Annotated[
@@ -201,24 +193,27 @@ def log_of(
         typer.echo(client.text(path_of("submissions", submission_id, "log")), nl=False)
 
 
-@app.command(cls=OptionalSavepoint)
+@app.command()
 def stop(
     job_uid: _JobUid,
     *,
-    savepoint: LastSavepoint = None,
     drain: Annotated[
-        bool, typer.Option("--drain", help="First read to the present end of all sources.")
+        bool, typer.Option("--drain", help="First read to the end offsets of the moment.")
     ] = False,
+    savepoint: Annotated[
+        bool, typer.Option("--savepoint", help="Take a savepoint at the end.")
+    ] = False,
+    to: _To = None,
     timeout: _Timeout = 600.0,
     no_wait: _NoWait = False,
     url: _Url = _URL,
     token_file: _TokenFile = None,
     ca_file: _CaFile = None,
 ) -> None:
-    """Stop a job after a last checkpoint; its last line is the savepoint's URI, if there is one."""
+    """Stop a job after a last checkpoint; print the savepoint's URI."""
     with _client(url, token_file, ca_file) as client:
         uid = _uid(client, job_uid)
-        body = StopRequest(drain=drain, savepoint=savepoint is not None, to=savepoint or None)
+        body = StopRequest(drain=drain, savepoint=savepoint or to is not None, to=to)
         requested = client.post(path_of("jobs", uid, "stop"), body)
         if not no_wait:
             _await_stopped(client, uid, requested, timeout)
@@ -410,39 +405,43 @@ def _await_savepoint(
 
 
 def _await_stopped(
-    client: ServeClient, uid: str, request: Mapping[str, Any], timeout_s: float
+    client: ServeClient, uid: str, requested: Mapping[str, Any], timeout_s: float
 ) -> None:
     """Until the job has ended; then print its state, and last the savepoint's URI."""
-    last: Mapping[str, Any] = {}
+    last = requested
     for _ in _until(timeout_s, "end", uid):
         with contextlib.suppress(StreamError):  # it may have ended
-            last = _requested(client, uid, request["request_id"]) or last
+            last = _requested(client, uid, requested["request_id"]) or last
         if last.get("state") == "failed":
             raise _not_taken(uid, last["error"])
         summary = client.get(path_of("jobs", uid))
         if summary["state"] in _ENDED:
             typer.echo(f"{summary['state']}{': ' + summary['error'] if summary['error'] else ''}")
-            if request["parent"] is not None:
-                typer.echo(last.get("uri") or _uri_in_history(client, uid, request))
             if summary["state"] not in ("finished", "stopped"):
                 raise typer.Exit(1)
+            if last.get("state") != "completed":
+                last = _left_by(client, summary, last)
+            if last.get("uri"):
+                typer.echo(last["uri"])
             return
 
 
-def _uri_in_history(client: ServeClient, uid: str, request: Mapping[str, Any]) -> str:
-    """The savepoint of a job that ended between two polls; it writes its history at the end."""
-    request_id, parent = request["request_id"], request["parent"]
-    for _ in range(_HISTORY_POLLS):
-        noted = client.get(path_of("jobs", uid, "history")).get("savepoints", ())
-        for each in noted:
-            if each["request_id"] == request_id and each["state"] == "completed":
-                return str(each["uri"])
-        time.sleep(_POLL_S)  # the service has no call that waits
-    raise WaitedTooLongError(
-        "the job has ended, and its history does not name the savepoint",
-        {"job_uid": uid, "request_id": request_id, "directory": parent},
-        f"Look for savepoint-…-{request_id}: `sluice savepoint list {parent}`.",
-    )
+def _left_by(
+    client: ServeClient, summary: Mapping[str, Any], request: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The stop of a job that ended between two polls: another stop may have ended it at once."""
+    uid = summary["job_uid"]
+    history = client.get(path_of("jobs", uid, "history"))
+    known = (e for e in history["savepoints"] if e["request_id"] == request["request_id"])
+    found = next(known, request)
+    newest: Mapping[str, Any] = next(reversed(history["checkpoints"]), {})
+    is_final = newest.get("kind") == "final" and newest.get("verdict") == "decided"
+    is_of_this_run = newest.get("ms", 0) >= summary["started_ms"]
+    if found.get("state") == "completed" or (
+        not request.get("parent") and is_final and is_of_this_run
+    ):
+        return found
+    raise _not_taken(uid, found.get("error") or "the job ended without it")
 
 
 def _requested(client: ServeClient, uid: str, request_id: str) -> Mapping[str, Any] | None:

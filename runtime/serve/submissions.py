@@ -42,8 +42,8 @@ CONF = (
 )
 """Settings that a request may set begin with one of these."""
 _RUNS_CODE = re.compile(
-    r".*(?:javaoptions|classpath|librarypath|userclasspathfirst|extensions|plugins|jars|resource).*"
-    r"|spark\.sql\.(?:catalog\.|streaming\..*class).*",
+    r".*(?:class|javaoptions|librarypath|extensions|plugins|jars|resource|pyspark\.python).*"
+    r"|.*(?:filters|listeners|serializer)|spark\.sql\.catalog\..*",
     re.IGNORECASE,
 )
 """Among them, settings that name programs or classes."""

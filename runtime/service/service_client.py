@@ -142,6 +142,11 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             },
         )
 
+    @property
+    def leader_session_id(self) -> str:
+        """Of the run that it calls."""
+        return self._address.leader_session_id
+
     def poll_barrier(self, region: str, attempt_id: int, *, wait_s: float) -> Barrier | None:
         """See `sluice.runtime.contracts.Coordinator.poll_barrier`."""
         body = BarrierMessage(**self._envelope, region=region, attempt_id=attempt_id, wait_s=wait_s)

@@ -170,18 +170,30 @@ def test_a_moved_savepoint_with_state_begins_a_new_job(bed: Bed, topic: TopicFac
     assert first_record.job_uid != before.job_uid
 
 
+REGIONS = {"same": (2, 2), "fewer": (3, 1), "more": (1, 3)}
 # Each origin with each kind of job and place; and each kind with fewer, the same and more regions.
+OFTEN = {
+    ("ordinary", "chained", "same", "same"),
+    ("savepoint", "chained", "fewer", "moved"),
+    ("full", "chained", "more", "moved"),
+    ("ordinary", "files", "more", "moved"),
+    ("savepoint", "files", "same", "same"),
+    ("full", "files", "fewer", "same"),
+    ("ordinary", "state", "one", "moved"),
+    ("savepoint", "state", "one", "same"),
+    ("full", "state", "one", "moved"),
+    ("full", "state", "one", "same"),
+}
+KINDS = [("chained", name) for name in REGIONS] + [("files", name) for name in REGIONS]
 CASES = [
-    ("ordinary", "chained", 2, 2, "same"),
-    ("savepoint", "chained", 3, 1, "moved"),
-    ("full", "chained", 1, 3, "moved"),
-    ("ordinary", "files", 1, 3, "moved"),
-    ("savepoint", "files", 2, 2, "same"),
-    ("full", "files", 3, 1, "same"),
-    ("ordinary", "state", None, None, "moved"),
-    ("savepoint", "state", None, None, "same"),
-    ("full", "state", None, None, "moved"),
-    ("full", "state", None, None, "same"),
+    pytest.param(
+        *(how, kind, *REGIONS.get(name, (None, None)), place),
+        id=f"{how}-{kind}-{name}-{place}",
+        marks=[] if (how, kind, name, place) in OFTEN else [pytest.mark.long],
+    )
+    for how in ("savepoint", "full", "ordinary")
+    for kind, name in [*KINDS, ("state", "one")]  # a frame with state has one region
+    for place in ("same", "moved")
 ]
 
 

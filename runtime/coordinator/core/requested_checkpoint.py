@@ -87,7 +87,8 @@ def _checkpoint_of(state: CoordinatorState, request: CheckpointRequest) -> Pendi
 
 
 def _has_drained(region: RegionState, drain_to: Mapping[SplitKey, int]) -> bool:
-    return all(split.end_offset >= drain_to.get(split.key, 0) for split in region.record.splits)
+    splits = (*region.discovered.values(), *region.record.splits)
+    return all(split.end_offset >= drain_to.get(split.key, 0) for split in splits)
 
 
 def end_if_late(state: CoordinatorState, now_s: float) -> None:

@@ -393,16 +393,25 @@ class SourceService:
         """The present end of every split, also of splits that no region knows yet.
 
         Raises:
-            StreamError: a source does not answer, or has lost records.
+            StreamError: a source does not answer for each of them, or has lost records.
         """
         ends: dict[SplitKey, int] = {}
         for source_id, source in self._sources.items():
-            splits = source.discover(timeout_s=self._limit_s)
-            if splits:
+            is_discovering = self._settings.discovery_interval_s is not None
+            if is_discovering and (splits := source.discover(timeout_s=self._limit_s)):
                 post(SplitsDiscovered(source_id=source_id, splits=splits))
             found = (split for region in positions().values() for split in region)
             mine = [split for split in found if split.source_id == source_id]
             left = source.measure(mine, timeout_s=self._limit_s)
+            missing = [split for split in mine if split.key not in left]
+            # Without partitions that were deleted and may be skipped.
+            unknown = source.readable(missing, timeout_s=self._limit_s) if missing else ()
+            if unknown:
+                raise UnreachableError(
+                    "the end offsets of partitions are not known",
+                    {"splits": ",".join(split.name for split in unknown)},
+                    "Wait until each partition has a leader, then repeat the command.",
+                )
             ends |= {s.key: s.end_offset + left[s.key].records for s in mine if s.key in left}
         return ends
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
 from sluice.runtime.errors import ConfigError
 
@@ -80,8 +81,11 @@ class StoredState:
 
     def rows(self, table: StateTable, *, limit: int) -> list[Any]:
         """Some rows of a table as JSON values: key, value, number of the state partition."""
-        row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
-        found = self._read(table.options).limit(limit).select(row)
+        found = self._read(table.options)
+        # Spark's rows of a join have a field more than their schema, which `to_json` stumbles over.
+        columns = [_by_schema(field) for field in found.schema.fields]
+        row = F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
+        found = found.limit(limit).select(row)
         with self._errors():
             return [json.loads(text) for (text,) in found.collect()]
 
@@ -111,6 +115,14 @@ class StoredState:
             {"uri": self._location_uri, "batch_id": self._batch_id},
             "Verify the savepoint ('sluice savepoint verify'), or choose a newer checkpoint.",
         )
+
+
+def _by_schema(field: StructField) -> Column:
+    column = F.col(field.name)
+    if not isinstance(field.dataType, StructType):
+        return column
+    whole = F.struct(*(column[name].alias(name) for name in field.dataType.names))
+    return F.when(column.isNotNull(), whole).alias(field.name)
 
 
 def _tables_of(operator_name: str, properties: str) -> list[str]:

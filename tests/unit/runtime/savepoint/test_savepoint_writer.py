@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.metadata import decode
 from sluice.runtime.errors import (
     ConfigError,
@@ -100,6 +102,31 @@ def test_refused_copy_leaves_nothing() -> None:
     assert elsewhere.files == {}
 
 
+def test_a_directory_that_was_cleaned_while_its_writer_was_paused_is_no_savepoint() -> None:
+    disk, elsewhere = Disk(), Disk()
+    fs, spark = _job(disk)
+    parent = FakeFileSystem(elsewhere)
+
+    def cleaned(done: int, files: int, length_bytes: int) -> None:
+        """It was closed first, and deleted an hour later."""
+        del files, length_bytes
+        if done == 2:
+            parent.delete(_NAME)
+
+    with pytest.raises(StorageError, match="deleted"):
+        write_savepoint(fs, decide(fs, 3, spark), parent, name=_NAME, progress=cleaned)
+    assert f"{_NAME}/_metadata" not in elsewhere.files
+
+
+def test_a_checkpoint_whose_slot_was_retired_meanwhile_is_saved() -> None:
+    """With short epochs that is sooner than Spark has logged the end of a batch."""
+    disk = Disk()
+    fs, spark = _job(disk)
+    record = decide(fs, 3, spark)
+    fs.delete(slot_name(3))
+    assert state_in(fs, write_savepoint(fs, record, fs, name=_NAME).record, _NAME)
+
+
 def test_suspended_region_is_saved_with_its_last_snapshot() -> None:
     """And reported."""
     disk = Disk()
@@ -132,6 +159,7 @@ class TestRefusals:
         disk = Disk()
         fs, spark = _job(disk)
         record = saved_record(3, spark.record(spark.run_batch()))
+        CheckpointStore(fs).publish(record, timeout_s=60)
         before = dict(disk.files)
         with pytest.raises(ConfigError, match="a savepoint needs a committed checkpoint"):
             write_savepoint(fs, record, fs, name=_NAME)

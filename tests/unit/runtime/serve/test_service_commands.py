@@ -9,14 +9,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from sluice.runtime.errors import (
-    AuthenticationError,
-    ConfigError,
-    StreamError,
-    UnreachableError,
-    WaitedTooLongError,
-)
-from sluice.runtime.history.history_file import HISTORY_FILE, HistoryMembers
+from sluice.runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
+from sluice.runtime.history.history_file import HistoryMembers
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.serve import served_jobs, service_cli
 from sluice.runtime.serve.service_cli import app
@@ -95,28 +89,47 @@ def test_a_stop_waits_for_the_end_and_prints_the_savepoint(
             played.registry.write(a_registration("job-1", state="stopped", ended_ms=wall_ms()))
 
     environment.setattr("sluice.runtime.serve.service_cli.time.sleep", pause)
-    lines = run("stop", "orders", "--drain", "--savepoint", "file:///s").splitlines()
+    lines = run("stop", "orders", "--drain", "--to", "file:///s").splitlines()
     assert lines == ["stopped", "file:///s/1"]
     (path, body) = job.told[0]
     assert path == "/v1/stop"
     assert (body["drain"], body["savepoint"], body["to"]) == (True, True, "file:///s")
 
 
-def test_the_savepoint_of_a_job_that_ends_between_two_polls_is_in_its_history(
-    job: PlayedJob, played: PlayedJobs, environment: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("part", "entry"),
+    [
+        ("savepoints", {"request_id": "stop", "state": "completed", "uri": "file:///s/1"}),
+        ("checkpoints", {"kind": "final", "state": "marked", "ms": 1_001}),
+        ("checkpoints", {"kind": "final", "state": "marked", "ms": 999}),  # of an earlier run
+        ("checkpoints", {"kind": "final", "state": "aborted", "ms": 1_001}),
+    ],
+)
+def test_a_stop_that_the_end_of_the_job_overtook_is_judged_by_the_history(
+    job: PlayedJob,
+    played: PlayedJobs,
+    environment: pytest.MonkeyPatch,
+    tmp_path: Path,
+    part: str,
+    entry: dict[str, Any],
 ) -> None:
-    def pause(seconds: float) -> None:
-        del seconds
-        played.registry.write(replace(job.registration, state="finished", ended_ms=wall_ms()))
-
-    environment.setattr("sluice.runtime.serve.service_cli.time.sleep", pause)
-    with pytest.raises(WaitedTooLongError, match="savepoint-…-stop"):
-        run("stop", "orders", "--savepoint")
-    assert (job.told[-1][1]["savepoint"], job.told[-1][1]["to"]) == (True, None)
+    """Another stop may have ended the job at once, before its savepoint was complete."""
+    job.savepoints.append({"request_id": "stop", "state": "running", "uri": "file:///s/1"})
     members = HistoryMembers()
-    members.add("savepoints", [{"request_id": "stop", "state": "completed", "uri": "file:///s/1"}])
-    Path(played.uri, job.uid, HISTORY_FILE).write_bytes(members.content())
-    assert run("stop", "orders", "--savepoint").splitlines() == ["finished", "file:///s/1"]
+    members.add(part, [{"checkpoint_id": 3, "regions": {}, **entry}])
+    (tmp_path / "_history").write_bytes(members.content())
+    ended = a_registration("job-1", state="finished", ended_ms=wall_ms())
+    ended = replace(ended, checkpoint_uri=tmp_path.as_uri())
+    environment.setattr(
+        "sluice.runtime.serve.service_cli.time.sleep", lambda _: played.registry.write(ended)
+    )
+    if entry["state"] == "completed":
+        assert run("stop", "orders", "--savepoint").splitlines() == ["finished", "file:///s/1"]
+    elif entry["state"] == "marked" and entry["ms"] > ended.started_ms:
+        assert run("stop", "orders").splitlines()[0] == "finished"
+    else:
+        with pytest.raises(StreamError, match="was not taken"):
+            run("stop", "orders")
 
 
 def test_regions_restart_off_a_host(job: PlayedJob) -> None:

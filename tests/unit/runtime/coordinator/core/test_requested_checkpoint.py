@@ -14,6 +14,7 @@ from sluice.runtime.coordinator.core.events import (
     RegionFailed,
     RequestEnded,
     RestartRequested,
+    SplitsDiscovered,
     StepFailed,
     StopRequested,
 )
@@ -155,6 +156,21 @@ class TestStop:
             CheckpointKind.FINAL,
         ]
         assert driver.seen(EndJob) == [EndJob(error=None)]
+
+    def test_a_drain_reads_a_partition_that_no_checkpoint_has_yet(self) -> None:
+        """It was discovered for the drain, and the region's limit leaves records for later."""
+        driver = CoreDriver(ONE_AT_A_TIME)
+        new = replace(driver.core.positions()["main"][0].at_end(), partition=7)
+        driver.tell(SplitsDiscovered(source_id="source", splits=(new,)))
+        request(driver, drain_to={SPLIT: 0, new.key: 7})
+        driver.tick()
+        driver.ack(driver.poll(3))
+        assert not driver.seen(EndJob)
+        driver.tick(1.0)
+        driver.ack(driver.poll(7))
+        driver.ack(driver.poll(8))
+        assert [p.kind for p in decided(driver)][-1] is CheckpointKind.FINAL
+        assert len(decided(driver)) == 3
 
     def test_a_suspended_region_does_not_delay_it(self) -> None:
         settings = replace(

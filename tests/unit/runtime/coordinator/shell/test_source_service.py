@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
+from sluice.runtime.contracts import Backlog
 from sluice.runtime.coordinator.core.events import (
     FetchBarrierOffsets,
     RegionBarrierOffsets,
@@ -382,6 +383,47 @@ def held(source: SerialSource, go_on: threading.Event) -> Callable[[], None]:
     thread.start()
     assert is_held.wait(PATIENCE_S)
     return thread.join
+
+
+class Unmeasured(FakeSource):
+    """No partition of it has a leader."""
+
+    def measure(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, Backlog]:
+        del positions, timeout_s
+        return {}
+
+
+class TestEndsOfADrain:
+    """A drain is whole, or fails."""
+
+    @staticmethod
+    def ends(source: FakeSource, settings: CheckpointSettings = SETTINGS) -> dict[SplitKey, int]:
+        known = [core_split(0, 0, 1)]
+        service = SourceService(
+            {"source": SerialSource(source)}, settings=settings, clock=ManualClock()
+        )
+
+        def post(found: SplitsDiscovered) -> None:
+            known.extend(found.splits)
+
+        return service.end_offsets(post, lambda: {"main": known})
+
+    @pytest.mark.parametrize(("interval_s", "found"), [(10.0, [3, 5]), (None, [3])])
+    def test_new_partitions_count_if_the_job_looks_for_them(
+        self, interval_s: float | None, found: list[int]
+    ) -> None:
+        source = FakeSource("source", {0: 3, 1: 5}, known={0})
+        settings = replace(SETTINGS, discovery_interval_s=interval_s)
+        assert list(self.ends(source, settings).values()) == found
+
+    def test_a_partition_without_a_leader_is_no_drained_one(self) -> None:
+        with pytest.raises(UnreachableError, match="end offsets"):
+            self.ends(Unmeasured("source", {0: 3}, known={0}))
+
+    def test_a_deleted_partition_that_may_be_skipped_has_no_end(self) -> None:
+        assert self.ends(Unmeasured("source", {}, known={0})) == {}
 
 
 def test_nobody_waits_longer_for_a_source_than_a_call_may_take(source: PartlyAway) -> None:

@@ -1,0 +1,56 @@
+"""How the command reports a stop if the job has gone before it could say how it ended."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
+from sluice.runtime.errors import CheckpointFailedError
+from sluice.runtime.job.running_job import await_end
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointKind, RegionRecord, Verdict
+from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from tests.kit.coordinator.checkpoint_records import committable, record
+
+SESSION = "this-run"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """The last run was stopped in order, and a new one has begun."""
+    store = open_store(str(tmp_path))
+    fencing = record(2, regions=(), verdict=Verdict.ABORTED, requested_by=FENCING)
+    for made in (
+        record(0, regions=()),
+        record(1, regions=(), kind=CheckpointKind.FINAL, leader_session_id="last-run"),
+        replace(fencing, leader_session_id=SESSION),
+    ):
+        store.publish(made, timeout_s=60)
+    return store
+
+
+def reported(store: CheckpointStore) -> str | None:
+    """The command polls a job that does not run any more."""
+    address = CoordinatorAddress(
+        address="http://127.0.0.1:9", token="t", leader_session_id=SESSION, job_uid="j"
+    )
+    with CoordinatorClient(address, deadline_s=0.0) as client:
+        return await_end(store.uri, client, {"request_id": "0a1b2c", "parent": None})
+
+
+def test_a_final_checkpoint_of_an_earlier_run_is_no_end_of_this_one(
+    store: CheckpointStore,
+) -> None:
+    with pytest.raises(CheckpointFailedError, match="without its last checkpoint"):
+        reported(store)
+
+
+def test_a_final_checkpoint_counts_once_it_is_committed(store: CheckpointStore) -> None:
+    """Until then its transactions are open."""
+    region = RegionRecord(region="r0", attempt_id=2, batch_id=0, committables=(committable(),))
+    last = record(3, regions=(region,), kind=CheckpointKind.FINAL, leader_session_id=SESSION)
+    store.publish(last, timeout_s=60)
+    with pytest.raises(CheckpointFailedError):
+        reported(store)
+    store.mark_committed(3)
+    assert reported(store) is None
