@@ -10,7 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.runtime.cli_output import AsJson, print_facts, print_json, print_table
+from sluice.runtime.cli_output import (
+    AsJson,
+    LastSavepoint,
+    OptionalSavepoint,
+    print_facts,
+    print_json,
+    print_table,
+)
 from sluice.runtime.errors import ConfigError, StreamError, WaitedTooLongError
 from sluice.runtime.serve.requests import (
     DrainRequest,
@@ -193,27 +200,24 @@ def log_of(
         typer.echo(client.text(path_of("submissions", submission_id, "log")), nl=False)
 
 
-@app.command()
+@app.command(cls=OptionalSavepoint)
 def stop(
     job_uid: _JobUid,
     *,
+    savepoint: LastSavepoint = None,
     drain: Annotated[
-        bool, typer.Option("--drain", help="First read to the end offsets of the moment.")
+        bool, typer.Option("--drain", help="First read to the present end of all sources.")
     ] = False,
-    savepoint: Annotated[
-        bool, typer.Option("--savepoint", help="Take a savepoint at the end.")
-    ] = False,
-    to: _To = None,
     timeout: _Timeout = 600.0,
     no_wait: _NoWait = False,
     url: _Url = _URL,
     token_file: _TokenFile = None,
     ca_file: _CaFile = None,
 ) -> None:
-    """Stop a job after a last checkpoint; print the savepoint's URI."""
+    """Stop a job after a last checkpoint; its last line is the savepoint's URI, if there is one."""
     with _client(url, token_file, ca_file) as client:
         uid = _uid(client, job_uid)
-        body = StopRequest(drain=drain, savepoint=savepoint or to is not None, to=to)
+        body = StopRequest(drain=drain, savepoint=savepoint is not None, to=savepoint or None)
         requested = client.post(path_of("jobs", uid, "stop"), body)
         if not no_wait:
             _await_stopped(client, uid, requested, timeout)
@@ -415,7 +419,8 @@ def _await_stopped(
         if last.get("state") == "failed":
             raise _not_taken(uid, last["error"])
         summary = client.get(path_of("jobs", uid))
-        if summary["state"] in _ENDED:
+        has_history = summary["ended_ms"] is not None  # written before the end is registered
+        if summary["state"] in _ENDED and has_history:
             typer.echo(f"{summary['state']}{': ' + summary['error'] if summary['error'] else ''}")
             if summary["state"] not in ("finished", "stopped"):
                 raise typer.Exit(1)
