@@ -65,8 +65,8 @@ def main() -> None:
     )
     result = job.run()
     print(
-        f"done in {result.elapsed_s:.1f} s: from checkpoint {result.restored_from} (None: the "
-        f"beginning) to {result.last_checkpoint_id}"
+        f"done in {result.elapsed_s:.1f} s: "
+        f"checkpoints {result.restored_from or 0} to {result.last_checkpoint_id}"
     )
 
 

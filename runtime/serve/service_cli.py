@@ -10,7 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sluice.runtime.cli_output import AsJson, print_facts, print_json, print_table
+from sluice.runtime.cli_output import (
+    AsJson,
+    LastSavepoint,
+    OptionalSavepoint,
+    print_facts,
+    print_json,
+    print_table,
+)
 from sluice.runtime.errors import ConfigError, StreamError, WaitedTooLongError
 from sluice.runtime.serve.requests import (
     DrainRequest,
@@ -84,7 +91,7 @@ def jobs(
         typer.echo(f"The registry cannot be read: {found['registry_error']}", err=True)
     columns = ("job_uid", "name", "state", "lag_records", "last_committed", "host", "started_ms")
     heads = ("job", "name", "state", "lag", "committed", "host", "started")
-    print_table(heads, [_row(each, columns) for each in found["jobs"]])
+    print_table(heads, [_row(each, columns) for each in found["jobs"]], title="Jobs")
 
 
 @app.command()
@@ -102,11 +109,15 @@ def job(
     if as_json:
         print_json(found)
         return
-    print_facts({name: each for name, each in found.items() if not isinstance(each, dict | list)})
+    flat = {name: each for name, each in found.items() if not isinstance(each, dict | list)}
+    print_facts({name.removesuffix("_ms"): _shown(name, each) for name, each in flat.items()})
     if found["status"]:
-        columns = ("region", "attempt_id", "is_open", "lag_records", "pressure", "ended")
-        rows = [_row(each, columns) for each in found["status"]["regions"]]
-        print_table([name.replace("_", " ") for name in columns], rows, title="Regions")
+        heads = ("region", "state", "lag", "pressure", "ended attempts")
+        rows = [
+            [e["region"], _state_of(e), *map(e.get, ("lag_records", "pressure", "ended"))]
+            for e in found["status"]["regions"]
+        ]
+        print_table(heads, rows, title="Regions")
 
 
 @app.command()
@@ -174,7 +185,7 @@ def submissions(
         return
     columns = ("submission_id", "entry_point", "state", "exit_code", "submitted_ms")
     heads = ("submission", "entry point", "state", "exit code", "submitted")
-    print_table(heads, [_row(each, columns) for each in found["submissions"]])
+    print_table(heads, [_row(each, columns) for each in found["submissions"]], title="Submissions")
 
 
 @app.command("log")
@@ -189,27 +200,24 @@ def log_of(
         typer.echo(client.text(path_of("submissions", submission_id, "log")), nl=False)
 
 
-@app.command()
+@app.command(cls=OptionalSavepoint)
 def stop(
     job_uid: _JobUid,
     *,
+    savepoint: LastSavepoint = None,
     drain: Annotated[
-        bool, typer.Option("--drain", help="First read to the end offsets of the moment.")
+        bool, typer.Option("--drain", help="First read to the present end of all sources.")
     ] = False,
-    savepoint: Annotated[
-        bool, typer.Option("--savepoint", help="Take a savepoint at the end.")
-    ] = False,
-    to: _To = None,
     timeout: _Timeout = 600.0,
     no_wait: _NoWait = False,
     url: _Url = _URL,
     token_file: _TokenFile = None,
     ca_file: _CaFile = None,
 ) -> None:
-    """Stop a job after a last checkpoint; print the savepoint's URI."""
+    """Stop a job after a last checkpoint; its last line is the savepoint's URI, if there is one."""
     with _client(url, token_file, ca_file) as client:
         uid = _uid(client, job_uid)
-        body = StopRequest(drain=drain, savepoint=savepoint or to is not None, to=to)
+        body = StopRequest(drain=drain, savepoint=savepoint is not None, to=savepoint or None)
         requested = client.post(path_of("jobs", uid, "stop"), body)
         if not no_wait:
             _await_stopped(client, uid, requested, timeout)
@@ -256,7 +264,8 @@ def savepoints(
         print_json(found)
         return
     columns = ("request_id", "kind", "state", "checkpoint_id", "bytes", "uri", "error")
-    print_table(columns, [_row(each, columns) for each in found["savepoints"]])
+    rows = [_row(each, columns) for each in found["savepoints"]]
+    print_table(columns, rows, title="Savepoints and full checkpoints of this run")
 
 
 @app.command()
@@ -301,7 +310,8 @@ def suspended(
         print_json(found)
         return
     columns = ("region", "since_ms", "why")
-    print_table(("region", "since", "why"), [_row(e, columns) for e in found["suspended"]])
+    rows = [_row(each, columns) for each in found["suspended"]]
+    print_table(("region", "since", "why"), rows, title="Suspended regions")
 
 
 @app.command()
@@ -409,7 +419,8 @@ def _await_stopped(
         if last.get("state") == "failed":
             raise _not_taken(uid, last["error"])
         summary = client.get(path_of("jobs", uid))
-        if summary["state"] in _ENDED:
+        has_history = summary["ended_ms"] is not None  # written before the end is registered
+        if summary["state"] in _ENDED and has_history:
             typer.echo(f"{summary['state']}{': ' + summary['error'] if summary['error'] else ''}")
             if summary["state"] not in ("finished", "stopped"):
                 raise typer.Exit(1)
@@ -472,6 +483,13 @@ def _pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
             raise ConfigError("an option is not of the form name=value", {option: text}, "Add =.")
         found[name] = value
     return found
+
+
+def _state_of(region: Mapping[str, Any]) -> str:
+    """As `sluice job status` says it."""
+    if region["suspended"]:
+        return "suspended"
+    return "running" if region["is_open"] else "restarting"
 
 
 def _row(entry: Mapping[str, Any], columns: Sequence[str]) -> list[object]:

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import ClassVar
 
 import anyio.to_thread
@@ -34,6 +35,7 @@ _THREADS = 4
 _MOST_CONNECTIONS = 64
 _REQUEST_S = 30.0
 _MOST_PATH_BYTES = 2048
+_NO_PATH = "no such path; this port has /, /metrics and /v1/jobs"
 _PORT = re.compile(r"(?<=[^:]):\d*$")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -188,7 +190,8 @@ def _is_loopback(address: str) -> bool:
 async def _refused(request: Request, err: Exception) -> Response:
     assert isinstance(err, HTTPException)
     del request
-    return Answer({"error": err.detail}, status_code=err.status_code)
+    reason = _NO_PATH if err.detail == HTTPStatus.NOT_FOUND.phrase else err.detail
+    return Answer({"error": reason}, status_code=err.status_code)
 
 
 async def _failed(request: Request, err: Exception) -> Response:

@@ -51,11 +51,12 @@ class PlayedJob:
     savepoints: list[dict[str, Any]] = field(default_factory=list)
     fails_savepoints: bool = False
     suspended: str | None = None
+    state: str = "running"
     hangs: threading.Event = field(default_factory=threading.Event)
     """Cleared: it hangs."""
 
     def summary(self) -> dict[str, Any]:
-        return {"job_uid": self.uid, "state": "running", "regions": 2, "lag_records": 7}
+        return {"job_uid": self.uid, "state": self.state, "regions": 2, "lag_records": 7}
 
     def status(self) -> dict[str, Any]:
         why = {"since_ms": 1_000, "why": "poison"}

@@ -10,7 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from sluice.runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
-from sluice.runtime.history.history_file import HistoryMembers
+from sluice.runtime.history.history_file import HISTORY_FILE, HistoryMembers
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.serve import served_jobs, service_cli
 from sluice.runtime.serve.service_cli import app
@@ -52,7 +52,9 @@ def json_of(*arguments: str) -> Any:
 def test_jobs_are_listed_and_one_is_shown_by_its_name(job: PlayedJob) -> None:
     assert "job-1" in run("jobs")
     assert json_of("jobs")["jobs"][0]["name"] == "orders"
-    assert "r1" in run("job", "orders")
+    shown = run("job", "orders").splitlines()
+    assert [line.split()[:2] for line in shown if " r1 " in line] == [["r1", "running"]]
+    assert run("suspended", "orders") == "Suspended regions: none\n"
     assert json_of("job", job.uid)["state"] == "running"
     assert json.loads(run("history", "orders"))["checkpoints"] == [{"checkpoint_id": 3}]
 
@@ -87,7 +89,7 @@ def test_a_stop_waits_for_the_end_and_prints_the_savepoint(
             played.registry.write(a_registration("job-1", state="stopped", ended_ms=wall_ms()))
 
     environment.setattr("sluice.runtime.serve.service_cli.time.sleep", pause)
-    lines = run("stop", "orders", "--drain", "--to", "file:///s").splitlines()
+    lines = run("stop", "orders", "--drain", "--savepoint", "file:///s").splitlines()
     assert lines == ["stopped", "file:///s/1"]
     (path, body) = job.told[0]
     assert path == "/v1/stop"
@@ -128,6 +130,26 @@ def test_a_stop_that_the_end_of_the_job_overtook_is_judged_by_the_history(
     else:
         with pytest.raises(StreamError, match="was not taken"):
             run("stop", "orders")
+
+
+def test_a_stop_waits_for_the_history_of_a_job_that_says_finished(
+    job: PlayedJob, played: PlayedJobs, environment: pytest.MonkeyPatch
+) -> None:
+    """A job answers so before it has written its history, which has the savepoint."""
+    job.savepoints.append({"request_id": "stop", "state": "running", "uri": ""})
+    job.state = "finished"
+    wait_for(lambda: json_of("jobs")["jobs"][0]["state"] == "finished")
+
+    def pause(_: float) -> None:
+        members = HistoryMembers()
+        done = {"request_id": "stop", "state": "completed", "uri": "file:///s/1"}
+        members.add("savepoints", [done])
+        Path(played.uri, job.uid, HISTORY_FILE).write_bytes(members.content())
+        ended = replace(job.registration, state="finished", ended_ms=wall_ms())
+        played.registry.write(ended)
+
+    environment.setattr("sluice.runtime.serve.service_cli.time.sleep", pause)
+    assert run("stop", "orders", "--savepoint").splitlines() == ["finished", "file:///s/1"]
 
 
 def test_regions_restart_off_a_host(job: PlayedJob) -> None:
