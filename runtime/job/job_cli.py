@@ -23,6 +23,7 @@ from sluice.runtime.history.history_cli import print_history
 from sluice.runtime.history.history_file import read_history
 from sluice.runtime.job.running_job import await_end, await_request, running_job
 from sluice.runtime.spark.state.inspect_command import inspect_checkpoint
+from sluice.runtime.storage.file_system_opening import absolute_uri
 
 __all__ = ["app", "checkpoint_app"]
 
@@ -171,7 +172,7 @@ def stop(
         request = client.stop(
             drain=drain,
             savepoint=savepoint is not None,
-            to=savepoint or None,
+            to=absolute_uri(savepoint) if savepoint else None,
             stop_within_s=timeout,
             timeout_s=_COMMAND_S,
         )

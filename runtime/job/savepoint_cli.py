@@ -27,7 +27,7 @@ from sluice.runtime.savepoint.savepoint_directory import (
     references_of,
     verify,
 )
-from sluice.runtime.storage.file_system_opening import needs_jvm
+from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm
 
 __all__ = ["app"]
 
@@ -66,7 +66,7 @@ def create(
 ) -> None:
     """Take a savepoint of a running job; its last line is the savepoint's path."""
     with running_job(path) as client:
-        request = client.savepoint(to, timeout_s=_COMMAND_S)
+        request = client.savepoint(None if to is None else absolute_uri(to), timeout_s=_COMMAND_S)
         with _shown_progress("copied") as progress:
             found = await_request(
                 client,

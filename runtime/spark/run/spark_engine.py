@@ -207,13 +207,12 @@ class JobRun:
             stack.callback(close_quietly, store.fs)
             retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
-            registrar = stack.enter_context(
-                JobRegistrar(
-                    job.registry,
-                    partial(open_file_system, jvm=jvm),
-                    was_stopped=lambda: coordinator.status().state == "stopped",
-                )
+            registrar = JobRegistrar(
+                job.registry,
+                partial(open_file_system, jvm=jvm),
+                was_stopped=lambda: coordinator.status().state == "stopped",
             )
+            stack.enter_context(registrar)
             history = JobHistory(
                 store.fs,
                 lambda: coordinator.status(),
