@@ -21,7 +21,7 @@ from sluice.runtime.cli_output import (
 from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.history.history_cli import print_history
 from sluice.runtime.history.history_file import read_history
-from sluice.runtime.job.running_job import await_end, await_request, running_job
+from sluice.runtime.job.running_job import await_end, await_request, running_job, written_as
 from sluice.runtime.spark.state.inspect_command import inspect_checkpoint
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
@@ -181,7 +181,7 @@ def stop(
         if suspended:
             typer.echo(f"suspended regions, with their last snapshot: {', '.join(suspended)}")
         uri = await_end(path, client, request)
-    typer.echo("stopped" if uri is None else f"stopped\n{uri}")
+    typer.echo("stopped" if uri is None else f"stopped\n{written_as(savepoint or path, uri)}")
 
 
 checkpoint_app.command("inspect")(inspect_checkpoint)
@@ -195,7 +195,7 @@ def full_checkpoint(path: _Running) -> None:
         found = await_request(client, request["request_id"])
     if found["suspended"]:
         typer.echo(f"suspended regions, with their last snapshot: {', '.join(found['suspended'])}")
-    typer.echo(found["uri"])
+    typer.echo(written_as(path, found["uri"]))
 
 
 def _line_of(region: Mapping[str, Any]) -> str:

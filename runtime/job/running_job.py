@@ -20,10 +20,16 @@ from sluice.runtime.service.service_client import CoordinatorClient, command_add
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_system
 
-__all__ = ["await_end", "await_request", "running_job"]
+__all__ = ["await_end", "await_request", "running_job", "written_as"]
 
 _ANSWER_S = 5.0
+_LOCAL = "file:"
 _POLL_S = 0.2
+
+
+def written_as(given: str, uri: str) -> str:
+    """A URI in the form in which the user gave another one: a plain path stays one."""
+    return uri if given.lower().startswith(_LOCAL) else uri.removeprefix("file://")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import typer
 
 from sluice.runtime.checkpoint.inspect.inspection import created_at
 from sluice.runtime.cli_output import AsJson, print_facts, print_json, print_table
-from sluice.runtime.job.running_job import await_request, running_job
+from sluice.runtime.job.running_job import await_request, running_job, written_as
 from sluice.runtime.model.checkpoint_record import (
     CheckpointRecord,
     OperatorNode,
@@ -82,7 +82,7 @@ def create(
     )
     if found["suspended"]:
         typer.echo(f"suspended regions, with their last snapshot: {', '.join(found['suspended'])}")
-    typer.echo(found["uri"])
+    typer.echo(written_as(to or path, found["uri"]))
 
 
 @app.command("list")

@@ -50,7 +50,8 @@ class Copier(FileCopier):
     def parent(self, kind: CheckpointKind, to: str | None) -> str:
         if to == "ftp:":
             raise ConfigError("no such store", {"to": to}, "Use another.")
-        return str(self.directory / "full" if kind is CheckpointKind.FULL else to or self.directory)
+        whole = "full" if kind is CheckpointKind.FULL else ""
+        return to or (self.directory / whole).as_uri()
 
     def uri(self, record: CheckpointRecord, parent: str, *, request_id: str) -> str:
         return f"{parent}/savepoint-{record.checkpoint_id}-{request_id}"
@@ -71,8 +72,9 @@ class Copier(FileCopier):
         if self.error is not None:
             raise self.error
         guard()
-        Path(uri).mkdir(parents=True)
-        (Path(uri) / "_metadata").touch()
+        written = Path(uri.removeprefix("file://"))
+        written.mkdir(parents=True)
+        (written / "_metadata").touch()
         return Copied(bytes=12, files=3)
 
 
@@ -145,7 +147,8 @@ class TestSavepoints:
         assert found.kind is CheckpointKind.SAVEPOINT
         assert job.store.is_committed(found.checkpoint_id)
         assert (view.kind, view.state, view.bytes, view.files) == ("savepoint", "completed", 12, 3)
-        assert view.uri == f"{copier.directory}/savepoint-{view.checkpoint_id}-{view.request_id}"
+        name = f"savepoint-{view.checkpoint_id}-{view.request_id}"
+        assert view.uri == f"{copier.directory.as_uri()}/{name}"
         assert coordinator.requests.views() == (view,)
 
     def test_epochs_are_decided_during_the_copy(
@@ -336,7 +339,7 @@ class TestCommands:
             assert coordinator.wait(LIMIT_S)
             wait_for(lambda: not _answers(client))
             (found,) = copier.directory.iterdir()
-            assert await_end(str(directory), client, request) == str(found)
+            assert await_end(str(directory), client, request) == found.as_uri()
             with pytest.raises(CheckpointFailedError, match="without its last checkpoint"):
                 await_end(str(directory), client, {**request, "request_id": "abcdef"})
 
