@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from sluice.runtime.checkpoint.format.metadata import decode
 from sluice.runtime.job.job_cli import checkpoint_app
 from sluice.runtime.savepoint.full_checkpoints import write_full_checkpoint
+from sluice.runtime.spark.state.stored_state import shown_column
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.integration.test_state_repartition import contents
 from tests.kit.stateful_queries import QUERIES, StatefulQuery
@@ -67,6 +68,15 @@ def test_rows_of_every_operator_are_shown(spark: SparkSession, tmp_path: Path, k
         assert seen == list(range(40))
     (limited, *_) = _tables(moved, "--limit", "2")
     assert len(limited["rows"]) == 2
+
+
+def test_bytes_are_shown_as_text_if_they_are_text(spark: SparkSession) -> None:
+    """A key of Kafka is bytes: an operator looks for it by its text."""
+    rows = [((b"k1",), b"\xff\x00"), ((None,), "\u00e9".encode()), (None, b"")]
+    frame = spark.createDataFrame(rows, "key struct<k: binary>, value binary")
+    shown = frame.select(*map(shown_column, frame.schema.fields)).collect()
+    found = [(row["key"] and row["key"]["k"], row["value"]) for row in shown]
+    assert found == [("k1", "0xFF00"), (None, "\u00e9"), (None, "")]
 
 
 @pytest.mark.extended

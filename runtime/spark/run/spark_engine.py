@@ -250,7 +250,6 @@ class JobRun:
                 ends=lambda source_id: sources[source_id].fixed_ends(),
                 lost_timeout_s=lost_timeout.seconds,
             )
-
             hosts = HostExclusion(SparkExecutors(job.spark))
             self._commands = JobCommands(coordinator, hosts=hosts)
             self._is_settled.set()

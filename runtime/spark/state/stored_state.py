@@ -9,11 +9,11 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["StateTable", "StoredState", "spark_errors"]
+__all__ = ["StateTable", "StoredState", "shown_column", "spark_errors"]
 
 _ALL_COLUMNS = "_readAllColumnFamilies"  # which Spark's own repartition uses
 _JOIN = "symmetricHashJoin"
@@ -83,7 +83,7 @@ class StoredState:
         """Some rows of a table as JSON values: key, value, number of the state partition."""
         found = self._read(table.options)
         # Spark's rows of a join have a field more than their schema, which `to_json` stumbles over.
-        columns = [_by_schema(field) for field in found.schema.fields]
+        columns = [shown_column(field) for field in found.schema.fields]
         row = F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
         found = found.limit(limit).select(row)
         with self._errors():
@@ -117,12 +117,22 @@ class StoredState:
         )
 
 
-def _by_schema(field: StructField) -> Column:
+def shown_column(field: StructField) -> Column:
+    """A column of Spark's source with the fields of its schema, bytes as text."""
     column = F.col(field.name)
     if not isinstance(field.dataType, StructType):
-        return column
-    whole = F.struct(*(column[name].alias(name) for name in field.dataType.names))
+        return _as_text(column, field.dataType).alias(field.name)
+    inner = ((each.name, each.dataType) for each in field.dataType.fields)
+    whole = F.struct(*(_as_text(column[name], kind).alias(name) for name, kind in inner))
     return F.when(column.isNotNull(), whole).alias(field.name)
+
+
+def _as_text(column: Column, kind: DataType) -> Column:
+    """Bytes as UTF-8 text if they are that, for example keys of Kafka; else as ``0x`` and hex."""
+    if not isinstance(kind, BinaryType):
+        return column
+    text = F.try_validate_utf8(column.cast("string"))
+    return F.coalesce(text, F.concat(F.lit("0x"), F.hex(column)))
 
 
 def _tables_of(operator_name: str, properties: str) -> list[str]:
