@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import PurePosixPath
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
@@ -341,6 +341,8 @@ class World:
         for path, data in list(self.disk.files.items()):
             if not path.endswith(METADATA):
                 continue
+            if path in self.damaged and self._is_retired(path):
+                continue  # no full checkpoint any more, and nobody can read what it named
             made = _decoded(self.damaged.get(path, data) if data == b"damaged" else data)
             root = path.split("/")[0]
             for state in (each.state for each in made.regions if each.state is not None):
@@ -404,6 +406,7 @@ _WEIGHTS = {
 
 
 @given(seed=st.integers(0, 2**32))
+@example(seed=60460)
 @settings(max_examples=80, deadline=None)
 def test_cleaning_keeps_all_that_a_record_names(seed: int) -> None:
     """Whatever happens between the listing and the last deletion, and wherever the cleaner dies."""

@@ -7,17 +7,27 @@ by the report to the watch here.
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import FailureReason
-from sluice.runtime.coordinator.core.events import Progress
+from sluice.runtime.coordinator.core.events import CopyFiles, Progress, RequestEnded
 from sluice.runtime.coordinator.policy.state_tables import State
-from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointKind,
+    CheckpointRecord,
+    RegionRecord,
+    RegionStatus,
+    Verdict,
+)
 from sluice.runtime.model.splits import SplitRange
 from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.kafka.transaction_harness import committable
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
+from tests.simulation.copies import Copies
 from tests.simulation.file_mutations import FILE_MUTATIONS
 from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
@@ -113,6 +123,39 @@ def _nobody_finishes() -> None:
     World(0, Profile()).ending.settle(bound=0)
 
 
+def _copied(made: CheckpointRecord) -> None:
+    """A savepoint of this record is complete; no slot of the store has it."""
+    process = World(0, Profile()).start_process()
+    process.core = SimpleNamespace(is_over=True)  # type: ignore[assignment]
+    copies = Copies(process)
+    copies.begin((CopyFiles(checkpoint_id=made.checkpoint_id), made))
+    process.world.random.random = lambda: 1.0  # type: ignore[method-assign] # the copy succeeds
+    copies.end()
+
+
+def _of_no_decision() -> None:
+    _copied(record(verdict=Verdict.ABORTED))
+
+
+def _with_open_work() -> None:
+    transaction = TransactionIdentity(transactional_id="t", producer_id=1, producer_epoch=0)
+    work = (committable(transaction),)
+    _copied(record(regions=(RegionRecord(region="r0", attempt_id=0, committables=work),)))
+
+
+def _without_a_region() -> None:
+    skipped = RegionRecord(region="r0", attempt_id=0, status=RegionStatus.SKIPPED, snapshot_id=1)
+    _copied(record(regions=(skipped,)))
+
+
+def _stopped_too_early() -> None:
+    process = World(0, Profile()).start_process()
+    pending = [SimpleNamespace(checkpoint_id=1, state="decided")]
+    status = SimpleNamespace(pending=pending)
+    process.core = SimpleNamespace(status=lambda **_: status)  # type: ignore[assignment]
+    Copies(process).ordered(RequestEnded())
+
+
 _BROKEN: Mapping[str, Callable[[], None]] = {
     "another file than the decided one is visible": _another_file,
     "a decided file is moved away": _moved_away,
@@ -122,6 +165,10 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
     "skipped by a global handler": _carried_by_nobodys_leave,
     "partition 0 is not a prefix": _no_prefix,
     "a transaction stays open, or nobody finishes": _nobody_finishes,
+    "a savepoint of what is not decided": _of_no_decision,
+    "a savepoint with open work": _with_open_work,
+    "a savepoint skips a region in service": _without_a_region,
+    "a stop leaves a decision open": _stopped_too_early,
 }
 
 

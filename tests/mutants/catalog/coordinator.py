@@ -133,7 +133,6 @@ MUTANTS = (
                         committables=checkpoint.remaining,
                         after_crash=checkpoint.after_crash,
                         regions=checkpoint.regions,
-                        skipped=dict(checkpoint.skipped),
                     )
                 )
                 _publish(state, checkpoint, Verdict.DECIDED)
