@@ -280,6 +280,20 @@ _PARTS = (
         engine="",
         command="python -m benchmarks coordinator-load",
     ),
+    _Part(
+        what="savepoints and full checkpoints",
+        goal="a pause of <= 2 epochs, a full checkpoint >= 5 x faster",
+        part="savepoints",
+        engine="",
+        command="python -m benchmarks savepoints",
+    ),
+    _Part(
+        what="cost of history and metrics",
+        goal="<= 1 % of a core",
+        part="history-cost",
+        engine="",
+        command="python -m benchmarks history-cost",
+    ),
 )
 
 
