@@ -71,7 +71,7 @@ def _share(seconds: float) -> float:
         with JobHistory(fs, lambda: _STATUS) as history:
             history.begin({"attempt_id": 1})
             while not history.view()["checkpoints"]:  # it reads the file, once for a run
-                time.sleep(0.1)
+                time.sleep(0.1)  # its thread gives no event
             return 100.0 * _fed(epochs, history)
 
 
@@ -86,7 +86,7 @@ def _fed(epochs: Sequence[Sequence[Progress]], history: JobHistory) -> float:
         for progress, listener in product(epoch, listeners):
             listener.on_progress(progress)
         due_s = began_s + (number + 1) * _EPOCH_S
-        time.sleep(max(0.0, due_s - time.monotonic()))
+        time.sleep(max(0.0, due_s - time.monotonic()))  # the pace of the epochs
     return (time.process_time() - began_cpu_s) / (time.monotonic() - began_s)
 
 

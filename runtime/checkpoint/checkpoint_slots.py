@@ -14,9 +14,23 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["METADATA", "KnownSlots", "read_slots", "slot_name"]
+__all__ = [
+    "FULL",
+    "METADATA",
+    "RETIRED",
+    "SAVEPOINT_NAME",
+    "KnownSlots",
+    "read_slots",
+    "slot_name",
+]
 
 METADATA = "_metadata"
+FULL = "full"
+"""Directory of the full checkpoints in a checkpoint directory."""
+RETIRED = "_retired"
+"""In a full checkpoint that retention has begun to delete."""
+SAVEPOINT_NAME = re.compile(r"savepoint-[A-Za-z0-9-]{1,8}-\d+-[0-9a-f]{6}")
+"""Names of the directories of savepoints."""
 _SLOT = re.compile(r"chk-\d{12,}")
 
 

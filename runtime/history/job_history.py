@@ -181,7 +181,7 @@ class JobHistory:
                 log.warning(
                     "history is not written, trying again: uri=%s error=%s", self._fs.uri, err
                 )
-        except Exception:
+        except Exception:  # a job must not end by its history
             self.write_failures += 1
             self._is_refused = True
             log.exception("history is not written any more: uri=%s", self._fs.uri)

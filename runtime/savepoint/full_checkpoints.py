@@ -16,12 +16,12 @@ record takes the place of ``_metadata``, as in `fence-first`.
 
 import logging
 import re
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
-from sluice.runtime.checkpoint.format.metadata import decode, encode
+from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, RETIRED, slot_name
+from sluice.runtime.checkpoint.cleaning.directory_cleaning import close_copy
+from sluice.runtime.checkpoint.format.metadata import decode
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import (
@@ -40,13 +40,11 @@ from sluice.runtime.savepoint.savepoint_writer import (
 from sluice.runtime.savepoint.spark_files import is_shared
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["FULL", "retire_full_checkpoints", "write_full_checkpoint"]
+__all__ = ["retire_full_checkpoints", "write_full_checkpoint"]
 
 log = logging.getLogger(__name__)
 
-FULL = "full"
 _BEGAN = "_began"
-_RETIRED = "_retired"
 _SLOT = re.compile(r"chk-\d{12,}")
 
 
@@ -109,12 +107,13 @@ def retire_full_checkpoints(
     half_retired = [each for each, found in slots.items() if found.record and found.is_retired]
     for checkpoint_id in [*half_retired, *expired]:
         directory = f"{FULL}/{slot_name(checkpoint_id)}"
-        checkpoints.replace(f"{directory}/{_RETIRED}", b"")
+        checkpoints.replace(f"{directory}/{RETIRED}", b"")
         checkpoints.delete(f"{directory}/{METADATA}")
         checkpoints.sync_directory(directory)
     for checkpoint_id, found in _slots(checkpoints).items():
         if found.is_unfinished and checkpoint_id < newest.checkpoint_id:
-            _close(checkpoints, checkpoint_id, newest)
+            directory = f"{FULL}/{slot_name(checkpoint_id)}"
+            close_copy(checkpoints, directory, checkpoint_id, CheckpointKind.FULL, newest)
     _delete_unnamed(checkpoints, _slots(checkpoints))
     return expired
 
@@ -148,7 +147,7 @@ def _slots(fs: FileSystem) -> dict[int, _Slot]:
 
 
 def _slot(fs: FileSystem, directory: str) -> _Slot:
-    is_retired = fs.exists(f"{directory}/{_RETIRED}")
+    is_retired = fs.exists(f"{directory}/{RETIRED}")
     path = f"{directory}/{METADATA}"
     data = fs.read(path)
     try:
@@ -182,27 +181,6 @@ def _present(fs: FileSystem, files: Mapping[str, FileReference]) -> dict[str, Fi
         for (path, each), length in zip(files.items(), lengths, strict=True)
         if length == each.length_bytes
     }
-
-
-def _close(fs: FileSystem, checkpoint_id: int, newest: CheckpointRecord) -> None:
-    """Put an aborted record into the directory of a copy that was never completed.
-
-    Its writer may be paused: it can then no longer publish.
-    """
-    closing = replace(
-        newest,
-        checkpoint_id=checkpoint_id,
-        kind=CheckpointKind.FULL,
-        verdict=Verdict.ABORTED,
-        reason="its copy was not completed",
-        regions=(),
-        assignment=None,
-    )
-    directory = f"{FULL}/{slot_name(checkpoint_id)}"
-    temporary = f"{directory}/.{METADATA}.{uuid.uuid4().hex}.tmp"
-    fs.write_temporary(temporary, encode(closing))
-    if not fs.place(temporary, f"{directory}/{METADATA}"):
-        fs.delete(temporary)
 
 
 def _delete_unnamed(fs: FileSystem, slots: Mapping[int, _Slot]) -> None:

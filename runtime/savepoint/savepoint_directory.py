@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA
+from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, SAVEPOINT_NAME
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -14,9 +14,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, FileReference
 from sluice.runtime.savepoint.file_copies import Progress, wrong_files
-from sluice.runtime.savepoint.full_checkpoints import FULL
 from sluice.runtime.savepoint.savepoint import Savepoint, no_savepoint, open_savepoint
-from sluice.runtime.savepoint.savepoint_writer import SAVEPOINT_NAME
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 

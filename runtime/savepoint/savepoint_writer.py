@@ -6,7 +6,6 @@ savepoint; after that it is whole. A kill in between leaves files that nothing n
 
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -41,7 +40,6 @@ from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [
     "SAVEPOINT_FAILPOINTS",
-    "SAVEPOINT_NAME",
     "Written",
     "files_by_region",
     "publish_copies",
@@ -60,8 +58,6 @@ SAVEPOINT_FAILPOINTS = (
 )
 """Every point of a savepoint or full checkpoint where a test may kill the process. The points of
 `SlotPublication` are between the last two."""
-
-SAVEPOINT_NAME = re.compile(r"savepoint-[A-Za-z0-9-]{1,8}-\d+-[0-9a-f]{6}")
 
 _PUBLISH_S = 60.0
 _PAUSE_S = 0.1

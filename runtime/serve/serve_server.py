@@ -1,6 +1,5 @@
 """The service's server: connections with limits, its certificate, and its token."""
 
-import asyncio
 import os
 import secrets
 import ssl
@@ -11,51 +10,19 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.service.http_thread import BoundedHead, HttpThread
+from sluice.runtime.service.http_thread import HttpThread, LimitedConnections
 
 __all__ = ["ServeServer", "checked_tls", "made_token", "read_token", "state_directory"]
 
-_MOST_CONNECTIONS = 256
-_REQUEST_S = 60.0
 _LEAST_TOKEN = 16
 
 
-class _LimitedRequests(BoundedHead):
-    """A bounded number of connections, and a bounded time until a request has arrived."""
+class _LimitedRequests(LimitedConnections):
+    """An answer may take long: it waits for jobs."""
 
-    _limit: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        super().connection_made(transport)
-        if len(self.connections) > _MOST_CONNECTIONS:
-            transport.abort()
-        else:
-            self._limit_time()
-
-    def on_message_begin(self) -> None:
-        """See `httptools.HttpRequestParser`."""
-        self._limit_time()
-        super().on_message_begin()
-
-    def on_message_complete(self) -> None:
-        """Its answer may take longer; uvicorn limits the idle time after it."""
-        self._end_limit()
-        super().on_message_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self._end_limit()
-        super().connection_lost(exc)
-
-    def _limit_time(self) -> None:
-        self._end_limit()
-        self._limit = self.loop.call_later(_REQUEST_S, self.transport.abort)
-
-    def _end_limit(self) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
+    most = 256
+    request_s = 60.0
+    limits_answer = False
 
 
 class ServeServer(HttpThread):

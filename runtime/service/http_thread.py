@@ -1,5 +1,6 @@
 """A thread of the driver's process that answers HTTP: uvicorn on a socket that accepts at once."""
 
+import asyncio
 import contextlib
 import ipaddress
 import logging
@@ -15,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
 
-__all__ = ["BoundedHead", "HttpThread"]
+__all__ = ["BoundedHead", "HttpThread", "LimitedConnections"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,60 @@ class BoundedHead(HttpToolsProtocol):
         """See `httptools.HttpRequestParser`."""
         self._head_bytes = 0
         super().on_message_complete()
+
+
+class LimitedConnections(BoundedHead):
+    """A bounded number of connections, and a bounded time for each request: clients without a
+    token must not use up the file descriptors of the process.
+
+    Attributes:
+        most: connections.
+        request_s: until a request has arrived, or (`limits_answer`) is answered. uvicorn limits the
+            idle time after it.
+    """
+
+    most: ClassVar[int]
+    request_s: ClassVar[float]
+    limits_answer: ClassVar[bool]
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            transport.abort()
+        else:
+            self._limit_time()
+
+    def on_message_begin(self) -> None:
+        """See `httptools.HttpRequestParser`."""
+        self._limit_time()
+        super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        """See `httptools.HttpRequestParser`."""
+        if not self.limits_answer:
+            self._end_limit()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """See `HttpToolsProtocol`."""
+        self._end_limit()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self._end_limit()
+        super().connection_lost(exc)
+
+    def _limit_time(self) -> None:
+        self._end_limit()
+        self._limit = self.loop.call_later(self.request_s, self.transport.abort)
+
+    def _end_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
 
 
 class HttpThread:

@@ -4,7 +4,6 @@ Any program that reaches the port may read there, and none can change anything: 
 ``GET`` alone, and no request has a body.
 """
 
-import asyncio
 import ipaddress
 import logging
 import re
@@ -25,15 +24,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.service.endpoints import Answer, metrics_endpoint
-from sluice.runtime.service.http_thread import BoundedHead, HttpThread
+from sluice.runtime.service.http_thread import HttpThread, LimitedConnections
 
 __all__ = ["ReadOnlyServer"]
 
 log = logging.getLogger(__name__)
 
 _THREADS = 4
-_MOST_CONNECTIONS = 64
-_REQUEST_S = 30.0
 _MOST_PATH_BYTES = 2048
 _NO_PATH = "no such path; this port has /, /metrics and /v1/jobs"
 _PORT = re.compile(r"(?<=[^:]):\d*$")
@@ -49,43 +46,10 @@ _HEADERS = {
 }
 
 
-class _FewConnections(BoundedHead):
-    """A bounded number of connections, and a bounded time for each request: clients without a
-    token must not use up the driver's file descriptors."""
-
-    _limit: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        super().connection_made(transport)
-        if len(self.connections) > _MOST_CONNECTIONS:
-            transport.abort()
-        else:
-            self._limit_time()
-
-    def on_message_begin(self) -> None:
-        """See `httptools.HttpRequestParser`."""
-        self._limit_time()
-        super().on_message_begin()
-
-    def on_response_complete(self) -> None:
-        """The connection is idle, and uvicorn limits that time."""
-        self._end_limit()
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self._end_limit()
-        super().connection_lost(exc)
-
-    def _limit_time(self) -> None:
-        self._end_limit()
-        self._limit = self.loop.call_later(_REQUEST_S, self.transport.abort)
-
-    def _end_limit(self) -> None:
-        if self._limit is not None:
-            self._limit.cancel()
+class _FewConnections(LimitedConnections):
+    most = 64
+    request_s = 30.0
+    limits_answer = True
 
 
 class ReadOnlyServer(HttpThread):

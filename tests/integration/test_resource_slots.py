@@ -25,7 +25,7 @@ def test_a_stage_without_a_core_is_seen_until_one_is_free(
         import time
 
         while not os.path.exists(go_on):  # noqa: PTH110 - in a worker
-            time.sleep(0.05)
+            time.sleep(0.05)  # a task has no event of the test
         return [1]
 
     def run(tasks: int) -> None:

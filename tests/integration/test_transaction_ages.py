@@ -29,7 +29,7 @@ def hanging(file: Path) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
     def wait(batch: pa.RecordBatch) -> pa.RecordBatch:
         while 1 in batch.column("partition").to_pylist() and file.exists():
-            time.sleep(0.05)
+            time.sleep(0.05)  # a task has no event of the test
         return batch
 
     return wait

@@ -12,10 +12,9 @@ from random import Random
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, RETIRED, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.cleaning.clean_plan import (
-    RETIRED,
     half_written_savepoints,
     leftovers,
 )

@@ -22,13 +22,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA
+from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, RETIRED, SAVEPOINT_NAME
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateSnapshot, Verdict
 
 __all__ = [
-    "FULL",
-    "RETIRED",
-    "SAVEPOINT_NAME",
     "SPARK",
     "TRASH",
     "FoundPath",
@@ -40,10 +37,6 @@ __all__ = [
 ]
 
 SPARK = "spark"
-FULL = "full"
-RETIRED = "_retired"
-"""In a full checkpoint that retention has begun to delete."""
-SAVEPOINT_NAME = re.compile(r"savepoint-[A-Za-z0-9-]{1,8}-\d+-[0-9a-f]{6}")
 TRASH = re.compile(r"\.sluice-trash-[0-9a-f]{32}")
 """Names of what a killed `LocalFileSystem.delete` leaves."""
 

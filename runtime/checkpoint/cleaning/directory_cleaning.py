@@ -5,12 +5,15 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, read_slots
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.checkpoint.cleaning.clean_plan import (
+from sluice.runtime.checkpoint.checkpoint_slots import (
     FULL,
+    METADATA,
     RETIRED,
     SAVEPOINT_NAME,
+    read_slots,
+)
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.cleaning.clean_plan import (
     SPARK,
     TRASH,
     FoundPath,
@@ -27,6 +30,7 @@ __all__ = [
     "CLEAN_FAILPOINTS",
     "Surveyed",
     "SurveyedSavepoints",
+    "close_copy",
     "deletion_steps",
     "survey_directory",
     "survey_savepoints",
@@ -141,27 +145,41 @@ def deletion_steps(
         yield CLEAN_FAILPOINTS[1]
 
 
-def _close(fs: FileSystem, found: Leftover, records: KnownRecords) -> None:
-    """Put an aborted record into a directory, and delete the rest; nothing if it has a record."""
-    newest = max(filter(None, records.slots.values()), key=lambda record: record.checkpoint_id)
-    name = found.path.rpartition("/")[2]
+def close_copy(
+    fs: FileSystem, directory: str, checkpoint_id: int, kind: CheckpointKind, job: CheckpointRecord
+) -> bool:
+    """Put an aborted record into the directory of a copy that was never completed: a writer that is
+    paused can then no longer publish. False: the directory has a record.
+
+    Args:
+        job: any record of the job.
+    """
     closing = replace(
-        newest,
-        checkpoint_id=int(name.split("-")[-2 if found.kind is LeftoverKind.SAVEPOINT else -1]),
-        kind=_CLOSED_FIRST[found.kind],
+        job,
+        checkpoint_id=checkpoint_id,
+        kind=kind,
         verdict=Verdict.ABORTED,
         reason="its copy was not completed",
         regions=(),
         assignment=None,
     )
-    temporary = f"{found.path}/.{METADATA}.{uuid.uuid4().hex}.tmp"
+    temporary = f"{directory}/.{METADATA}.{uuid.uuid4().hex}.tmp"
     fs.write_temporary(temporary, encode(closing))
-    if not fs.place(temporary, f"{found.path}/{METADATA}"):
-        fs.delete(temporary)
-        return
-    for entry in fs.entries(found.path):
-        if entry.name != METADATA:
-            fs.delete(f"{found.path}/{entry.name}")
+    if fs.place(temporary, f"{directory}/{METADATA}"):
+        return True
+    fs.delete(temporary)
+    return False
+
+
+def _close(fs: FileSystem, found: Leftover, records: KnownRecords) -> None:
+    """Close a directory, and delete the rest of it."""
+    newest = max(filter(None, records.slots.values()), key=lambda record: record.checkpoint_id)
+    name = found.path.rpartition("/")[2]
+    number = int(name.split("-")[-2 if found.kind is LeftoverKind.SAVEPOINT else -1])
+    if close_copy(fs, found.path, number, _CLOSED_FIRST[found.kind], newest):
+        for entry in fs.entries(found.path):
+            if entry.name != METADATA:
+                fs.delete(f"{found.path}/{entry.name}")
 
 
 def _readable(found: CheckpointRecord | StreamError) -> CheckpointRecord | None:

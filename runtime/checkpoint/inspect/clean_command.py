@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, SAVEPOINT_NAME
 from sluice.runtime.checkpoint.cleaning.clean_plan import (
-    SAVEPOINT_NAME,
     KnownRecords,
     Leftover,
     half_written_savepoints,

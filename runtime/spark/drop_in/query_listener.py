@@ -85,5 +85,5 @@ def _logged(report: Callable[[], None]) -> None:
     """Metrics decide nothing: an error in them is logged, and the query continues."""
     try:
         report()
-    except Exception:
+    except Exception:  # metrics must not end the thread of Spark's events
         log.exception("an event of a query was not counted")

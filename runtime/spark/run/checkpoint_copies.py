@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
-from sluice.runtime.checkpoint.checkpoint_slots import slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import FULL, slot_name
 from sluice.runtime.coordinator.shell.request_thread import Copied, FileCopier
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.model.checkpoint_record import (
@@ -16,7 +16,6 @@ from sluice.runtime.model.checkpoint_record import (
     RegionStatus,
 )
 from sluice.runtime.savepoint.full_checkpoints import (
-    FULL,
     retire_full_checkpoints,
     write_full_checkpoint,
 )

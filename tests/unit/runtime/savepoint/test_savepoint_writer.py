@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.runtime.checkpoint.checkpoint_slots import slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import SAVEPOINT_NAME, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.metadata import decode
 from sluice.runtime.errors import (
@@ -15,7 +15,6 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
 from sluice.runtime.savepoint.savepoint_writer import (
-    SAVEPOINT_NAME,
     savepoint_name,
     write_savepoint,
 )

@@ -232,7 +232,7 @@ def test_an_unusable_token_is_refused(tmp_path: Path, content: str) -> None:
 def test_no_more_connections_than_its_limit(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.runtime.serve.serve_server._MOST_CONNECTIONS", 3)
+    monkeypatch.setattr("sluice.runtime.serve.serve_server._LimitedRequests.most", 3)
     assert isinstance(service.server, HttpThread)
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(connected(service)) for _ in range(4)]

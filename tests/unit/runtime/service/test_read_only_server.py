@@ -13,10 +13,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError
-from sluice.runtime.service import read_only_server
 from sluice.runtime.service.driver_host import checked_port
 from sluice.runtime.service.read_only_server import ReadOnlyServer
 from tests.kit.waiting import PATIENCE_S
+
+LIMITS = "sluice.runtime.service.read_only_server._FewConnections"
 
 
 async def page(request: Request) -> Response:
@@ -108,11 +109,11 @@ def test_connections_are_few_and_end(
     server: ReadOnlyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that opens many and sends nothing does not use up the driver's descriptors."""
-    monkeypatch.setattr(read_only_server, "_MOST_CONNECTIONS", 2)
-    monkeypatch.setattr(read_only_server, "_REQUEST_S", 0.05)
+    monkeypatch.setattr(f"{LIMITS}.most", 2)
+    monkeypatch.setattr(f"{LIMITS}.request_s", 0.05)
     assert [sent(server, part) for part in (b"", b"GET", b"GET / HTTP/1.1\r\n")] == [b""] * 3
     host, _, port = server.address.removeprefix("http://").rpartition(":")
-    monkeypatch.setattr(read_only_server, "_REQUEST_S", PATIENCE_S)
+    monkeypatch.setattr(f"{LIMITS}.request_s", PATIENCE_S)
     with contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
