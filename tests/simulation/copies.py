@@ -89,6 +89,7 @@ class Copies:
         self._process.tell(FilesCopied(checkpoint_id=action.checkpoint_id, error=error))
         if self._is_stop and error is None and not was_over:
             self._require_settled()
+            self._require_last(action.checkpoint_id)
 
     def ordered(self, action: Action) -> None:
         """The core has answered."""
@@ -117,6 +118,12 @@ class Copies:
     @staticmethod
     def _region_of(record: CheckpointRecord, entry: object) -> str:
         return next(r.region for r in record.regions if entry in r.operator_states)
+
+    def _require_last(self, checkpoint_id: int) -> None:
+        """The job that is restored from it would read later records again."""
+        status = self._process.core.status(now_s=self._world.clock(), now_ms=0)
+        is_last = status.last_decided == checkpoint_id
+        self._world.require(is_last, "records are decided after the savepoint of a stop")
 
     def _require_settled(self) -> None:
         """The stop is over: everything decided is committed, and what was to be drained is."""

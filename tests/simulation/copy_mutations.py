@@ -7,6 +7,7 @@ import pytest
 
 from sluice.runtime.contracts import FailureReason
 from sluice.runtime.coordinator.core import alignment, post_commit, requested_checkpoint
+from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import CopyFiles
 
 
@@ -39,6 +40,15 @@ def drain_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(requested_checkpoint, "_has_drained", lambda region, drain_to: True)
 
 
+def continue_during_the_last_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    """No checkpoint begins after the last one of a stop."""
+    patch.setattr(
+        CoordinatorState,
+        "is_held",
+        property(lambda self: self.request is not None and self.request.is_copying),
+    )
+
+
 _STOPS: Mapping[str, Any] = {"asked": 0.1, "kill": 0.0, "steps": 200}
 _HELD: Mapping[str, Any] = {"files": True, "only_files": True, "roll": True, **_STOPS}
 
@@ -54,6 +64,11 @@ COPY_MUTATIONS: Mapping[
         keep_rows_at_a_savepoint,
         _HELD,
         "a savepoint names files outside",
+    ),
+    "continue during the last checkpoint": (
+        continue_during_the_last_checkpoint,
+        {"asked": 0.05, "max_concurrent": 2, "continuous": True, "kill": 0.0, "steps": 200},
+        "a stop leaves a decision open",
     ),
     "drain nothing": (drain_nothing, _STOPS, "a drained job has left records unread"),
 }

@@ -156,6 +156,13 @@ def _stopped_too_early() -> None:
     Copies(process).ordered(RequestEnded())
 
 
+def _continued_after_the_savepoint() -> None:
+    process = World(0, Profile()).start_process()
+    status = SimpleNamespace(last_decided=2)
+    process.core = SimpleNamespace(status=lambda **_: status)  # type: ignore[assignment]
+    Copies(process)._require_last(1)  # noqa: SLF001
+
+
 _BROKEN: Mapping[str, Callable[[], None]] = {
     "another file than the decided one is visible": _another_file,
     "a decided file is moved away": _moved_away,
@@ -169,6 +176,7 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
     "a savepoint with open work": _with_open_work,
     "a savepoint skips a region in service": _without_a_region,
     "a stop leaves a decision open": _stopped_too_early,
+    "records are decided after the savepoint of a stop": _continued_after_the_savepoint,
 }
 
 

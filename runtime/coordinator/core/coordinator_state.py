@@ -136,9 +136,13 @@ class CoordinatorState:
 
     @property
     def is_held(self) -> bool:
-        """Whether the last checkpoint of a stop is committed and its files are being copied: the
-        job ends after it, so no other checkpoint begins."""
-        return self.request is not None and self.request.ends_job and self.request.is_copying
+        """Whether the last checkpoint of a stop has begun. No other begins after it: the job that
+        is restored from its savepoint would read those records again."""
+        request = self.request
+        if request is None or not request.ends_job or request.checkpoint_id is None:
+            return False
+        found = self.pending.get(request.checkpoint_id)
+        return request.is_copying or (found is not None and found.state is not State.ABORTING)
 
     def open_step(self, slept_s: float) -> None:
         """Drop the actions of a step that raised, except those that callbacks or the job wait

@@ -17,6 +17,7 @@ from sluice.runtime.coordinator.core.events import (
     SplitsDiscovered,
     StepFailed,
     StopRequested,
+    TriggerRequested,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure, RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
@@ -171,6 +172,21 @@ class TestStop:
         driver.ack(driver.poll(8))
         assert [p.kind for p in decided(driver)][-1] is CheckpointKind.FINAL
         assert len(decided(driver)) == 3
+
+    def test_no_checkpoint_begins_after_the_last_one(self) -> None:
+        """Not even where two may be under way: a restored job would read its records again."""
+        driver = CoreDriver(replace(FAST, max_concurrent=2))
+        request(driver, is_copied=True)
+        barrier = driver.poll(3)
+        driver.tell(TriggerRequested(kind=CheckpointKind.CHECKPOINT, requested_by="person"))
+        driver.tick(5.0)
+        assert len(driver.status().pending) == 1
+        driver.ack(barrier)
+        driver.tick(5.0)
+        (copy,) = driver.seen(CopyFiles)
+        driver.tell(FilesCopied(checkpoint_id=copy.checkpoint_id))
+        assert len(decided(driver)) == 1
+        assert driver.seen(EndJob) == [EndJob(error=None)]
 
     def test_a_suspended_region_does_not_delay_it(self) -> None:
         settings = replace(
