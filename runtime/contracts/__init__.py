@@ -7,6 +7,7 @@ process, where the coordinator runs; ``executor`` means a Python worker of a Spa
 # Each module lists its public names; a second list here could only go stale.
 from sluice.runtime.contracts.committing import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.coordination import *  # noqa: F403 - its __all__
+from sluice.runtime.contracts.keyed import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.operators import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.regional import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.storage import *  # noqa: F403 - its __all__

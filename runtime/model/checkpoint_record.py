@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.file_reference import FileReference, require_relative
+from sluice.runtime.model.state.keyed_state import KeyedState
 
 __all__ = [
     "FENCING",
@@ -18,7 +20,6 @@ __all__ = [
     "Assignment",
     "CheckpointKind",
     "CheckpointRecord",
-    "FileReference",
     "OperatorNode",
     "Redistribution",
     "RegionRecord",
@@ -85,43 +86,6 @@ class RegionStatus(enum.Enum):
     SKIPPED = "skipped"  # failed or expired: represented by its last snapshot
 
 
-def _require_relative(path: str, *, what: str) -> None:
-    """Refuse a path that would leave the checkpoint directory, or bind the record to its
-    location."""
-    parts = path.split("/")
-    if path.startswith("/") or ".." in parts or ":" in parts[0]:
-        raise ConfigError(
-            f"a {what} inside a checkpoint must be relative to the checkpoint directory",
-            {"path": path},
-            "Store the path relative to the checkpoint directory, without '..' and scheme.",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileReference:
-    """A file that a checkpoint needs; length and checksum identify it.
-
-    Attributes:
-        path: relative to the checkpoint directory, with ``/``.
-        length_bytes: >= 0.
-        sha256: of the whole file, 64 lower-case hexadecimal digits.
-    """
-
-    path: str
-    length_bytes: int
-    sha256: str
-
-    def __post_init__(self) -> None:
-        _require_relative(self.path, what="file")
-        is_digest = len(self.sha256) == 64 and set(self.sha256) <= set("0123456789abcdef")
-        if not self.path or self.length_bytes < 0 or not is_digest:
-            raise ConfigError(
-                "a file reference is not valid",
-                {"path": self.path, "length_bytes": self.length_bytes, "sha256": self.sha256},
-                "Give a path, a length >= 0 and the file's SHA-256 in hexadecimal.",
-            )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSnapshot:
     """Location of the Spark state of a checkpoint, and the facts that are needed to read it.
@@ -150,7 +114,7 @@ class StateSnapshot:
     files: tuple[FileReference, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_relative(self.location, what="state location")
+        require_relative(self.location, what="state location")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +137,7 @@ class RegionRecord:
         state: Spark's state, None for a stateless region.
         committables: for the committers, empty if nothing was produced.
         operator_states: other state of operators.
+        keyed_state: of the keyed functions, up to the ends of ``splits``; None without any.
     """
 
     region: str
@@ -188,6 +153,7 @@ class RegionRecord:
     state: StateSnapshot | None = None
     committables: tuple[StateEntry, ...] = ()
     operator_states: tuple[StateEntry, ...] = ()
+    keyed_state: KeyedState | None = None
 
     @property
     def batch(self) -> BatchKey | None:

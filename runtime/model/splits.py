@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.model.state.split_key import SplitKey
 
 __all__ = ["Barrier", "BatchKey", "SplitKey", "SplitRange", "busy_by_source", "ranges_text"]
 
 _MOST_NAMED = 20
-
-SplitKey = tuple[str, str, int]
-"""Source id, topic and partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +123,10 @@ class Barrier:
         splits: the ranges; all empty if a sink requested a batch without records.
         publishes_all: no sink may keep rows for a later epoch: the region's bounded sources end
             with it, or its checkpoint is a savepoint, a full or a final one.
+        watermark_ms: event time that all regions have passed, as of the last acknowledged epochs;
+            never back. Windows close and event timers fire by it. None: no source has a time yet.
+        time_ms: wall clock of the driver when the barrier was given; processing timers fire by it.
+        new_state: keyed state of splits that the attempt did not have before.
     """
 
     checkpoint_id: int
@@ -131,3 +134,6 @@ class Barrier:
     attempt_id: int
     splits: tuple[SplitRange, ...]
     publishes_all: bool = False
+    watermark_ms: int | None = None
+    time_ms: int = 0
+    new_state: KeyedState | None = None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
-from sluice.runtime.model.checkpoint_record import FileReference
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["THREADS", "Fault", "FileCopy", "Progress", "copy_files", "in_parallel", "wrong_files"]

@@ -27,9 +27,9 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
-    FileReference,
     Verdict,
 )
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.savepoint.file_copies import FileCopy, Progress, copy_files, in_parallel
 from sluice.runtime.savepoint.savepoint_writer import (
     Written,

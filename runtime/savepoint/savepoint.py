@@ -20,10 +20,10 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
-    FileReference,
     RegionRecord,
     Verdict,
 )
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.savepoint.spark_files import files_of_batch, location_of
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system

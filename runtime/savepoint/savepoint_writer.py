@@ -25,10 +25,10 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
-    FileReference,
     RegionStatus,
     Verdict,
 )
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.savepoint.file_copies import (
     FileCopy,
     Progress,

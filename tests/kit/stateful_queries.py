@@ -13,10 +13,10 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
-    FileReference,
     RegionRecord,
     StateSnapshot,
 )
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.savepoint.spark_files import files_of_batch
 from sluice.runtime.spark.session.spark_session import QUERY_SETTINGS
 from sluice.runtime.storage.local_fs import LocalFileSystem

@@ -29,12 +29,12 @@ from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointKind,
     CheckpointRecord,
-    FileReference,
     RegionRecord,
     RegionStatus,
     StateSnapshot,
     Verdict,
 )
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.coordinator.checkpoint_records import JOB_UID, record
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem

@@ -94,6 +94,49 @@ _STATE_SNAPSHOT = _record(
     ),
 )
 
+_KEYED_STATE = _record(
+    "KeyedState",
+    ("max_parallelism", "long"),
+    ("partitions", "long"),
+    (
+        "tables",
+        _many(
+            _record(
+                "StateTableInfo",
+                ("number", "long"),
+                ("operator_id", "string"),
+                ("name", "string"),
+                ("kind", "string"),
+                ("key_schema", "string"),
+                ("value_schema", "string"),
+            )
+        ),
+    ),
+    ("files", _many(f"{_NAMESPACE}.FileReference")),
+    (
+        "splits",
+        _many(
+            _record(
+                "SplitState",
+                ("source_id", "string"),
+                ("topic", "string"),
+                ("partition", "long"),
+                (
+                    "parts",
+                    _many(
+                        _record(
+                            "StatePart",
+                            ("file", "long"),
+                            ("offset", "long"),
+                            ("length", "long"),
+                            ("is_base", "boolean"),
+                        )
+                    ),
+                ),
+            )
+        ),
+    ),
+)
 
 _REGIONS = _many(
     _record(
@@ -111,6 +154,7 @@ _REGIONS = _many(
         ("committables", _many(_STATE_ENTRY)),
         ("operator_states", _many(f"{_NAMESPACE}.StateEntry")),
         ("other_offsets_sha256", "string"),
+        ("keyed_state", ["null", _KEYED_STATE]),
     )
 )
 

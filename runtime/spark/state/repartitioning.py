@@ -30,10 +30,10 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
-    FileReference,
     RegionRecord,
     StateSnapshot,
 )
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.savepoint.operator_metadata import is_operator_metadata, with_location
 from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
 from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of

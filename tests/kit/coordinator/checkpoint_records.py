@@ -9,7 +9,6 @@ from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointKind,
     CheckpointRecord,
-    FileReference,
     OperatorNode,
     Redistribution,
     RegionRecord,
@@ -19,6 +18,7 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.state.file_reference import FileReference
 
 JOB_UID = "6f9619ff-8b86-4011-b42d-00c04fc964ff"
 

@@ -23,13 +23,13 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.checkpoint_record import (
-    FileReference,
     RegionRecord,
     RegionStatus,
     StateSnapshot,
 )
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.splits import Barrier
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.service.error_json import error_from_json, error_to_json
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService

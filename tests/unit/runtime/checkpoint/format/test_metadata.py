@@ -22,7 +22,8 @@ from sluice.runtime.checkpoint.format.metadata import (
 )
 from sluice.runtime.checkpoint.format.schema import METADATA_V1, METADATA_VERSION
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
-from sluice.runtime.model.checkpoint_record import FileReference, Redistribution, StateEntry
+from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
+from sluice.runtime.model.state.file_reference import FileReference
 from tests.kit.coordinator.checkpoint_records import committable, full_record, record
 
 _DATA = Path(__file__).parents[4] / "data"

@@ -18,11 +18,11 @@ from sluice.runtime.errors import (
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointRecord,
-    FileReference,
     Redistribution,
     RegionRecord,
     StateEntry,
 )
+from sluice.runtime.model.state.file_reference import FileReference
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record

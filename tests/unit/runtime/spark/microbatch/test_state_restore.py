@@ -13,8 +13,9 @@ from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
-from sluice.runtime.model.checkpoint_record import FileReference, RegionRecord, StateSnapshot
+from sluice.runtime.model.checkpoint_record import RegionRecord, StateSnapshot
 from sluice.runtime.model.splits import Barrier, SplitRange
+from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.savepoint.savepoint import Savepoint
 from sluice.runtime.spark.microbatch.query_logs import newest_attempt_id
 from sluice.runtime.spark.microbatch.region_start import (

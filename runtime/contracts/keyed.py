@@ -1,0 +1,195 @@
+"""What keyed functions get from their task: the state of its splits, and the time of barriers."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sluice.runtime.model.splits import SplitKey
+
+__all__ = [
+    "BarrierTime",
+    "KeyedFunction",
+    "KeyedOperator",
+    "KeyedRows",
+    "OperatorScope",
+    "StateTable",
+    "TableSpec",
+    "TaskTables",
+    "TimedTable",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierTime:
+    """The time of a barrier; the same in all tasks.
+
+    Attributes:
+        watermark_ms: event time that all sources have passed; never back. None: none has a time.
+        now_ms: processing time: the driver's wall clock when the barrier was given; never back.
+        is_end: the input ends with this barrier: every window closes.
+    """
+
+    watermark_ms: int | None
+    now_ms: int
+    is_end: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRows:
+    """Rows of a keyed stream, in the order of each split.
+
+    Attributes:
+        batch: the rows.
+        splits: of shape (rows,): each row's split, as `TaskTables.ordinal` numbers it.
+        keys: encoded keys (`sluice.runtime.keyed.key_encoding`), of type large_binary.
+    """
+
+    batch: pa.RecordBatch
+    splits: npt.NDArray[np.int16]
+    keys: pa.LargeBinaryArray
+
+
+class StateTable(Protocol):
+    """One declared state: key -> value in bytes, apart for each split. Executor, one thread.
+
+    Changes are visible at once, and belong to the epoch under way: `TaskTables.rollback` takes all
+    of them back.
+    """
+
+    def get(self, split: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key; None: there is none."""
+        ...
+
+    def put(self, split: int, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        """Set the values of different keys; None removes."""
+        ...
+
+    def scan(self, split: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All entries whose key begins with ``prefix``, in any order. Not while they change."""
+        ...
+
+
+class TimedTable(Protocol):
+    """State by time: (milliseconds, key) -> value; timers and open windows. As `StateTable`."""
+
+    def get(self, split: int, times: Sequence[int], keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value at each (time, key)."""
+        ...
+
+    def put(
+        self,
+        split: int,
+        times: Sequence[int],
+        keys: Sequence[bytes],
+        values: Sequence[bytes | None],
+    ) -> None:
+        """Set the values at different (time, key); None removes."""
+        ...
+
+    def due(self, split: int, until_ms: int) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
+        """The entries at each time <= ``until_ms``, earliest time first, keys in order of bytes.
+        The caller removes them; it may add entries meanwhile, which are found in a later call."""
+        ...
+
+    def earliest_ms(self, split: int) -> int | None:
+        """The earliest time; None: the table is empty."""
+        ...
+
+
+class TaskTables(Protocol):
+    """All keyed state of one task. Executor, the task's thread."""
+
+    def table(self, number: int) -> StateTable:
+        """The state with this number (`sluice.runtime.model.state.keyed_state.StateTableInfo`)."""
+        ...
+
+    def timed_table(self, number: int) -> TimedTable:
+        """The same, of a state by time."""
+        ...
+
+    def splits(self) -> Sequence[int]:
+        """The ordinals of the task's splits, in order."""
+        ...
+
+    def ordinal(self, split: SplitKey) -> int:
+        """A small number for a split of this task; it stays while the task has the split."""
+        ...
+
+
+class KeyedOperator(Protocol):
+    """A stateful function of a pipeline, in one task attempt. Executor, the task's thread.
+
+    It may keep rows until `at_barrier`: an epoch ends there, and only what `TaskTables` holds
+    survives it.
+    """
+
+    def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
+        """Take in rows; yields output that is due already, in the order of each split."""
+        ...
+
+    def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
+        """End the epoch: write all state, fire timers, close windows; yields the rest of the
+        output."""
+        ...
+
+    def rollback(self) -> None:
+        """Forget the rows of the epoch under way. The state is taken back by the task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """A declared state of a keyed function, before it has a number.
+
+    Attributes:
+        name, kind: see `sluice.runtime.model.state.keyed_state.StateTableInfo`.
+        is_timed: it is a `TimedTable`.
+        key_schema, value_schema: Arrow schemas as JSON (`sluice.runtime.state.row_codec`).
+    """
+
+    name: str
+    kind: str
+    is_timed: bool = False
+    key_schema: str = ""
+    value_schema: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorScope:
+    """What a keyed function gets when a task opens it.
+
+    Attributes:
+        tables: of the task.
+        numbers: of the function's tables, by name.
+        count_late: notes that so many rows came after the watermark.
+        write_late: writes late rows to a side topic, in the epoch's transaction.
+        count: adds to a counter of the user, by name.
+    """
+
+    tables: TaskTables
+    numbers: Mapping[str, int]
+    count_late: Callable[[int], None]
+    write_late: Callable[[str, pa.RecordBatch], None]
+    count: Callable[[str, int], None]
+
+
+class KeyedFunction(Protocol):
+    """The description of a keyed function: made in the driver, picklable, the same in all tasks."""
+
+    @property
+    def tables(self) -> Sequence[TableSpec]:
+        """Its declared states. Types may depend on the rows: then a schema is "" until known."""
+        ...
+
+    @property
+    def late_topic(self) -> str | None:
+        """The topic that late rows are written to; None: they are only counted."""
+        ...
+
+    def open(self, scope: OperatorScope) -> KeyedOperator:
+        """The operator of one task attempt."""
+        ...

@@ -1,0 +1,1 @@
+"""Keyed functions: keys and key groups, aggregates, windows, joins, timers and processes."""

@@ -1,0 +1,1 @@
+"""State in the records of checkpoints: files, keyed state, and the key groups of keys. Pure."""

@@ -1,0 +1,151 @@
+"""Keyed state in the record of a region: which bytes of which files hold the state of each split.
+
+Frozen, picklable. The state of a split is a list of parts, oldest first: a later part overrides an
+earlier one, key by key. `sluice.runtime.state` writes and reads the files.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.model.state.split_key import SplitKey
+
+__all__ = ["KeyedState", "SplitState", "StatePart", "StateTableInfo"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTableInfo:
+    """One declared state of an operator.
+
+    Attributes:
+        number: of its entries in the files; never changes, also if the operator gets another id.
+        operator_id: of the operator that has it now.
+        name: of the state in the operator.
+        kind: ``value``, ``list``, ``map``, ``timers`` or the operator's own (``aggregate``, …).
+        key_schema, value_schema: Arrow schemas as JSON (`sluice.runtime.state.row_codec`).
+    """
+
+    number: int
+    operator_id: str
+    name: str
+    kind: str
+    key_schema: str = ""
+    value_schema: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePart:
+    """A section of a state file: changes of one split, of one epoch or of several.
+
+    Attributes:
+        file: index in `KeyedState.files`.
+        offset, length: bytes of the section; a section has a checksum of its own.
+        is_base: it holds the whole state as of its epoch; only the first part of a split may.
+    """
+
+    file: int
+    offset: int
+    length: int
+    is_base: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitState:
+    """The state of one split.
+
+    Attributes:
+        source_id, topic, partition: the split.
+        parts: oldest first; none: no state yet.
+    """
+
+    source_id: str
+    topic: str
+    partition: int
+    parts: tuple[StatePart, ...] = ()
+
+    @property
+    def key(self) -> SplitKey:
+        """The split."""
+        return self.source_id, self.topic, self.partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedState:
+    """The keyed state of a region, or of some of its splits.
+
+    Attributes:
+        max_parallelism: number of key groups; 0: the keys belong to the input's partitions.
+        partitions: of the topic by which keys are partitioned, as of this checkpoint.
+        tables: every declared state.
+        files: relative to the checkpoint directory, each once.
+        splits: each once.
+    """
+
+    max_parallelism: int = 0
+    partitions: int = 0
+    tables: tuple[StateTableInfo, ...] = ()
+    files: tuple[FileReference, ...] = ()
+    splits: tuple[SplitState, ...] = ()
+
+    def of(self, splits: Collection[SplitKey]) -> "KeyedState":
+        """The state of these splits alone, with the files that they need."""
+        return _with_needed_files(self, [s for s in self.splits if s.key in splits])
+
+    def without(self, splits: Collection[SplitKey]) -> "KeyedState":
+        """The state of all other splits, with the files that they need."""
+        return _with_needed_files(self, [s for s in self.splits if s.key not in splits])
+
+    @staticmethod
+    def merged(states: Iterable["KeyedState"]) -> "KeyedState | None":
+        """The state of several regions as one; None: there is none.
+
+        Raises:
+            DamagedCheckpointError: a split has its state twice, or they disagree on a table.
+        """
+        found = list(states)
+        if not found:
+            return None
+        files = tuple(dict.fromkeys(file for state in found for file in state.files))
+        index = {file: at for at, file in enumerate(files)}
+        splits: dict[SplitKey, SplitState] = {}
+        tables: dict[int, StateTableInfo] = {}
+        for state in found:
+            for table in state.tables:
+                if tables.setdefault(table.number, table).name != table.name:
+                    raise _contradiction(f"table {table.number}", table.operator_id)
+            for split in state.splits:
+                if split.key in splits:
+                    raise _contradiction("split", f"{split.topic}-{split.partition}")
+                splits[split.key] = replace(
+                    split,
+                    parts=tuple(replace(p, file=index[state.files[p.file]]) for p in split.parts),
+                )
+        return KeyedState(
+            max_parallelism=max(state.max_parallelism for state in found),
+            partitions=max(state.partitions for state in found),
+            tables=tuple(tables.values()),
+            files=files,
+            splits=tuple(splits.values()),
+        )
+
+
+def _with_needed_files(state: KeyedState, splits: list[SplitState]) -> KeyedState:
+    used = sorted({part.file for split in splits for part in split.parts})
+    index = {old: new for new, old in enumerate(used)}
+    return replace(
+        state,
+        files=tuple(state.files[at] for at in used),
+        splits=tuple(
+            replace(split, parts=tuple(replace(p, file=index[p.file]) for p in split.parts))
+            for split in splits
+        ),
+    )
+
+
+def _contradiction(what: str, name: str) -> DamagedCheckpointError:
+    return DamagedCheckpointError(
+        "two regions of a checkpoint contradict each other about keyed state",
+        {"what": what, "name": name},
+        "Restore from another checkpoint (sluice checkpoint list), and report this one.",
+    )
