@@ -11,6 +11,7 @@ from sluice.runtime.contracts import Sink, Source
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.function_run import ArrowFunction, ChainedFunction
+from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.model.on_error import Policy
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Step:
             and `stateful-replay`).
         force_rescale: of a transform: the user allows to run it in parts.
         policy: of ``map_batches``: for records that it raises for; None: the task fails.
+        state: of ``map_batches``: its operator state; None: it has none.
     """
 
     kind: str
@@ -45,6 +47,7 @@ class Step:
     deterministic: bool = True
     force_rescale: bool = False
     policy: Policy | None = None
+    state: OperatorState | None = None
 
     def __post_init__(self) -> None:
         # A text such as "false" would count as True, and promise a repair that is not exact.
@@ -64,7 +67,13 @@ class Step:
             function=cast(BatchFunction, self.function),
             policy=self.policy,
             takes_context=takes_context(self.function),
+            state=self.state,
         )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its output depends on more than the rows that it gets."""
+        return self.state is not None
 
 
 @dataclass(slots=True)
@@ -79,6 +88,11 @@ class Pipeline:
     def is_chained(self) -> bool:
         """Whether one worker can read, apply and write, without a detour through the JVM."""
         return all(step.kind == "map_batches" for step in self.steps)
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the output of a range of records depends on nothing else."""
+        return not any(step.remembers for step in self.steps)
 
 
 class Engine(enum.Enum):
