@@ -27,7 +27,7 @@ from pyflink.datastream.connectors.kafka import (
 from pyflink.datastream.state import ValueStateDescriptor
 
 
-class EachTenth(KeyedProcessFunction):  # type: ignore[misc] - its stubs are untyped
+class EachTenth(KeyedProcessFunction):  # type: ignore[misc]  # untyped
     """The function of the benchmark."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
