@@ -195,6 +195,10 @@ class TableSpec:
     value_schema: str = ""
 
 
+def _no_watermark(split: int) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorScope:
     """What a keyed function gets when a task opens it.
@@ -205,6 +209,9 @@ class OperatorScope:
         count_late: notes that so many rows came after the watermark.
         write_late: writes late rows to a side topic, in the epoch's transaction.
         count: adds to a counter of the user, by name.
+        closed_ms: watermark of the barrier that last ended an epoch of a split, by its ordinal, in
+            this attempt or before it: rows before it are late. None: no barrier had one yet.
+        time_column: the column of the rows' event time; None: the source has no time.
     """
 
     tables: TaskTables
@@ -212,6 +219,8 @@ class OperatorScope:
     count_late: Callable[[int], None]
     write_late: Callable[[str, pa.RecordBatch], None]
     count: Callable[[str, int], None]
+    closed_ms: Callable[[int], int | None] = _no_watermark
+    time_column: str | None = None
 
 
 class KeyedFunction(Protocol):
