@@ -48,6 +48,7 @@ class KeyedRows:
         batch: the rows.
         splits: of shape (rows,): each row's split, as `TaskTables.ordinal` numbers it.
         keys: encoded keys (`sluice.runtime.keyed.key_encoding`), of type large_binary.
+        key_schema: names and types of the key's columns, to decode ``keys``.
     """
 
     batch: pa.RecordBatch
