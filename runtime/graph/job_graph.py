@@ -381,6 +381,7 @@ def job_plan(
                 stateful_sink_ids=tuple(region.frame_sinks),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained,
+                keyed=region.pipeline.is_keyed,
                 deterministic=all(step.deterministic for step in region.pipeline.steps),
                 follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,
