@@ -59,6 +59,7 @@ class EpochResult:
         stages: times of the task in this epoch.
         keyed_state: of all splits of the task at the end of ``ranges``; None: it is not keyed.
         due: see `Acknowledgement`.
+        operator_states: that the epoch has changed, as they are at its end.
     """
 
     batch: BatchKey
@@ -72,3 +73,4 @@ class EpochResult:
     stages: StageTimes | None = None
     keyed_state: KeyedState | None = None
     due: Due | None = None
+    operator_states: tuple[StateEntry, ...] = ()

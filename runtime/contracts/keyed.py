@@ -49,11 +49,13 @@ class KeyedRows:
         batch: the rows.
         splits: of shape (rows,): each row's split, as `TaskTables.ordinal` numbers it.
         keys: encoded keys (`sluice.runtime.keyed.key_encoding`), of type large_binary.
+        key_schema: names and types of the key's columns, to decode ``keys``.
     """
 
     batch: pa.RecordBatch
     splits: npt.NDArray[np.int16]
     keys: pa.LargeBinaryArray
+    key_schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,10 @@ class TableSpec:
     value_schema: str = ""
 
 
+def _no_watermark(split: int) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorScope:
     """What a keyed function gets when a task opens it.
@@ -193,6 +199,9 @@ class OperatorScope:
         count_late: notes that so many rows came after the watermark.
         write_late: writes late rows to a side topic, in the epoch's transaction.
         count: adds to a counter of the user, by name.
+        closed_ms: watermark of the barrier that last ended an epoch of a split, by its ordinal, in
+            this attempt or before it: rows before it are late. None: no barrier had one yet.
+        time_column: the column of the rows' event time; None: the source has no time.
     """
 
     tables: TaskTables
@@ -200,6 +209,8 @@ class OperatorScope:
     count_late: Callable[[int], None]
     write_late: Callable[[str, pa.RecordBatch], None]
     count: Callable[[str, int], None]
+    closed_ms: Callable[[int], int | None] = _no_watermark
+    time_column: str | None = None
 
 
 class KeyedFunction(Protocol):

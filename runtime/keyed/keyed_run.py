@@ -23,6 +23,7 @@ from sluice.runtime.contracts.keyed import (
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun, WriteDeadLetter
+from sluice.runtime.keyed.key_encoding import key_schema
 from sluice.runtime.model.acknowledgement import RecordCounts
 
 __all__ = ["Encode", "KeyedOperators", "KeyedRun"]
@@ -168,8 +169,7 @@ class KeyedRun:
             return
         stage = stages[first]
         if stage.operator is None:
-            keys = _encoded(stage.function, rows.batch, self._operators.encode)
-            made = iter((KeyedRows(batch=rows.batch, splits=rows.splits, keys=keys),))
+            made = iter((_keyed(stage.function, rows, self._operators.encode),))
         else:
             self.count(stage.function.operator_id, RecordCounts(read=rows.batch.num_rows))
             made = stage.operator.apply(rows)
@@ -229,7 +229,8 @@ class KeyedRun:
 
 def _unkeyed(batch: pa.RecordBatch, splits: npt.NDArray[np.int16]) -> KeyedRows:
     """Rows before their `KeyBy`."""
-    return KeyedRows(batch=batch, splits=splits, keys=pa.nulls(batch.num_rows, pa.large_binary()))
+    keys = pa.nulls(batch.num_rows, pa.large_binary())
+    return KeyedRows(batch=batch, splits=splits, keys=keys, key_schema=pa.schema([]))
 
 
 def _by_split(
@@ -251,11 +252,9 @@ def _by_split(
         start = end
 
 
-def _encoded(
-    function: ChainedFunction, batch: pa.RecordBatch, encode: Encode
-) -> pa.LargeBinaryArray:
-    """The encoded key of each row."""
-    key_by = function.keyed
+def _keyed(function: ChainedFunction, rows: KeyedRows, encode: Encode) -> KeyedRows:
+    """The rows with the encoded key of each."""
+    key_by, batch = function.keyed, rows.batch
     assert isinstance(key_by, KeyBy)
     if key_by.function is not None:
         keys = key_by.function(batch)
@@ -281,7 +280,8 @@ def _encoded(
             {"function": function.name, "returned": type(keys).__name__, "rows": batch.num_rows},
             "Return a pyarrow.Array with as many values as the batch has rows.",
         )
-    return encode(keys)
+    schema = key_schema(keys, key_by.columns)
+    return KeyedRows(batch=batch, splits=rows.splits, keys=encode(keys), key_schema=schema)
 
 
 def _require_keyed(function: ChainedFunction) -> None:
