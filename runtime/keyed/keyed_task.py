@@ -1,7 +1,7 @@
 """Keyed functions and their state in one task attempt: epochs, splits that come and go, files."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.runtime.contracts.keyed import BarrierTime, KeyBy, TaskTables
@@ -16,7 +16,7 @@ from sluice.runtime.model.state.keyed_state import Due, KeyedState, StateTableIn
 from sluice.runtime.model.timestamps import later
 from sluice.runtime.state.task_state import EpochChanges
 
-__all__ = ["EndedState", "KeyedTask", "StateWriter", "SwitchedState", "numbered_tables"]
+__all__ = ["EndedState", "EpochWriter", "KeyedTask", "SwitchedState", "numbered_tables"]
 
 _POSITIVE = 0x7FFFFFFF
 
@@ -50,11 +50,17 @@ class SwitchedState(TaskTables, Protocol):
         ...
 
 
-class StateWriter(Protocol):
-    """Writes ended epochs into files, one after the other. Executor, any one thread."""
+class EpochWriter(Protocol):
+    """What an `EndedState` uses of `sluice.runtime.state.state_writer.StateWriter`."""
 
-    def write(self, changes: EpochChanges, batch: BatchKey) -> KeyedState:
-        """The state of the changes' splits after them; its files are durable."""
+    def write_epoch(
+        self, batch_id: int, changes: EpochChanges, declared: KeyedState, at: BarrierTime
+    ) -> KeyedState:
+        """Write an epoch's changes; the state of its splits after them."""
+        ...
+
+    def close(self) -> None:
+        """End its threads."""
         ...
 
 
@@ -64,12 +70,15 @@ class EndedState:
 
     Attributes:
         changes: of the epoch.
+        declared: tables and partitioning.
+        time: of the barrier that ended it.
         due: when the functions want a barrier without records.
     """
 
-    writer: StateWriter
+    writer: EpochWriter
     changes: EpochChanges
-    described: KeyedState
+    declared: KeyedState
+    time: BarrierTime
     due: Due
 
     def write(self, batch: BatchKey) -> KeyedState:
@@ -79,9 +88,10 @@ class EndedState:
             StorageError: the file system refuses, or is away for too long.
         """
         failpoint("before-state-written")
-        written = self.writer.write(self.changes, batch)
+        batch_id = batch.batch_id
+        state = self.writer.write_epoch(batch_id, self.changes, self.declared, self.time)
         failpoint("after-state-written")
-        return replace(self.described, files=written.files, splits=written.splits)
+        return state
 
 
 class KeyedTask:
@@ -91,7 +101,7 @@ class KeyedTask:
         functions: of the pipeline.
         source_id: of its splits.
         state: empty; closed with this.
-        writer: of the ended epochs.
+        writer: of the ended epochs; closed with this.
         restored: in the record that the attempt begins with: the state of ``splits``.
         splits: that the task begins with, at their positions.
         max_parallelism: number of key groups; 0: keys belong to the input's partitions.
@@ -105,7 +115,7 @@ class KeyedTask:
         *,
         source_id: str,
         state: SwitchedState,
-        writer: StateWriter,
+        writer: EpochWriter,
         restored: KeyedState | None,
         splits: Sequence[SplitRange],
         max_parallelism: int = 0,
@@ -176,7 +186,8 @@ class KeyedTask:
         return EndedState(
             writer=self._writer,
             changes=self._state.end_epoch(),
-            described=KeyedState(max_parallelism=self._max_parallelism, tables=self._tables),
+            declared=KeyedState(max_parallelism=self._max_parallelism, tables=self._tables),
+            time=time,
             due=due,
         )
 
@@ -186,7 +197,8 @@ class KeyedTask:
         self._state.rollback()
 
     def close(self) -> None:
-        """Free memory and local files."""
+        """Free memory, threads and local files."""
+        self._writer.close()
         self._state.close()
 
     def _closed(self, ordinal: int) -> int | None:

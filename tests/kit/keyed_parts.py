@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +16,14 @@ from sluice.runtime.contracts.keyed import (
     TableSpec,
 )
 from sluice.runtime.functions.function_run import ChainedFunction
-from sluice.runtime.model.splits import BatchKey, SplitKey
+from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import Due, KeyedState, SplitState, StatePart
 from sluice.runtime.state.backend import StateBackend, TableChanges
 from sluice.runtime.state.memory_backend import MemoryBackend
 from sluice.runtime.state.task_state import EpochChanges, TaskState
 
-__all__ = ["CountKeys", "PlayedStateFiles", "counting", "counts_in"]
+__all__ = ["CountKeys", "PlayedStateFiles", "counting", "counts_in", "state_at_ends"]
 
 _NO_FILE = "0" * 64
 
@@ -123,7 +123,7 @@ def counting(timer_ms: int | None = None) -> tuple[ChainedFunction, ...]:
 
 @dataclass
 class PlayedStateFiles:
-    """State files of all attempts, in memory. A `StateWriter`, and what loads its files.
+    """State files of all attempts, in memory. An `EpochWriter`, and what loads its files.
 
     Attributes:
         files: by path: for each section its split and its changes.
@@ -142,11 +142,17 @@ class PlayedStateFiles:
         """The state of a task over these files."""
         return TaskState(MemoryBackend(), load=self._load, overlay_mib=overlay_mib)
 
-    def write(self, changes: EpochChanges, batch: BatchKey) -> KeyedState:
-        """See `sluice.runtime.keyed.keyed_task.StateWriter`."""
+    def close(self) -> None:
+        """There are no threads."""
+
+    def write_epoch(
+        self, batch_id: int, changes: EpochChanges, declared: KeyedState, at: BarrierTime
+    ) -> KeyedState:
+        """See `StateWriter.write_epoch`."""
+        del at
         if self.failure is not None:
             raise self.failure
-        path = f"state/{batch.region}/{batch.attempt_id}-{batch.batch_id}-{len(self.files):08x}"
+        path = f"state/region/{batch_id}-{len(self.files):08x}"
         sections = self.files.setdefault(path, [])
         file = FileReference(path=path, length_bytes=1, sha256=_NO_FILE)
         chains: dict[SplitKey, list[tuple[FileReference, int]]] = {}
@@ -160,7 +166,7 @@ class PlayedStateFiles:
                 chain.append((file, len(sections) - 1))
             chains[split.key] = chain
         self._chains = chains
-        return _described(chains)
+        return _described(chains, declared)
 
     def _load(self, backend: StateBackend, states: Mapping[int, KeyedState]) -> None:
         for ordinal, state in states.items():
@@ -171,9 +177,12 @@ class PlayedStateFiles:
                 backend.apply(ordinal, changes)
 
 
-def _described(chains: Mapping[SplitKey, list[tuple[FileReference, int]]]) -> KeyedState:
+def _described(
+    chains: Mapping[SplitKey, list[tuple[FileReference, int]]], declared: KeyedState
+) -> KeyedState:
     files = tuple(dict.fromkeys(file for chain in chains.values() for file, _ in chain))
-    return KeyedState(
+    return replace(
+        declared,
         files=files,
         splits=tuple(
             SplitState(
@@ -200,3 +209,26 @@ def counts_in(files: PlayedStateFiles, state: KeyedState | None) -> dict[tuple[i
                 for key, value in entries.items():
                     found[split.partition, key[1:].decode()] = int(json.loads(value or b"0"))
     return found
+
+
+def state_at_ends(splits: Sequence[SplitRange], writer: str = "any") -> KeyedState:
+    """A state for the end of each range: its only file names the writer, the split and the end."""
+    return KeyedState(
+        files=tuple(
+            FileReference(
+                path=f"state/{writer}/{s.partition}-{s.end_offset}",
+                length_bytes=1,
+                sha256=_NO_FILE,
+            )
+            for s in splits
+        ),
+        splits=tuple(
+            SplitState(
+                source_id=s.source_id,
+                topic=s.topic,
+                partition=s.partition,
+                parts=(StatePart(file=at, offset=0, length=1),),
+            )
+            for at, s in enumerate(splits)
+        ),
+    )

@@ -9,6 +9,7 @@ import pytest
 from sluice.runtime.continuous.checkpoint_client import EndedEpoch
 from sluice.runtime.continuous.task_loop import EpochScope, TaskLoop
 from sluice.runtime.continuous.task_messages import EpochResult
+from sluice.runtime.contracts import ContinuousWriter
 from sluice.runtime.errors import IllegalTransitionError, StorageError
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
@@ -75,7 +76,7 @@ class Bench:
             clock=ManualClock(),
         )
 
-    def _open(self, scope: EpochScope) -> TaskWriters[RecordingWriter]:
+    def _open(self, scope: EpochScope) -> TaskWriters[ContinuousWriter]:
         self.writers.append(RecordingWriter(scope))
         return TaskWriters({"sink": self.writers[-1]}, dead_letter_sink=None)
 

@@ -1,6 +1,5 @@
 """Regions with keyed state: the state of a split is where its offsets are, whoever reads it."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -24,12 +23,10 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import IllegalTransitionError, SourceChangedError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
-from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.model.state.keyed_state import Due, KeyedState, SplitState, StatePart
+from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
-
-_DIGEST = "0" * 64
+from tests.kit.keyed_parts import state_at_ends
 
 
 def _plan(name: str = "main", *, follows: bool = True, bounded: bool = False) -> RegionPlan:
@@ -42,27 +39,6 @@ def _plan(name: str = "main", *, follows: bool = True, bounded: bool = False) ->
         keyed=True,
         follows=follows,
         bounded=bounded,
-    )
-
-
-def _state(splits: Sequence[SplitRange], reader: str) -> KeyedState:
-    """A state whose only file names who wrote it, and the end that it is of."""
-    return KeyedState(
-        files=tuple(
-            FileReference(
-                path=f"state/{reader}/{s.partition}-{s.end_offset}", length_bytes=1, sha256=_DIGEST
-            )
-            for s in splits
-        ),
-        splits=tuple(
-            SplitState(
-                source_id=s.source_id,
-                topic=s.topic,
-                partition=s.partition,
-                parts=(StatePart(file=at, offset=0, length=1),),
-            )
-            for at, s in enumerate(splits)
-        ),
     )
 
 
@@ -85,7 +61,7 @@ class Driver(CoreDriver):
         self._batch_ids[barrier.region, barrier.attempt_id] = number
         batch = BatchKey(region=barrier.region, attempt_id=barrier.attempt_id, batch_id=number)
         ack = self.acknowledgement(batch, barrier)
-        keyed = _state(barrier.splits, barrier.region)
+        keyed = state_at_ends(barrier.splits, barrier.region)
         self.tell(
             Acknowledged(ack=replace(ack, region=replace(ack.region, keyed_state=keyed), due=due))
         )
@@ -136,7 +112,7 @@ class TestAnAcknowledgementIsRefused:
         barrier = driver.poll(5)
         assert barrier is not None
         splits = {"fewer": barrier.splits[:1], "more": (*barrier.splits, split(7, 0, 5))}
-        keyed = None if wrong == "none" else _state(splits[wrong], "main")
+        keyed = None if wrong == "none" else state_at_ends(splits[wrong], "main")
         ack = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=0), barrier)
         with pytest.raises(IllegalTransitionError, match="lacks the keyed state"):
             driver.tell(Acknowledged(ack=_with(ack, keyed)))
@@ -150,7 +126,7 @@ class TestAnAcknowledgementIsRefused:
         assert barrier is not None
         ack = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=0), barrier)
         with pytest.raises(IllegalTransitionError):
-            driver.tell(Acknowledged(ack=_with(ack, _state(barrier.splits, "main"))))
+            driver.tell(Acknowledged(ack=_with(ack, state_at_ends(barrier.splits, "main"))))
 
 
 def _with(ack: Acknowledgement, keyed: KeyedState | None) -> Acknowledgement:
@@ -208,7 +184,7 @@ def test_a_region_that_runs_in_batches_gets_the_state_of_all_its_splits() -> Non
     assert _files(driver.checkpoint(9)["main"].new_state) == {0: "main/0-5", 1: "main/1-5"}
 
 
-def test_a_region_that_a_decision_skips_keeps_its_state() -> None:
+def test_a_region_that_a_decision_skips_keeps_itsstate_at_ends() -> None:
     handler = RegionalCheckpointHandler()
     driver = Driver(replace(FAST, handler=handler), regions=(_plan(), _plan("side")))
     driver.checkpoint(5, "main", "side")
@@ -258,7 +234,7 @@ class TestTheTimeOfABarrier:
         driver.tick(1.0)
         assert driver.poll(5) is None
 
-    def test_is_wanted_once_by_a_new_attempt_with_state(self) -> None:
+    def test_is_wanted_once_by_a_new_attempt_withstate_at_ends(self) -> None:
         """What is due is not on record."""
         driver = Driver(FAST, regions=(_plan(),))
         driver.checkpoint(5)
