@@ -73,9 +73,7 @@ def plan_of(count: int) -> JobPlan:
     return replace(
         PLAN,
         graph=(*GRAPH, NODE),
-        regions=tuple(
-            replace(PLAN.regions[0], name=name, list_ids=(OPERATOR,)) for name in names
-        ),
+        regions=tuple(replace(PLAN.regions[0], name=name, list_ids=(OPERATOR,)) for name in names),
     )
 
 
@@ -116,9 +114,7 @@ def rows_of(found: CheckpointRecord) -> list[list[int]]:
 
 
 @given(st.lists(st.integers(0, 1000), max_size=12), regions, regions)
-def test_split_lists_survive_two_starts_with_other_regions(
-    rows: list[int], n: int, m: int
-) -> None:
+def test_split_lists_survive_two_starts_with_other_regions(rows: list[int], n: int, m: int) -> None:
     once = restarted(first(rows, Redistribution.SPLIT), n)
     twice = restarted(once, m)
     for found, count in ((once, n), (twice, m)):

@@ -189,7 +189,7 @@ def test_a_changed_schema_may_add_columns_and_nothing_else() -> None:
         {"name": "rows", "n": 2}
     ]
     for other in (pa.schema([("name", pa.string())]), pa.schema([("n", pa.string())])):
-        with pytest.raises(ConfigError, match="checkpoint_has=.*n: int64"):
+        with pytest.raises(ConfigError, match=r"checkpoint_has=.*n: int64"):
             Task(chained(schema=other), task.entries)
 
 
