@@ -75,6 +75,13 @@ if TYPE_CHECKING:
     from sluice.runtime.functions.operator_state import OperatorState
     from sluice.runtime.job.job import Job
     from sluice.runtime.job.job_handle import JobHandle, RunStatus
+    from sluice.runtime.model.event_time import (
+        BoundedOutOfOrderness,
+        EventTime,
+        Header,
+        Monotonic,
+        Punctuated,
+    )
     from sluice.runtime.model.on_error import DeadLetters, Skip
     from sluice.runtime.model.rate_limit import PidRateLimit
     from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
@@ -143,6 +150,13 @@ _MODULES = {
     "sluice.runtime.functions.operator_state": ("OperatorState",),
     "sluice.runtime.job.job": ("Job",),
     "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
+    "sluice.runtime.model.event_time": (
+        "BoundedOutOfOrderness",
+        "EventTime",
+        "Header",
+        "Monotonic",
+        "Punctuated",
+    ),
     "sluice.runtime.model.on_error": ("DeadLetters", "Skip"),
     "sluice.runtime.model.rate_limit": ("PidRateLimit",),
     "sluice.runtime.spark.fast_start.fast_start_settings": ("fast_start",),
@@ -153,6 +167,7 @@ __all__ = [
     "Alignment",
     "AuthenticationError",
     "AvroDeserializer",
+    "BoundedOutOfOrderness",
     "CheckpointFailedError",
     "CheckpointHandler",
     "ConfigError",
@@ -163,6 +178,7 @@ __all__ = [
     "DeliveryError",
     "Deserializer",
     "DropLimitError",
+    "EventTime",
     "ExponentialDelayRestart",
     "FailureRateRestart",
     "FencedError",
@@ -173,6 +189,7 @@ __all__ = [
     "GlobalCheckpointHandler",
     "HandlerDecision",
     "HdfsSink",
+    "Header",
     "Installation",
     "Job",
     "JobHandle",
@@ -185,6 +202,7 @@ __all__ = [
     "LateRecordsError",
     "LoadBalancer",
     "MissingRequirementError",
+    "Monotonic",
     "OAuthToken",
     "OperatorState",
     "PartitionCommit",
@@ -192,6 +210,7 @@ __all__ = [
     "PidRateLimit",
     "PoisonRecordsError",
     "Progress",
+    "Punctuated",
     "RegionGivenUpError",
     "RegionalCheckpointHandler",
     "RegionsSuspendedError",

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from sluice.runtime.contracts.keyed import BarrierTime, KeyBy, KeyedFunction
 from sluice.runtime.errors import ConfigError, FunctionFailedError, PoisonRecordsError, StreamError
 from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS, Failure, dead_letter_rows
 from sluice.runtime.functions.function_context import FunctionContext, require_few
@@ -55,25 +56,28 @@ class ChainedFunction:
 
     Attributes:
         name, operator_id: of the operator.
-        function: the user's.
+        function: the user's; None: of a keyed one.
         policy: None: its first error fails the task.
         takes_context: it has a second parameter, for a `FunctionContext`.
+        keyed: how rows get their key, or a function with keyed state (`KeyedRun`); None: neither.
         state: the declared operator state; None: it has none.
         list: the rows of that state, in a task; see `FunctionStates`.
     """
 
     name: str
     operator_id: str
-    function: ArrowFunction
+    function: ArrowFunction | None = None
     policy: Policy | None = None
     takes_context: bool = False
+    keyed: KeyBy | KeyedFunction | None = None
     state: OperatorState | None = None
     list: StateList | None = None
 
     @property
     def is_counted(self) -> bool:
-        """Whether its records are counted: it has a policy, or may have counters."""
-        return self.policy is not None or self.takes_context
+        """Whether its records are counted: it has a policy, or may have counters or late rows."""
+        is_stateful = self.keyed is not None and not isinstance(self.keyed, KeyBy)
+        return self.policy is not None or self.takes_context or is_stateful
 
     def call(self, rows: pa.RecordBatch) -> tuple[object, Mapping[str, int]]:
         """Its result for these rows, and the increments of its counters."""
@@ -145,6 +149,12 @@ class FunctionRun:
             if function.is_counted:
                 self._count(function, RecordCounts(read=given, counters=counters))
         return made
+
+    def at_barrier(
+        self, time: BarrierTime, write_dead_letter: WriteDeadLetter
+    ) -> Iterator[pa.RecordBatch]:
+        """The rest of the epoch's output: there is none without keyed functions (`KeyedRun`)."""
+        yield from ()
 
     def _tolerated(
         self, batch: pa.RecordBatch, write_dead_letter: WriteDeadLetter
