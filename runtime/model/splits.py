@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.model.state.split_key import SplitKey
 
@@ -130,6 +131,9 @@ class Barrier:
             the same in all barriers of a checkpoint. Windows close and event timers fire by it.
             None: no source has a time yet.
         time_ms: wall clock of the driver when the barrier was given; processing timers fire by it.
+        broadcasts: the versions of broadcast streams that the epoch which it ends uses; the same in
+            all regions.
+        next_broadcasts: those that the next epoch probably uses.
         new_state: keyed state of splits that the attempt did not have before.
     """
 
@@ -140,4 +144,6 @@ class Barrier:
     publishes_all: bool = False
     watermark_ms: int | None = None
     time_ms: int = 0
+    broadcasts: tuple[BroadcastVersion, ...] = ()
+    next_broadcasts: tuple[BroadcastVersion, ...] = ()
     new_state: KeyedState | None = None

@@ -107,6 +107,7 @@ class CoordinatorCore:
             last_decided=last_decided,
             draw=draw,
         )
+        self._state.planned = self._state.decided_broadcasts()
 
     def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
         """Take in one event; return the actions, in order. A refused event raises.
