@@ -67,6 +67,9 @@ class RegionPlan:
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
         list_ids: operator ids of its functions with operator state.
+        broadcast_id: operator id by which its keyed state is a broadcast stream; "": it is none.
+        reads: operator ids of the broadcast streams that its functions read.
+        waits_for: those of them without which it reads no record.
         stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
@@ -87,6 +90,9 @@ class RegionPlan:
     sink_ids: tuple[str, ...] = ()
     stateful_sink_ids: tuple[str, ...] | None = None
     list_ids: tuple[str, ...] = ()
+    broadcast_id: str = ""
+    reads: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
     stateful: bool = False
     chained: bool = False
     keyed: bool = False
