@@ -396,15 +396,10 @@ def job_plan(
                 source_ids=(region.source_id,),
                 sink_ids=tuple(region.sinks),
                 stateful_sink_ids=tuple(region.frame_sinks),
-                list_ids=tuple(
-                    operator_id
-                    for step, operator_id in zip(
-                        region.pipeline.steps, region.step_ids, strict=True
-                    )
-                    if step.state is not None
-                ),
+                list_ids=tuple(f.operator_id for f in region.functions or () if f.state),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
+                keyed=region.pipeline.is_keyed,
                 deterministic=all(step.deterministic for step in region.pipeline.steps),
                 follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,

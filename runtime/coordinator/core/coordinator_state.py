@@ -37,6 +37,7 @@ from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, StateEntry
 from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["CoordinatorState", "JobPhase"]
@@ -91,7 +92,10 @@ class CoordinatorState:
         unpublished: committed positions that lag tools do not have yet.
         published_s: clock when positions were published last.
         slept_s: how long the host has slept: the clock of the steps leaves it out, ages do not.
+        wall_ms: the driver's wall clock, as barriers have it; never back.
+        watermark_ms: event time that all regions have passed; never back.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
+        planned: versions of broadcast streams that tasks use since the last barrier.
         phase: of the job.
         error: why the job ended, None for a good end.
     """
@@ -121,6 +125,9 @@ class CoordinatorState:
     unpublished: PublishPositions | None = None
     published_s: float | None = None
     slept_s: float = 0.0
+    wall_ms: int = 0
+    watermark_ms: int | None = None
+    planned: tuple[BroadcastVersion, ...] = ()
     phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
 
@@ -144,11 +151,11 @@ class CoordinatorState:
         found = self.pending.get(request.checkpoint_id)
         return request.is_copying or (found is not None and found.state is not State.ABORTING)
 
-    def open_step(self, slept_s: float) -> None:
+    def open_step(self, slept_s: float, wall_ms: int = 0) -> None:
         """Drop the actions of a step that raised, except those that callbacks or the job wait
         for."""
         self.out = [action for action in self.out if isinstance(action, _AWAITED)]
-        self.slept_s = slept_s
+        self.slept_s, self.wall_ms = slept_s, max(self.wall_ms, wall_ms)
 
     def close_step(self) -> list[Action]:
         """The actions of the step."""
@@ -259,6 +266,14 @@ class CoordinatorState:
             name: region.pending_time.ratio(now_s) for name, region in self.in_service().items()
         }
         return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+    def decided_broadcasts(self) -> tuple[BroadcastVersion, ...]:
+        """The newest version of each broadcast stream."""
+        return tuple(
+            BroadcastVersion(operator_id=region.plan.broadcast_id, state=region.record.keyed_state)
+            for region in self.regions.values()
+            if region.plan.broadcast_id
+        )
 
     def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
         """A new checkpoint at the next slot."""
