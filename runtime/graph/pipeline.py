@@ -12,6 +12,7 @@ from sluice.runtime.contracts.keyed import KeyBy, KeyedFunction
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.function_run import ArrowFunction, ChainedFunction
+from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.model.on_error import Policy
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Step:
         force_rescale: of a transform: the user allows to run it in parts.
         policy: of ``map_batches``: for records that it raises for; None: the task fails.
         keyed: how rows get their key, or a function with keyed state; None: neither.
+        state: of ``map_batches``: its operator state; None: it has none.
     """
 
     kind: str
@@ -58,6 +60,7 @@ class Step:
     force_rescale: bool = False
     policy: Policy | None = None
     keyed: KeyBy | KeyedFunction | None = None
+    state: OperatorState | None = None
 
     def __post_init__(self) -> None:
         # A text such as "false" would count as True, and promise a repair that is not exact.
@@ -79,7 +82,13 @@ class Step:
             policy=self.policy,
             takes_context=function is not None and takes_context(function),
             keyed=self.keyed,
+            state=self.state,
         )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its output depends on more than the rows that it gets."""
+        return self.state is not None or self.keyed is not None
 
 
 @dataclass(slots=True)
@@ -99,6 +108,11 @@ class Pipeline:
     def is_keyed(self) -> bool:
         """Whether its rows have keys, and its functions may keep state for them."""
         return any(step.keyed is not None for step in self.steps)
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the output of a range of records depends on nothing else."""
+        return not any(step.remembers for step in self.steps)
 
 
 class Engine(enum.Enum):
