@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from sluice.runtime.model.splits import SplitKey
 
 __all__ = [
     "BarrierTime",
+    "Due",
+    "KeyBy",
     "KeyedFunction",
     "KeyedOperator",
     "KeyedRows",
@@ -46,11 +48,30 @@ class KeyedRows:
         batch: the rows.
         splits: of shape (rows,): each row's split, as `TaskTables.ordinal` numbers it.
         keys: encoded keys (`sluice.runtime.keyed.key_encoding`), of type large_binary.
+        key_schema: names and types of the key's columns, to decode ``keys``.
     """
 
     batch: pa.RecordBatch
     splits: npt.NDArray[np.int16]
     keys: pa.LargeBinaryArray
+    key_schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyBy:
+    """How the rows of a stream get their key. Picklable as far as the function is.
+
+    Attributes:
+        columns: that are the key; none: ``function`` returns it.
+        function: a batch's keys, one for each row; a struct is a key of several columns.
+        partitioned: the source's topic is partitioned by this key; else a repartition topic is.
+        partitions: of the repartition topic; None: the default.
+    """
+
+    columns: tuple[str, ...] = ()
+    function: Callable[[pa.RecordBatch], pa.Array] | None = None
+    partitioned: bool = False
+    partitions: int | None = None
 
 
 class StateTable(Protocol):
@@ -120,6 +141,18 @@ class TaskTables(Protocol):
         ...
 
 
+class Due(NamedTuple):
+    """When keyed functions have more output though no record comes; None: never.
+
+    Attributes:
+        event_ms: once the watermark has reached it.
+        time_ms: once the processing time has.
+    """
+
+    event_ms: int | None = None
+    time_ms: int | None = None
+
+
 class KeyedOperator(Protocol):
     """A stateful function of a pipeline, in one task attempt. Executor, the task's thread.
 
@@ -138,6 +171,11 @@ class KeyedOperator(Protocol):
 
     def rollback(self) -> None:
         """Forget the rows of the epoch under way. The state is taken back by the task."""
+        ...
+
+    def due(self) -> Due:
+        """When its state wants the next barrier, also without records; called after
+        `at_barrier`."""
         ...
 
 
