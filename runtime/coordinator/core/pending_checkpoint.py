@@ -80,6 +80,7 @@ class PendingCheckpoint:
         state: see `sluice.runtime.coordinator.policy.state_tables`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
+        watermark_ms, time_ms: of all its barriers; see `Barrier`.
         acks: by region; None: nothing to read, same offsets.
         acknowledged_at_s: clock at the acknowledgement of each region that has a barrier in it.
         skipped, failed_tasks: regions that it is decided without, and why.
@@ -110,6 +111,8 @@ class PendingCheckpoint:
     state: State = State.ARMED
     decide_by_s: float | None = None
     barriers: dict[str, Barrier] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    time_ms: int = 0
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     acknowledged_at_s: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)

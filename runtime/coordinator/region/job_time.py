@@ -11,10 +11,13 @@ what a barrier announces is never taken back by an epoch that is read again.
 - A region whose bounded sources have ended does not count.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
 
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import SplitKey, SplitRange
 
@@ -26,12 +29,12 @@ class TimeView:
     """The event time of a job, for people.
 
     Attributes:
-        watermark_ms: of the last barrier; None: no split has a time yet.
-        slowest: the split that holds it back, as ``topic-partition``, and its region and watermark;
-            None: there is none.
-        slowest_region, slowest_ms: of that split.
+        watermark_ms: of the last barrier; None: no barrier had one yet.
+        slowest: the split that holds it back, as ``topic-partition``; None: all splits are idle.
+        slowest_region: that reads this split.
+        slowest_ms: watermark of this split; None: it has none yet.
         idle: splits that do not hold it back.
-        paused: splits that are not read, because they are further ahead than ``max_drift``.
+        paused: splits that are not read, because they are too far ahead (``max_drift``).
     """
 
     watermark_ms: int | None
@@ -40,14 +43,6 @@ class TimeView:
     slowest_ms: int | None = None
     idle: tuple[str, ...] = ()
     paused: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Quiet:
-    """A split has had no unread record from one moment to another, on the core's clock."""
-
-    since_s: float
-    until_s: float
 
 
 @dataclass(slots=True)
@@ -62,71 +57,103 @@ class JobTime:
         watermark_ms: of the last barrier; never back.
     """
 
-    times: Mapping[str, EventTime]
+    times: Mapping[str, EventTime] = field(default_factory=dict)
     watermark_ms: int | None = None
-    _quiet: dict[SplitKey, _Quiet] = field(default_factory=dict)
+    _empty_s: dict[SplitKey, tuple[float, float]] = field(default_factory=dict)
 
-    def restore(self, splits: Iterable[SplitRange]) -> None:
-        """Go on with the latest watermark by which an epoch on record has ended: windows up to it
-        are closed."""
-        known = (split.barrier_watermark_ms for split in splits)
-        self.watermark_ms = max((ms for ms in known if ms is not None), default=None)
+    @classmethod
+    def restored(cls, plans: Iterable[RegionPlan], records: Iterable[RegionRecord]) -> Self:
+        """Of a run that continues from these records: with the latest watermark by which an epoch
+        on record has ended, since windows up to it are closed."""
+        return cls(
+            times={
+                source_id: plan.event_time
+                for plan in plans
+                for source_id in plan.source_ids
+                if plan.event_time is not None
+            },
+            watermark_ms=_latest(
+                split.barrier_watermark_ms for record in records for split in record.splits
+            ),
+        )
 
-    def note_unread(self, unread: Mapping[SplitKey, int], now_s: float) -> None:
-        """The sources have counted the unread records of these splits."""
-        for key, records in unread.items():
-            if records or key[0] not in self.times:
-                self._quiet.pop(key, None)
-            elif key in self._quiet:
-                self._quiet[key].until_s = now_s
+    def note_unread(self, unread: Mapping[SplitKey, int], now_s: float) -> bool:
+        """The sources have counted the unread records of these splits. Returns whether one of them
+        became idle, or is not idle any more."""
+        mine = [key for key in unread if key[0] in self.times]
+        before = [self.is_idle(key) for key in mine]
+        for key in mine:
+            if unread[key]:
+                self._empty_s.pop(key, None)
             else:
-                self._quiet[key] = _Quiet(now_s, now_s)
-
-    def advance(self, regions: Iterable[RegionState]) -> int | None:
-        """The watermark of the next barrier."""
-        marks = [split.watermark_ms for _, split in self._counting(regions)]
-        known = [ms for ms in marks if ms is not None]
-        if marks and len(known) == len(marks):
-            self.watermark_ms = max([min(known), *self._announced()])
-        return self.watermark_ms
-
-    def _announced(self) -> tuple[int, ...]:
-        return () if self.watermark_ms is None else (self.watermark_ms,)
-
-    def _counting(self, regions: Iterable[RegionState]) -> list[tuple[str, SplitRange]]:
-        """The splits that may still have rows and are not idle, with their regions."""
-        return [
-            (region.plan.name, split)
-            for region in regions
-            if not region.is_written
-            for split in (*region.record.splits, *region.discovered.values())
-            if split.source_id in self.times and not self.is_idle(split.key)
-        ]
+                self._empty_s[key] = (self._empty_s.get(key, (now_s, now_s))[0], now_s)
+        return before != [self.is_idle(key) for key in mine]
 
     def is_idle(self, split: SplitKey) -> bool:
         """Whether the split has had no unread record for so long that it does not count."""
-        limit_ms, quiet = self.times[split[0]].idle_after_ms, self._quiet.get(split)
-        if limit_ms is None or quiet is None:
-            return False
-        return (quiet.until_s - quiet.since_s) * 1000 >= limit_ms
+        limit_ms = self.times[split[0]].idle_after_ms
+        since_s, until_s = self._empty_s.get(split, (0.0, 0.0))
+        return (
+            limit_ms is not None and split in self._empty_s and until_s - since_s >= limit_ms / 1000
+        )
+
+    def advance(self, regions: Iterable[RegionState]) -> None:
+        """Set the watermark of the next barrier."""
+        marks = [split.watermark_ms for _, split in self._counting(regions)]
+        known = [ms for ms in marks if ms is not None]
+        if known and len(known) == len(marks):
+            self.watermark_ms = _latest((min(known), self.watermark_ms))
+
+    def least_of_others(self, region: str, regions: Iterable[RegionState]) -> int | None:
+        """See `Barrier.aligned_ms`. A split without a watermark does not count: it may have no
+        record for ever."""
+        if all(time.max_drift_ms is None for time in self.times.values()):
+            return None
+        marks = (
+            split.watermark_ms
+            for name, split in self._counting(regions)
+            if name != region and self.times[split.source_id].max_drift_ms is not None
+        )
+        return min((ms for ms in marks if ms is not None), default=None)
+
+    def _counting(self, regions: Iterable[RegionState]) -> Iterator[tuple[str, SplitRange]]:
+        """The splits that may still have rows and are not idle, with the names of their regions."""
+        for region in regions:
+            if region.is_written or not self.times:
+                continue
+            for split in (*region.record.splits, *region.discovered.values()):
+                if split.source_id in self.times and not self.is_idle(split.key):
+                    yield region.plan.name, split
 
     def view(self, regions: Iterable[RegionState]) -> TimeView | None:
         """For people; None: no source has a time."""
         if not self.times:
             return None
         every = list(regions)
-        slowest = min(
-            self._counting(every),
-            key=lambda found: float("-inf") if (ms := found[1].watermark_ms) is None else ms,
-            default=None,
-        )
         names = {split.key: split.name for region in every for split in region.positions()}
-        return TimeView(
+        found = TimeView(
             watermark_ms=self.watermark_ms,
-            slowest=None if slowest is None else slowest[1].name,
-            slowest_region=None if slowest is None else slowest[0],
-            slowest_ms=None if slowest is None else slowest[1].watermark_ms,
             idle=tuple(
-                sorted(names[key] for key in self._quiet if key in names and self.is_idle(key))
+                sorted(names[key] for key in self._empty_s.keys() & names if self.is_idle(key))
             ),
+            paused=tuple(sorted(names[key] for r in every for key in r.paused if key in names)),
         )
+        counting = list(self._counting(every))
+        if not counting:
+            return found
+        region, slowest = min(counting, key=_progress)
+        return replace(
+            found,
+            slowest=slowest.name,
+            slowest_region=region,
+            slowest_ms=slowest.watermark_ms,
+        )
+
+
+def _progress(found: tuple[str, SplitRange]) -> float:
+    watermark_ms = found[1].watermark_ms
+    return float("-inf") if watermark_ms is None else watermark_ms
+
+
+def _latest(found: Iterable[int | None]) -> int | None:
+    return max((ms for ms in found if ms is not None), default=None)
