@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
 
 __all__ = ["CommittedEpoch", "EpochResult", "NextBarrier"]
@@ -58,7 +58,7 @@ class EpochResult:
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
         stages: times of the task in this epoch.
         keyed_state: of all splits of the task at the end of ``ranges``; None: it is not keyed.
-        due: see `Acknowledgement`.
+        due, paused: see `Acknowledgement`.
         operator_states: that the epoch has changed, as they are at its end.
     """
 
@@ -73,4 +73,5 @@ class EpochResult:
     stages: StageTimes | None = None
     keyed_state: KeyedState | None = None
     due: Due | None = None
+    paused: tuple[SplitKey, ...] = ()
     operator_states: tuple[StateEntry, ...] = ()

@@ -18,6 +18,7 @@ from sluice.runtime.contracts import (
     Sink,
     Source,
     TaskSink,
+    TimedSource,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -34,6 +35,7 @@ from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.model.checkpoint_record import OperatorNode
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.model.rate_limit import PidRateLimit
 
@@ -400,6 +402,7 @@ def job_plan(
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
                 keyed=region.pipeline.is_keyed,
+                event_time=_event_time(region.pipeline.source),
                 deterministic=all(step.deterministic for step in region.pipeline.steps),
                 follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,
@@ -419,6 +422,10 @@ def job_plan(
         sluice_version=version("sluice-spark"),
         spark_version=spark_version,
     )
+
+
+def _event_time(source: Source) -> EventTime | None:
+    return source.event_time if isinstance(source, TimedSource) else None
 
 
 def _rate_limit(source: Source, checkpoints: CheckpointSettings) -> PidRateLimit | None:

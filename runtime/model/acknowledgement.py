@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import RegionRecord
-from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = ["Acknowledgement", "RecordCounts", "RegionTimes", "StageTimes"]
@@ -114,6 +114,7 @@ class Acknowledgement:
         again_in_s: a sink requests a batch again after so long, even without records.
         state_is_due: its state has more output in a following batch, even without records.
         due: when its keyed functions have more output, even without records; None: never.
+        paused: splits that the task does not read, because they are too far ahead of others.
         counts: of the batch, by name of the function that counts.
         dropped: ranges of the batch that approximate recovery left out.
         decide_by_s: on the coordinator's boot-time clock: if undecided then, its pre-committed work
@@ -127,6 +128,7 @@ class Acknowledgement:
     again_in_s: float | None = None
     state_is_due: bool = False
     due: Due | None = None
+    paused: tuple[SplitKey, ...] = ()
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     dropped: tuple[SplitRange, ...] = ()
     decide_by_s: float | None = None

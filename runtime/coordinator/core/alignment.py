@@ -207,17 +207,9 @@ def _idle_s(
     """Seconds before the region's sources are polled again; 0 if the checkpoint waits for its
     answer, or the region has something to do without new records."""
     is_requested = checkpoint.state is not State.ARMED or event.has_read
-    if is_requested or _wants_batch(state, region, now_s, is_last=False):
+    if is_requested or state.wants_batch(region, checkpoint, now_s, is_last=False):
         return 0.0
     return region.idle.left_s(checkpoint.checkpoint_id, now_s)
-
-
-def _wants_batch(
-    state: CoordinatorState, region: RegionState, now_s: float, *, is_last: bool
-) -> bool:
-    return region.wants_batch(
-        now_s, is_last=is_last, watermark_ms=state.watermark_ms, wall_ms=state.wall_ms
-    )
 
 
 def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s: float) -> None:
@@ -237,11 +229,12 @@ def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s:
     region.work = {
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
     }
+    state.note_unread(region, now_s)
     known = checkpoint.barriers.get(event.region)
     publishes_all = event.finished or checkpoint.kind in PUBLISHES_ALL
     is_end = event.finished and _is_empty(event) and not event.has_read and region.wants_end
     takes_part = is_end or event.has_read
-    takes_part = takes_part or _wants_batch(state, region, now_s, is_last=publishes_all)
+    takes_part |= state.wants_batch(region, checkpoint, now_s, is_last=publishes_all)
     if known is None and (takes_part or not _is_empty(event)):
         known = _give_barrier(state, checkpoint, event, now_s, is_end=is_end)
         state.note_barrier(event.region)
@@ -284,14 +277,16 @@ def _give_barrier(
     region.owes_batch = event.finished and has_state and not _is_empty(event)
     is_last = is_end or (event.finished and not (region.plan.follows or region.owes_batch))
     region.has_ended = region.has_ended or is_end
+    watermark_ms, time_ms = state.barrier_time(checkpoint)
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,
         attempt_id=event.attempt_id,
         splits=event.splits,
         publishes_all=is_last or checkpoint.kind in PUBLISHES_ALL,
-        watermark_ms=state.watermark_ms,
-        time_ms=state.wall_ms,
+        watermark_ms=watermark_ms,
+        time_ms=time_ms,
+        aligned_ms=state.time.least_of_others(event.region, state.regions.values()),
         is_end=is_end,
         new_state=region.state_for(event.splits),
         broadcasts=broadcasts,
@@ -413,6 +408,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
     region.state_is_due, region.due = ack.state_is_due, ack.due or Due()
+    region.paused = ack.paused
     region.advance(RegionEvent.ACKNOWLEDGED)
     region.decide_by_s = ack.decide_by_s
     checkpoint = _open_for(state, ack.batch.region)

@@ -39,6 +39,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
+from sluice.runtime.coordinator.region.job_time import JobTime
 from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import (
     Fate,
@@ -106,6 +107,7 @@ class CoordinatorCore:
             last_committed=last_decided,
             last_decided=last_decided,
             draw=draw,
+            time=JobTime.restored(plans, records.values()),
         )
         self._state.planned = self._state.decided_broadcasts()
 
@@ -338,6 +340,7 @@ class CoordinatorCore:
             ),
             counters=counter_totals(states),
             function_records=record_totals(states),
+            time=state.time.view(state.regions.values()),
         )
 
 

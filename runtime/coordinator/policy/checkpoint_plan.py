@@ -11,6 +11,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import DropLimit
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.spelling import choice_of
 
@@ -73,6 +74,7 @@ class RegionPlan:
         stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
+        event_time: of its sources; None: they have none.
         keyed: its functions may keep state for keys, which belongs to its splits.
         deterministic: the user's word that a replay gives the same records.
         follows: streaming: its task reads without waiting for barriers, and a barrier ends its
@@ -96,6 +98,7 @@ class RegionPlan:
     stateful: bool = False
     chained: bool = False
     keyed: bool = False
+    event_time: EventTime | None = None
     deterministic: bool = True
     follows: bool = False
     bounded: bool = False

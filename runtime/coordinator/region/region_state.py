@@ -151,6 +151,7 @@ class RegionState:
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         state_is_due: Spark's state wants a batch, for example after a watermark has moved.
         due: when its keyed state wants a batch without records; None: not known yet.
+        paused: splits that its task does not read, as of its last acknowledgement.
         held: splits whose keyed state its task has, or gets with its barrier.
         has_ended: a barrier of this attempt ends its input.
         pace: how large its epochs may be.
@@ -191,6 +192,7 @@ class RegionState:
     again_s: float | None = field(init=False, default=None)
     state_is_due: bool = field(init=False, default=False)
     due: Due | None = field(init=False, default=None)
+    paused: tuple[SplitKey, ...] = field(init=False, default=())
     held: frozenset[SplitKey] = field(init=False, default=frozenset())
     has_ended: bool = field(init=False, default=False)
     pending_time: PendingTime = field(init=False, default_factory=PendingTime)
@@ -203,6 +205,7 @@ class RegionState:
     def _begin_attempt(self) -> None:
         """Request one batch at once if sinks, Spark or keyed functions keep state: whether they
         want one is not on record. Before its first decision a state has no rows to return."""
+        self.paused = ()
         self.held, self.has_ended = frozenset(split.key for split in self.record.splits), False
         keyed = self.record.keyed_state
         has_state = keyed is not None and any(split.parts for split in keyed.splits)
