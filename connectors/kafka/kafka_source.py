@@ -23,6 +23,8 @@ from sluice.connectors.kafka.records.serde.deserializing import (
     Deserializer,
     require_deserializable,
 )
+from sluice.connectors.kafka.repartition.repartition_sink import RepartitionSink
+from sluice.connectors.kafka.repartition.repartition_source import RepartitionSource
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.enumerator.outlived_records import (
@@ -40,8 +42,12 @@ from sluice.runtime.contracts import (
     DeserializingSource,
     EndableSource,
     ForgettingSource,
+    JobTopicSink,
+    JobTopicSource,
     NarrowingSource,
     RateLimitedSource,
+    Repartition,
+    RepartitioningSource,
     RereadingSource,
     Sink,
     SourceFunction,
@@ -78,6 +84,7 @@ class KafkaSource(
     ContinuousSource,
     RereadingSource,
     AgeingSource,
+    RepartitioningSource,
 ):
     """Records of Kafka topics. Picklable; connects nowhere until a job starts.
 
@@ -357,6 +364,23 @@ class KafkaSource(
             return None
         ranges = " ".join(map(str, old[:_MOST_NAMED]))
         return f"topic={sink.topic} retention.ms={retention_ms} partitions={len(old)} ({ranges})"
+
+    def repartition(self, topic: Repartition) -> tuple[tuple[JobTopicSink, ...], JobTopicSource]:
+        """See `RepartitioningSource`: a topic of this source's cluster."""
+        connection, hot_path = self._options.connection, self._options.hot_path
+        names = ["rows"] if len(topic.keys) == 1 else ["left", "right"]
+        sinks = tuple(
+            RepartitionSink(
+                connection=connection,
+                keys=keys,
+                side=side,
+                name=f"{topic.name}-{names[side]}",
+                uid=None if topic.uid is None else f"{topic.uid}-{names[side]}",
+                hot_path=hot_path,
+            )
+            for side, keys in enumerate(topic.keys)
+        )
+        return sinks, RepartitionSource(self._options, topic)
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""

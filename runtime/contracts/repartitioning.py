@@ -1,17 +1,20 @@
 """Repartition topics: how a source's system carries rows by key from one region to another."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
 from sluice.runtime.contracts.operators import Sink, Source
+from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
 
 __all__ = [
+    "KEY_COLUMN",
     "PARTITION_COLUMN",
     "SIDE_COLUMN",
+    "JobTopic",
     "JobTopicSink",
     "JobTopicSource",
     "KeyEncoder",
@@ -23,9 +26,12 @@ __all__ = [
 PARTITION_COLUMN = "__partition"
 """int32, the last column of a repartition topic's rows: the partition that they came from."""
 
+KEY_COLUMN = "__key"
+"""large_binary, before it: the encoded keys."""
+
 SIDE_COLUMN = "__side"
-"""int8, before `PARTITION_COLUMN`, if the topic has two sides: 0 left, 1 right. Columns that the
-row's side does not have are null."""
+"""int8, before both, if the topic has two sides: 0 left, 1 right. Columns that the row's side does
+not have are null."""
 
 KeyEncoder = Callable[[pa.RecordBatch], pa.LargeBinaryArray]
 """The encoded key of each row; picklable, deterministic."""
@@ -62,43 +68,73 @@ class RepartitioningSource(Source, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTopic:
+    """A topic of the job, as its regions need it in one run.
+
+    Attributes:
+        partitions: of the topic.
+        lineage: which messages the run reads.
+        writers: names of the regions that write it.
+    """
+
+    partitions: int
+    lineage: BatchLineage = field(default_factory=BatchLineage)
+    writers: tuple[str, ...] = ()
+
+
 @runtime_checkable
 class JobTopicSink(Sink, Protocol):
     """A sink that writes a topic of the job."""
 
+    @property
+    def source_id(self) -> str:
+        """Operator id of the source that reads the topic."""
+        ...
+
     def of_job(self, job_name: str, job_uid: str, source_id: str) -> Self:
-        """The same sink for this job; ``source_id``: of the source that reads the topic."""
+        """The same sink for this job."""
+        ...
+
+    def on_topic(self, topic: JobTopic) -> Self:
+        """The same sink for this run."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStart:
-    """What the start of a run knows of a job's topic.
+    """What the start of a run knows of a topic of the job.
 
     Attributes:
-        source_id: of the source that reads it.
         writers: the regions that write it, as restored.
         readers: the regions that read it, as restored.
-        settings: of the record that the run resumes from.
     """
 
-    source_id: str
     writers: Sequence[RegionRecord]
     readers: Sequence[RegionRecord]
-    settings: Mapping[str, str]
 
 
 @runtime_checkable
 class JobTopicSource(Source, Protocol):
-    """A source that reads a topic of the job."""
+    """A source that reads a topic of the job. It ends when the topic's writers have."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic; "" before `of_job`."""
+        ...
 
     def of_job(self, job_name: str, job_uid: str, source_id: str) -> Self:
         """The same source for this job."""
         ...
 
-    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> None:
-        """Create the topic if this is its first start, and check it. Driver; after the fencing
-        record, before any region runs. May be repeated.
+    def on_topic(self, topic: JobTopic) -> Self:
+        """The same source for this run."""
+        ...
+
+    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> int:
+        """Create the topic if no run has used it, and check it; returns its partitions.
+
+        Driver; after the fencing record, before any region runs. May be repeated.
 
         Raises:
             SourceChangedError: the topic of an earlier run is gone, or has other partitions.
