@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from sluice.runtime.model.splits import SplitKey
 
 __all__ = [
     "BarrierTime",
+    "DecodedRows",
+    "Due",
+    "KeyBy",
     "KeyedFunction",
     "KeyedOperator",
     "KeyedRows",
@@ -46,11 +49,51 @@ class KeyedRows:
         batch: the rows.
         splits: of shape (rows,): each row's split, as `TaskTables.ordinal` numbers it.
         keys: encoded keys (`sluice.runtime.keyed.key_encoding`), of type large_binary.
+        key_schema: names and types of the key's columns, to decode ``keys``.
     """
 
     batch: pa.RecordBatch
     splits: npt.NDArray[np.int16]
     keys: pa.LargeBinaryArray
+    key_schema: pa.Schema
+
+
+class DecodedRows(NamedTuple):
+    """Rows of a repartition topic, in the order of each partition.
+
+    Attributes:
+        batch: the rows, of one side if the topic has two; see
+            `sluice.runtime.contracts.repartitioning.SIDE_COLUMN`.
+        topic: its name.
+        partitions: of shape (rows,): each row's partition.
+        keys, key_schema: as of `KeyedRows`.
+    """
+
+    batch: pa.RecordBatch
+    topic: str
+    partitions: npt.NDArray[np.int32]
+    keys: pa.LargeBinaryArray
+    key_schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyBy:
+    """How the rows of a stream get their key. Picklable as far as the function is.
+
+    Attributes:
+        columns: that are the key; none: ``function`` returns it.
+        function: a batch's keys, one for each row; a struct is a key of several columns.
+        partitioned: the source's topic is partitioned by this key; else a repartition topic is.
+        partitions: of the repartition topic; None: the default.
+        decode: of a pipeline that reads a repartition topic: the rows, with their keys, in a batch
+            of its source. None: the pipeline's rows get their keys here.
+    """
+
+    columns: tuple[str, ...] = ()
+    function: Callable[[pa.RecordBatch], pa.Array] | None = None
+    partitioned: bool = False
+    partitions: int | None = None
+    decode: Callable[[pa.RecordBatch], Iterator[DecodedRows]] | None = None
 
 
 class StateTable(Protocol):
@@ -120,6 +163,18 @@ class TaskTables(Protocol):
         ...
 
 
+class Due(NamedTuple):
+    """When keyed functions have more output though no record comes; None: never.
+
+    Attributes:
+        event_ms: once the watermark has reached it.
+        time_ms: once the processing time has.
+    """
+
+    event_ms: int | None = None
+    time_ms: int | None = None
+
+
 class KeyedOperator(Protocol):
     """A stateful function of a pipeline, in one task attempt. Executor, the task's thread.
 
@@ -140,6 +195,11 @@ class KeyedOperator(Protocol):
         """Forget the rows of the epoch under way. The state is taken back by the task."""
         ...
 
+    def due(self) -> Due:
+        """When its state wants the next barrier, also without records; called after
+        `at_barrier`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
@@ -158,6 +218,10 @@ class TableSpec:
     value_schema: str = ""
 
 
+def _no_watermark(split: int) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorScope:
     """What a keyed function gets when a task opens it.
@@ -168,6 +232,9 @@ class OperatorScope:
         count_late: notes that so many rows came after the watermark.
         write_late: writes late rows to a side topic, in the epoch's transaction.
         count: adds to a counter of the user, by name.
+        closed_ms: watermark of the barrier that last ended an epoch of a split, by its ordinal, in
+            this attempt or before it: rows before it are late. None: no barrier had one yet.
+        time_column: the column of the rows' event time; None: the source has no time.
     """
 
     tables: TaskTables
@@ -175,6 +242,8 @@ class OperatorScope:
     count_late: Callable[[int], None]
     write_late: Callable[[str, pa.RecordBatch], None]
     count: Callable[[str, int], None]
+    closed_ms: Callable[[int], int | None] = _no_watermark
+    time_column: str | None = None
 
 
 class KeyedFunction(Protocol):

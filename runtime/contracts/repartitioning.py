@@ -1,18 +1,17 @@
 """Repartition topics: how a source's system carries rows by key from one region to another."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
+from sluice.runtime.contracts.keyed import DecodedRows
 from sluice.runtime.contracts.operators import Sink, Source
 from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
 
 __all__ = [
-    "KEY_COLUMN",
-    "PARTITION_COLUMN",
     "SIDE_COLUMN",
     "JobTopic",
     "JobTopicSink",
@@ -23,18 +22,12 @@ __all__ = [
     "TopicStart",
 ]
 
-PARTITION_COLUMN = "__partition"
-"""int32, the last column of a repartition topic's rows: the partition that they came from."""
-
-KEY_COLUMN = "__key"
-"""large_binary, before it: the encoded keys."""
-
 SIDE_COLUMN = "__side"
-"""int8, before both, if the topic has two sides: 0 left, 1 right. Columns that the row's side does
-not have are null."""
+"""int8, the last column of the rows of a topic with two sides: 0 left, 1 right."""
 
-KeyEncoder = Callable[[pa.RecordBatch], pa.LargeBinaryArray]
-"""The encoded key of each row; picklable, deterministic."""
+KeyEncoder = Callable[[pa.RecordBatch], tuple[pa.LargeBinaryArray, pa.Schema]]
+"""The encoded key of each row, and the schema of the keys (`sluice.runtime.keyed.row_keys`);
+picklable, deterministic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +56,8 @@ class RepartitioningSource(Source, Protocol):
     def repartition(self, topic: Repartition) -> "tuple[tuple[JobTopicSink, ...], JobTopicSource]":
         """A sink for each side, in order, and the source that reads them all.
 
-        The sinks are exactly-once; the source yields committed rows, with `PARTITION_COLUMN` last.
+        The sinks are exactly-once; the source yields committed messages, which its
+        `JobTopicSource.decoder` decodes.
         """
         ...
 
@@ -129,6 +123,10 @@ class JobTopicSource(Source, Protocol):
 
     def on_topic(self, topic: JobTopic) -> Self:
         """The same source for this run."""
+        ...
+
+    def decoder(self) -> Callable[[pa.RecordBatch], Iterator[DecodedRows]]:
+        """Makes rows of its batches. Picklable; executor side."""
         ...
 
     def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> int:

@@ -16,13 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.connectors.kafka.records.columns import schema_of
-from sluice.runtime.contracts import KEY_COLUMN
 from sluice.runtime.errors import SourceChangedError
 from sluice.runtime.model.splits import BatchKey
 
 __all__ = [
     "COLUMNS_READ",
     "HEADER",
+    "KEY_COLUMN",
     "MESSAGE_BYTES",
     "Message",
     "MessageOrigin",
@@ -30,9 +30,15 @@ __all__ = [
     "messages_of",
     "partition_slices",
     "records_of",
+    "with_keys",
+    "without_keys",
 ]
 
 HEADER = "sluice-batch"
+KEY_COLUMN = "__key"
+"""large_binary, the last column of the rows in a message: their encoded keys."""
+_KEYS = b"sluice.keys"
+"""Metadata of the rows' schema: the serialised schema of the keys."""
 MESSAGE_BYTES = 900_000
 """A message is not made larger, unless one row is: brokers take 1 MiB by default."""
 COLUMNS_READ = ("value", "partition", "offset", "headers")
@@ -83,6 +89,24 @@ class Message:
     offset: int
     origin: MessageOrigin
     rows: pa.RecordBatch | None
+
+
+def with_keys(
+    rows: pa.RecordBatch, keys: pa.LargeBinaryArray, key_schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows as messages hold them."""
+    metadata = {**(rows.schema.metadata or {}), _KEYS: key_schema.serialize().to_pybytes()}
+    return rows.append_column(KEY_COLUMN, keys).replace_schema_metadata(metadata)
+
+
+def without_keys(
+    rows: pa.RecordBatch,
+) -> tuple[pa.RecordBatch, pa.LargeBinaryArray, pa.Schema]:
+    """The inverse of `with_keys`; KeyError: these are no such rows."""
+    metadata = dict(rows.schema.metadata or {})
+    key_schema = pa.ipc.read_schema(pa.py_buffer(metadata.pop(_KEYS)))
+    keys, plain = rows.column(KEY_COLUMN), rows.drop_columns([KEY_COLUMN])
+    return plain.replace_schema_metadata(metadata or None), keys, key_schema
 
 
 def partition_slices(

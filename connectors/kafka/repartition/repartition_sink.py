@@ -15,16 +15,16 @@ from sluice.connectors.kafka.client.client_tuning import HotPath
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.kafka_sink import KafkaSink
 from sluice.connectors.kafka.repartition.repartition_messages import (
+    KEY_COLUMN,
     MessageOrigin,
     messages_of,
     partition_slices,
     records_of,
+    with_keys,
 )
 from sluice.connectors.kafka.repartition.repartition_topics import topic_name
 from sluice.connectors.kafka.sink.writer.kafka_writer import KafkaWriterFactory
 from sluice.runtime.contracts import (
-    KEY_COLUMN,
-    PARTITION_COLUMN,
     SIDE_COLUMN,
     AttemptRegistry,
     ContinuousWriter,
@@ -50,7 +50,7 @@ __all__ = ["RepartitionSink"]
 
 _MOST_ROWS = 50_000
 _MOST_BYTES = 8 << 20
-_RESERVED = frozenset({KEY_COLUMN, PARTITION_COLUMN, SIDE_COLUMN})
+_RESERVED = frozenset({KEY_COLUMN, SIDE_COLUMN})
 
 
 class RepartitionSink(KafkaSink, JobTopicSink):
@@ -191,9 +191,11 @@ class RepartitionWriter(ContinuousWriter):
                 {"columns": ",".join(sorted(reserved))},
                 "Rename the column in a function before key_by.",
             )
-        keys = self._keys(batch)
-        rows = batch.append_column(KEY_COLUMN, keys)
-        if self._waiting and rows.schema != self._waiting[0][0].schema:
+        keys, key_schema = self._keys(batch)
+        rows = with_keys(batch, keys, key_schema)
+        if self._waiting and not rows.schema.equals(
+            self._waiting[0][0].schema, check_metadata=True
+        ):
             self._send()
         groups = key_groups(keys, self._max_parallelism)
         self._waiting.append(

@@ -7,11 +7,9 @@ from typing import Self
 
 from sluice.connectors.kafka.client.client_options import Role, translate_names
 from sluice.connectors.kafka.client.client_tuning import claimed_by_reader, read_settings
+from sluice.connectors.kafka.records.columns import schema_ddl
+from sluice.connectors.kafka.repartition.repartition_decoder import RepartitionDecoder
 from sluice.connectors.kafka.repartition.repartition_messages import COLUMNS_READ
-from sluice.connectors.kafka.repartition.repartition_reader import (
-    RepartitionReader,
-    RepartitionStreamingReader,
-)
 from sluice.connectors.kafka.repartition.repartition_topics import (
     TopicFound,
     create_repartition_topic,
@@ -27,14 +25,13 @@ from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.source.splits import key_of
 from sluice.connectors.kafka.source.subscription import Topics
 from sluice.runtime.contracts import (
-    KEY_COLUMN,
-    PARTITION_COLUMN,
     Backlog,
     ContinuousSource,
     JobTopic,
     JobTopicSource,
     Repartition,
     SplitEnumerator,
+    SplitReader,
     StreamingReader,
     TopicStart,
     TunedSource,
@@ -187,18 +184,18 @@ class RepartitionSource(ContinuousSource, TunedSource, JobTopicSource):
         found = describe_topic(self._options.connection, self._topic_name, timeout_s=timeout_s)
         return self._topic.partitions if found is None else self._checked(found)
 
-    def reader(self) -> RepartitionReader:
-        """Executor side."""
-        return RepartitionReader(
-            inner=self._records_reader(),
-            name=self._topic_name,
-            topic=self._topic,
-            sides=len(self._repartition.keys),
-        )
+    def reader(self) -> SplitReader:
+        """Executor side: messages as records; see `decoder`."""
+        return self._records_reader()
 
     def streaming_reader(self) -> StreamingReader:
-        return RepartitionStreamingReader(
-            inner=KafkaStreamingReader(reader=self._records_reader()), reader=self.reader()
+        return KafkaStreamingReader(reader=self._records_reader())
+
+    def decoder(self) -> RepartitionDecoder:
+        return RepartitionDecoder(
+            topic=self._topic_name,
+            lineage=self._topic.lineage,
+            sides=len(self._repartition.keys),
         )
 
     def _records_reader(self) -> KafkaSplitReader:
@@ -232,8 +229,8 @@ class RepartitionSource(ContinuousSource, TunedSource, JobTopicSource):
         return None
 
     def schema_ddl(self) -> str:
-        """The columns that do not depend on the rows."""
-        return f"`{KEY_COLUMN}` binary, `{PARTITION_COLUMN}` int"
+        """The columns of messages."""
+        return schema_ddl(COLUMNS_READ)
 
     def settings(self) -> Mapping[str, str]:
         """Settings for ``_metadata``, secrets redacted."""
