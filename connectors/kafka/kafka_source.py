@@ -24,8 +24,7 @@ from sluice.connectors.kafka.records.serde.deserializing import (
     Deserializer,
     require_deserializable,
 )
-from sluice.connectors.kafka.repartition.repartition_sink import RepartitionSink
-from sluice.connectors.kafka.repartition.repartition_source import RepartitionSource
+from sluice.connectors.kafka.repartition.repartition_source import repartition_topic
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.enumerator.outlived_records import (
@@ -384,20 +383,7 @@ class KafkaSource(
 
     def repartition(self, topic: Repartition) -> tuple[tuple[JobTopicSink, ...], JobTopicSource]:
         """See `RepartitioningSource`: a topic of this source's cluster."""
-        connection, hot_path = self._options.connection, self._options.hot_path
-        names = ["rows"] if len(topic.keys) == 1 else ["left", "right"]
-        sinks = tuple(
-            RepartitionSink(
-                connection=connection,
-                keys=keys,
-                side=side,
-                name=f"{topic.name}-{names[side]}",
-                uid=None if topic.uid is None else f"{topic.uid}-{names[side]}",
-                hot_path=hot_path,
-            )
-            for side, keys in enumerate(topic.keys)
-        )
-        return sinks, RepartitionSource(self._options, topic)
+        return repartition_topic(self._options, topic)
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""

@@ -10,6 +10,7 @@ from sluice.connectors.kafka.client.client_tuning import claimed_by_reader, read
 from sluice.connectors.kafka.records.columns import schema_ddl
 from sluice.connectors.kafka.repartition.repartition_decoder import RepartitionDecoder
 from sluice.connectors.kafka.repartition.repartition_messages import COLUMNS_READ
+from sluice.connectors.kafka.repartition.repartition_sink import RepartitionSink
 from sluice.connectors.kafka.repartition.repartition_topics import (
     TopicFound,
     create_repartition_topic,
@@ -28,8 +29,10 @@ from sluice.runtime.contracts import (
     Backlog,
     ContinuousSource,
     JobTopic,
+    JobTopicSink,
     JobTopicSource,
     Repartition,
+    RepartitioningSource,
     SplitEnumerator,
     SplitReader,
     StreamingReader,
@@ -41,12 +44,31 @@ from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.state.key_groups import LARGEST_MAX_PARALLELISM, default_partitions
 from sluice.runtime.model.task_memory import TaskMemory
 
-__all__ = ["RepartitionSource"]
+__all__ = ["RepartitionSource", "repartition_topic"]
 
 _ENDS_S = 3.0
 
 
-class RepartitionSource(ContinuousSource, TunedSource, JobTopicSource):
+def repartition_topic(
+    options: SourceOptions, topic: Repartition
+) -> tuple[tuple[JobTopicSink, ...], JobTopicSource]:
+    """Both ends of a topic of the cluster that a source with these options reads."""
+    names = ["rows"] if len(topic.keys) == 1 else ["left", "right"]
+    sinks = tuple(
+        RepartitionSink(
+            connection=options.connection,
+            keys=keys,
+            side=side,
+            name=f"{topic.name}-{names[side]}",
+            uid=None if topic.uid is None else f"{topic.uid}-{names[side]}",
+            hot_path=options.hot_path,
+        )
+        for side, keys in enumerate(topic.keys)
+    )
+    return sinks, RepartitionSource(options, topic)
+
+
+class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, JobTopicSource):
     """Reads a repartition topic. Made on the driver; picklable; holds no connection.
 
     Args:
@@ -227,6 +249,10 @@ class RepartitionSource(ContinuousSource, TunedSource, JobTopicSource):
     def hindrance(self) -> str | None:
         """See `ContinuousSource`: none."""
         return None
+
+    def repartition(self, topic: Repartition) -> tuple[tuple[JobTopicSink, ...], JobTopicSource]:
+        """See `RepartitioningSource`: another ``key_by`` follows."""
+        return repartition_topic(self._options, topic)
 
     def schema_ddl(self) -> str:
         """The columns of messages."""
