@@ -10,6 +10,7 @@ from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, Global
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import DropLimit
+from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.rate_limit import PidRateLimit
@@ -84,6 +85,7 @@ class RegionPlan:
         keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids continue. Each batch
             has all positions of its sources.
         max_records: at most so many records per epoch, None for all there are.
+        upstream: regions that write what it reads: it ends when they have.
         rate_limit: keeps its epochs as short as the interval; None: epochs may take longer.
     """
 
@@ -105,6 +107,7 @@ class RegionPlan:
     keeps_logs: bool = False
     max_records: int | None = None
     rate_limit: PidRateLimit | None = None
+    upstream: tuple[str, ...] = ()
 
     @property
     def can_repair(self) -> bool:
@@ -321,6 +324,7 @@ class StartedJob:
             ``attempt_id`` and ``batch_id`` are those of the run that wrote it.
         restored_from: checkpoint id that the run started from, None for a new job.
         run_attempt: how often the job has been started, from 1.
+        lineage: which committed batches of earlier runs belong to its past.
     """
 
     job_uid: str
@@ -329,6 +333,7 @@ class StartedJob:
     regions: Mapping[str, RegionRecord]
     restored_from: int | None
     run_attempt: int
+    lineage: BatchLineage = field(default_factory=BatchLineage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
