@@ -1,8 +1,8 @@
 """``python -m benchmarks``: measure, and print a table.
 
-``peers``, ``steady``, ``report``, ``scaling``, ``tuning``, ``transform-profile``, ``checker``,
-``epoch-commits`` and ``coordinator-load`` are commands with options of their own. The parts log
-their figures as lines of JSON, and `report` makes a table of them.
+``peers``, ``steady``, ``keyed``, ``report``, ``scaling``, ``tuning``, ``transform-profile``,
+``checker``, ``epoch-commits`` and ``coordinator-load`` are commands with options of their own. The
+parts log their figures as lines of JSON, and `report` makes a table of them.
 """
 
 import argparse
@@ -77,6 +77,7 @@ _ENGINES = ("micro-batch", "continuous")
 _COMMANDS = {
     "peers": "benchmarks.peers.command",
     "steady": "benchmarks.peers.steady",
+    "keyed": "benchmarks.keyed.keyed",
     "report": "benchmarks.report.report",
     "scaling": "benchmarks.scaling.scaling",
     "transform-profile": "benchmarks.jobs.transform_profile",

@@ -25,7 +25,7 @@ PARTITIONS = 4
 _ROOT = Path(__file__).resolve().parents[2]
 _PROGRAMS = _ROOT / "benchmarks" / "programs"
 _POLL_S = 0.05
-_JOBS = ("pipeline", "regional_pipeline")
+_JOBS = ("pipeline", "regional_pipeline", "keyed_pipeline")
 # A production broker with both JIT compilers, because it shares the two cores with the program.
 _BROKER_JVM = ("-Xms512m", "-Xmx512m", "-XX:+UseSerialGC")
 

@@ -17,7 +17,7 @@ from benchmarks.peers.results import Log, Result, Setting
 from benchmarks.peers.roster import CONTENDERS, Contender, Order, by_name
 from sluice.runtime.errors import MissingRequirementError
 
-__all__ = ["RESULTS", "Runner", "main", "prepare"]
+__all__ = ["RESULTS", "Runner", "main", "prepare", "run_line"]
 
 RESULTS = Path(__file__).with_name("results.jsonl")
 """Results of full runs, committed as the source of the table and the chart."""
@@ -277,18 +277,18 @@ class Runner:
                 figures=figures,
                 failure=failure,
             )
-            print(_line(result), flush=True)
+            print(run_line(result), flush=True)
             found.append(result)
         return found
 
 
-def _line(result: Result) -> str:
+def run_line(result: Result) -> str:
     """One line for a run, printed during the benchmark."""
     figures = result.figures
     name = f"{result.contender:20} turn {result.turn}"
     if not figures:
         return f"{name}  failed: {result.failure.splitlines()[0]}"
-    if result.setting.kind not in ("throughput", "counts"):
+    if "p50_s" in figures:
         return (
             f"{name}  p50 {figures['p50_s']:.3f} s  p99 {figures['p99_s']:.3f} s"
             f"  max {figures['max_s']:.3f} s"

@@ -16,7 +16,7 @@ from benchmarks.peers import waits
 from benchmarks.peers.paced import Reader
 from benchmarks.peers.records import paced_value
 from benchmarks.peers.roster import Contender, Order
-from benchmarks.peers.verdict import read_counts, read_output
+from benchmarks.peers.verdict import Verdict, read_counts, read_output, read_windows
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.embedded.program import Program, ProgramSpec
 
@@ -41,11 +41,19 @@ class RunFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """A full topic."""
+    """A full topic.
+
+    Attributes:
+        topic, records, value_bytes: what it holds.
+        every: between two numbers of a partition, see `benchmarks.peers.records.fill`.
+        has_windows: counts are of windows, each once.
+    """
 
     topic: str
     records: int
     value_bytes: int
+    every: int = 1
+    has_windows: bool = False
 
     def shares(self) -> list[int]:
         """Records of each partition."""
@@ -83,12 +91,7 @@ def throughput(
             sampler = _watch(
                 rig, program, output, given.records, least, max(quiet_s, 3 * interval_s)
             )
-        if contender.is_count:
-            verdict = read_counts(rig.connection, output, records=given.records)
-        else:
-            verdict = read_output(
-                rig.connection, output, shares=given.shares(), value_bytes=given.value_bytes
-            )
+        verdict = _judged(rig, contender, given, output)
     finally:
         topics.delete(rig.connection, output)
     moments, last = sampler.moments, sampler.moments[-1]
@@ -105,6 +108,19 @@ def throughput(
         "visible_s": done.at_s - first_s,
         "verdict": {**asdict(verdict), "faults": verdict.faults},
     }
+
+
+def _judged(rig: Rig, contender: Contender, given: Input, output: str) -> Verdict:
+    if contender.is_count:
+        read = read_windows if given.has_windows else read_counts
+        return read(rig.connection, output, records=given.records)
+    return read_output(
+        rig.connection,
+        output,
+        shares=given.shares(),
+        value_bytes=given.value_bytes,
+        every=given.every,
+    )
 
 
 def latency(

@@ -4,7 +4,7 @@ No keys: PyFlink's Kafka source cannot read them. The function of every contende
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +41,24 @@ def paced_value(partition: int, number: int, value_bytes: int) -> bytes:
 
 
 def fill(
-    connection: KafkaConnection, topic: str, count: int, *, value_bytes: int, partitions: int
+    connection: KafkaConnection,
+    topic: str,
+    count: int,
+    *,
+    value_bytes: int,
+    partitions: int,
+    every: int = 1,
+    us_each: int = 0,
+    end_us: int | None = None,
 ) -> None:
-    """Append ``count`` records, spread evenly and in turn; returns when all are acknowledged."""
+    """Append ``count`` records, spread evenly and in turn; returns when all are acknowledged.
+
+    Args:
+        every: 1: each partition has the numbers from 0 on. The number of partitions: partition p
+            has p, p + every, and so on, so that the last digits of a number decide its partition.
+        us_each: event time from one number to the next; 0: the records have none.
+        end_us: the event time of one more record in each partition, which closes all windows.
+    """
     errors: list[KafkaError] = []
     producer = make_producer(
         {
@@ -57,12 +72,20 @@ def fill(
         }
     )
     padding = _padding(value_bytes)
-    for partition, numbers in _chunks(count, partitions):
-        messages = [{"value": _FORM % (partition, n, 0) + padding} for n in numbers]
+
+    def append(partition: int, heads: Iterable[tuple[int, int]]) -> None:
+        messages = [{"value": _FORM % (partition, *head) + padding} for head in heads]
         sent = 0
         while sent < len(messages):
             sent += producer.produce_batch(topic, messages[sent:], partition=partition)
             producer.poll(0 if sent == len(messages) else 0.01)
+
+    for partition, chunk in _chunks(count, partitions):
+        numbers = chunk if every == 1 else (partition + n * every for n in chunk)
+        append(partition, ((n, n * us_each) for n in numbers))
+    if end_us is not None:
+        for partition in range(partitions):
+            append(partition, [(partition, end_us)])
     left = producer.flush(_FLUSH_S)
     if left or errors:
         raise RuntimeError(f"{left} records were not acknowledged: {errors[:1]}")

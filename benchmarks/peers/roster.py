@@ -14,10 +14,21 @@ from pathlib import Path
 from benchmarks.peers import environments as env
 from sluice.runtime.embedded.java import find_java
 
-__all__ = ["CONTENDERS", "Contender", "Order", "by_name"]
+__all__ = [
+    "CONTENDERS",
+    "HEAP",
+    "Contender",
+    "Order",
+    "by_name",
+    "flink_sql",
+    "kafka_streams",
+    "pyflink",
+]
 
 _PROGRAMS = Path(__file__).resolve().parents[1] / "programs"
-_HEAP = "-Xmx1g"
+HEAP = "-Xmx1g"
+"""Of every peer in Java."""
+
 _EXACTLY_ONCE, _AT_LEAST_ONCE = "exactly once", "at least once"
 # The options of Flink's own launcher: its serializers use internals of the JDK.
 _FLINK_OPENS = tuple(
@@ -148,31 +159,32 @@ def _in_c(order: Order) -> Sequence[str]:
     return [str(env.compiled_c("copy")), *topics, interval_ms, str(order.partitions), "2"]
 
 
-def _flink_sql(program: str) -> Callable[[Order], Sequence[str]]:
+def flink_sql(program: str, *more: str) -> Callable[[Order], Sequence[str]]:
+    """A Java program with Flink's jars; ``more``: its arguments after those of the order."""
+
     def command(order: Order) -> Sequence[str]:
         libraries = [env.flink_jars(), env.jars(env.FLINK_CONNECTOR)]
-        classes = env.compiled(program, tuple(libraries))
-        return _java(program, [classes], libraries, order, _FLINK_OPENS)
+        return [*_java(program, libraries, order, _FLINK_OPENS), *more]
 
     return command
 
 
-def _kafka_streams(order: Order) -> Sequence[str]:
-    libraries = [env.jars(env.KAFKA_STREAMS)]
-    classes = env.compiled("StreamsCopy", tuple(libraries))
-    return _java("StreamsCopy", [classes], libraries, order, ())
+def kafka_streams(program: str, *more: str) -> Callable[[Order], Sequence[str]]:
+    """A Java program with the jars of Kafka Streams; ``more``: see `flink_sql`."""
+
+    def command(order: Order) -> Sequence[str]:
+        return [*_java(program, [env.jars(env.KAFKA_STREAMS)], order, ()), *more]
+
+    return command
 
 
 def _java(
-    program: str,
-    classes: Sequence[Path],
-    libraries: Sequence[Path],
-    order: Order,
-    options: Sequence[str],
+    program: str, libraries: Sequence[Path], order: Order, options: Sequence[str]
 ) -> Sequence[str]:
-    class_path = ":".join([*map(str, classes), *(f"{directory}/*" for directory in libraries)])
+    classes = env.compiled(program, tuple(libraries))
+    class_path = ":".join([str(classes), *(f"{directory}/*" for directory in libraries)])
     java = str(find_java().executable)
-    return [java, _HEAP, *options, "-cp", class_path, program, *order.positional()]
+    return [java, HEAP, *options, "-cp", class_path, program, *order.positional()]
 
 
 def _python(name: str, program: str, order: Order, *settings: str) -> Sequence[str]:
@@ -182,9 +194,14 @@ def _python(name: str, program: str, order: Order, *settings: str) -> Sequence[s
     ]
 
 
-def _pyflink(order: Order) -> Sequence[str]:
-    connector = next(env.jars(env.FLINK_CONNECTOR).glob("*.jar"))
-    return _python(env.FLINK, "pyflink_copy", order, "--connector", str(connector))
+def pyflink(program: str, *more: str) -> Callable[[Order], Sequence[str]]:
+    """A Python program with PyFlink; ``more``: see `flink_sql`."""
+
+    def command(order: Order) -> Sequence[str]:
+        connector = next(env.jars(env.FLINK_CONNECTOR).glob("*.jar"))
+        return _python(env.FLINK, program, order, "--connector", str(connector), *more)
+
+    return command
 
 
 def _quix(order: Order) -> Sequence[str]:
@@ -268,14 +285,16 @@ CONTENDERS: Sequence[Contender] = (
         command=_drop_in("arrow"),
         is_ours=True,
     ),
-    Contender(name="flink-sql", label="Flink 2.2 SQL", command=_flink_sql("FlinkSqlCopy")),
+    Contender(name="flink-sql", label="Flink 2.2 SQL", command=flink_sql("FlinkSqlCopy")),
     Contender(
         name="pyflink",
         label="PyFlink 2.2 DataStream, Python function",
-        command=_pyflink,
-        environment={"JVM_ARGS": _HEAP},
+        command=pyflink("pyflink_copy"),
+        environment={"JVM_ARGS": HEAP},
     ),
-    Contender(name="kafka-streams", label="Kafka Streams 4.3", command=_kafka_streams),
+    Contender(
+        name="kafka-streams", label="Kafka Streams 4.3", command=kafka_streams("StreamsCopy")
+    ),
     Contender(name="quix", label="Quix Streams 3.28", command=_quix),
     Contender(
         name="spark",
@@ -316,7 +335,7 @@ CONTENDERS: Sequence[Contender] = (
     Contender(
         name="flink-count",
         label="Flink 2.2 SQL, count per key",
-        command=_flink_sql("FlinkSqlCount"),
+        command=flink_sql("FlinkSqlCount", "4", "hashmap"),
         is_count=True,
     ),
     Contender(

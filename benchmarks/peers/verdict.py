@@ -12,7 +12,15 @@ from sluice.connectors.kafka.client.confluent import OFFSET_BEGINNING, Message, 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 
-__all__ = ["Verdict", "judge", "judge_counts", "read_counts", "read_output"]
+__all__ = [
+    "Verdict",
+    "judge",
+    "judge_counts",
+    "judge_windows",
+    "read_counts",
+    "read_output",
+    "read_windows",
+]
 
 _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
@@ -85,13 +93,18 @@ class Verdict:
 
 
 def judge(
-    found: Mapping[int, tuple[Ints, Ints, Ints]], shares: Sequence[int], foreign: int
+    found: Mapping[int, tuple[Ints, Ints, Ints]],
+    shares: Sequence[int],
+    foreign: int,
+    *,
+    every: int = 1,
 ) -> Verdict:
-    """Compare with ``shares[p]`` records, numbered from 0, of each input partition p.
+    """Compare with ``shares[p]`` records of each input partition p.
 
     Args:
         found: by output partition: input partitions, numbers and append times in ms, in order.
         foreign: values that are no record of the race.
+        every: between two numbers of a partition, see `benchmarks.peers.records.fill`.
     """
     lost = duplicated = reordered = 0
     unexpected = foreign
@@ -99,6 +112,9 @@ def judge(
         numbers = [n[p == partition] for p, n, _ in found.values()]
         reordered += sum(int((np.diff(one) < 0).sum()) for one in numbers)
         together = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        if every > 1:
+            own = (together - partition) % every == 0
+            together = np.where(own, (together - partition) // every, -1)
         known = together[(together >= 0) & (together < share)]
         unexpected += len(together) - len(known)
         times = np.bincount(known, minlength=share)
@@ -121,7 +137,12 @@ def judge(
 
 
 def read_output(
-    connection: KafkaConnection, topic: str, *, shares: Sequence[int], value_bytes: int
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    shares: Sequence[int],
+    value_bytes: int,
+    every: int = 1,
 ) -> Verdict:
     """Read all committed records, and judge them.
 
@@ -137,21 +158,73 @@ def read_output(
         for p, f in found.items()
         if f.numbers
     }
-    return judge(columns, shares, sum(one.foreign for one in found.values()))
+    return judge(columns, shares, sum(one.foreign for one in found.values()), every=every)
 
 
 def read_counts(connection: KafkaConnection, topic: str, *, records: int) -> Verdict:
     """Read all committed counts per key, and judge them against the number of records.
 
+    A record without a key has the key before its count, and a space between them.
+
     Raises:
         RuntimeError: the topic could not be read to its end.
     """
     rows = [
-        (message.timestamp()[1], (partition, message.key()), int(message.value() or b"0"))
+        (message.timestamp()[1], (partition, key), count)
         for partition, messages in _messages(connection, topic)
         for message in messages
+        for key, count in [_count_of(message)]
     ]
     return judge_counts(rows, records)
+
+
+def _count_of(message: Message) -> tuple[bytes, int]:
+    key, value = bytes(message.key() or b""), bytes(message.value() or b"0")
+    if not key:
+        key, _, value = value.rpartition(b" ")
+    return key, int(value)
+
+
+def read_windows(connection: KafkaConnection, topic: str, *, records: int) -> Verdict:
+    """The same of counts per window and key: the text before ``|`` in a key is its window.
+
+    Raises:
+        RuntimeError: the topic could not be read to its end.
+    """
+    rows = [
+        (message.timestamp()[1], *_count_of(message))
+        for _, messages in _messages(connection, topic)
+        for message in messages
+    ]
+    return judge_windows(rows, records)
+
+
+def judge_windows(rows: Sequence[tuple[int, bytes, int]], records: int) -> Verdict:
+    """Compare counts that come once, when their window closes, with the number of records.
+
+    The rate counts from the last append of the first window on.
+    """
+    by_window: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
+    for at_ms, key, count in rows:
+        by_window[key.partition(b"|")[0]].append((at_ms, count))
+    windows = sorted(by_window.values(), key=max)
+    found = sum(count for _, _, count in rows)
+    repeated = len(rows) - len({key for _, key, _ in rows})
+    ends = [max(at_ms for at_ms, _ in window) for window in windows] or [0]
+    halfway = np.searchsorted(
+        np.cumsum([sum(count for _, count in window) for window in windows] or [0]), found / 2
+    )
+    return Verdict(
+        found=found,
+        lost=max(0, records - found),
+        duplicated=max(0, found - records) + repeated,
+        unexpected=0,
+        reordered=0,
+        first_ms=ends[0],
+        middle_ms=ends[int(halfway)],
+        last_ms=ends[-1],
+        at_first=sum(count for _, count in windows[0]) if windows else 0,
+    )
 
 
 def judge_counts(rows: Sequence[tuple[int, Hashable, int]], records: int) -> Verdict:

@@ -18,6 +18,7 @@ OURS, OURS_WEAK = "sluice-continuous", "sluice-continuous-weak"
 _MILLION = 1_000_000
 _PEERS = "python -m benchmarks peers"
 _STEADY = "python -m benchmarks steady"
+_KEYED = "python -m benchmarks keyed"
 _STEADY_MINUTES = 10
 
 
@@ -74,13 +75,14 @@ class _Against:
     other_figure: str = ""
     ours: str = OURS
     every_s: float = 1.0
+    kind: str = "throughput"
     command: str = f"{_PEERS} --kinds throughput"
 
     def judged(self, races: _Races) -> Judged:
         """The ratio of medians, and the range of the ratios by turn."""
         rows = [
             races.row(
-                name, "throughput", records=self.records, value_bytes=self.value_bytes,
+                name, self.kind, records=self.records, value_bytes=self.value_bytes,
                 every_s=self.every_s,
             )
             for name in (self.ours, self.other)
@@ -169,6 +171,40 @@ def _guarantees() -> Iterator[_Against]:
             every_s=every_s,
             command=_GUARANTEES,
         )
+
+
+def _keyed() -> Iterator[_Against]:
+    """Keyed state beside the peers: the race, the figure, ours, the other, the goal."""
+    count, more, process = "count per key, 10,000 keys", "count per key, 1,000,000 keys", "process"
+    least: tuple[tuple[str, str, str, str, float, int], ...] = (
+        ("count-10k", count, "memory", "flink-hashmap", 1.5, _FIVE),
+        ("count-1m", more, "memory", "flink-hashmap", 3.0, _FIVE),
+        ("count-1m", more, "rocksdb", "flink-rocksdb", 1.5, _FIVE),
+        ("repartition-10k", f"{count}, repartition topic", "memory", "flink-hashmap", 0.8, _FIVE),
+        ("process-10k", f"{process}, 10,000 keys", "memory", "pyflink-hashmap", 8.0, _MILLION),
+        ("process-10k", f"{process}, 10,000 keys", "rocksdb", "pyflink-rocksdb", 8.0, _MILLION),
+        ("windows-100k", "windows of 10 s, 100,000 keys", "memory", "flink-hashmap", 1.5, _FIVE),
+        ("windows-100k", "windows of 10 s, 100,000 keys", "rocksdb", "flink-rocksdb", 1.5, _FIVE),
+    )
+    for kind, what, ours, other, goal, records in least:
+        yield _Against(
+            what=f"{what}, {ours}, over {other}",
+            ours=f"sluice-{ours}",
+            other=other,
+            kind=kind,
+            records=records,
+            least=goal,
+            command=f"{_KEYED} {kind}",
+        )
+    yield _Against(
+        what=f"{count}, memory, rate over that of a copy without state",
+        ours="sluice-memory",
+        other="sluice-copy",
+        kind="count-10k",
+        records=_FIVE,
+        least=1 / 1.6,
+        command=f"{_KEYED} count-10k",
+    )
 
 
 def _paced(races: _Races) -> Iterator[Judged]:
@@ -287,6 +323,15 @@ _PARTS = (
         engine="",
         command="python -m benchmarks savepoints",
     ),
+    *(
+        _Part(what=what, goal=goal, part=f"keyed-{row}", engine="", command=f"{_KEYED} {row}")
+        for row, what, goal in (
+            ("restore", "restore of 1 GiB of keyed state, 2 tasks", "<= 15 s"),
+            ("failover", "failover of one of 8 regions with 1 GiB of keyed state", "<= 4 s"),
+            ("written", "bytes of state files over changed state", "<= 3 x"),
+            ("visible", "barrier to visible, with keyed state over without", "<= 1.15 x"),
+        )
+    ),
     _Part(
         what="cost of history and metrics",
         goal="<= 1 % of a core",
@@ -324,11 +369,13 @@ def judged(results: Sequence[Result], figures: Sequence[Measured]) -> list[Judge
     races = _Races(rows_by_setting(results))
     against: list[Callable[[_Races], Judged]] = [one.judged for one in _AGAINST]
     weak = [one.judged for one in _guarantees()]
+    keyed = [one.judged for one in _keyed()]
     return [
         *(judge(races) for judge in against),
         *_paced(races),
         *_steady(races),
         *(judge(races) for judge in weak),
+        *(judge(races) for judge in keyed),
         *_parts(figures),
     ]
 

@@ -1,7 +1,7 @@
 """``python -m benchmarks report``: tables and a chart of all results.
 
-It reads the results of `peers`, `steady`, `scaling` and `tuning`, and the log of the parts. Without
-them, the tables say that they were not measured.
+It reads the results of `peers`, `steady`, `keyed`, `scaling` and `tuning`, and the log of the
+parts. Without them, the tables say that they were not measured.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.keyed.keyed import RESULTS as KEYED
 from benchmarks.measuring.figures import PARTS_RESULTS, read_figures
 from benchmarks.peers.chart import draw
 from benchmarks.peers.command import RESULTS
@@ -42,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("quick runs are not for the documentation")
     page = (_PAGES / "benchmarks.md").read_text("utf-8")
     _, former, _ = _around(page, "goals")
-    goals_table = goals.table(goals.judged(results, figures), former=former)
+    judged = goals.judged([*results, *read_results([args.keyed])], figures)
+    goals_table = goals.table(judged, former=former)
     text = markdown(results) if results else ""
     print("\n".join(filter(None, [text, goals_table, scaling_tables(lines) if lines else ""])))
     if args.chart and races:
@@ -59,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks report", description=__doc__)
     parser.add_argument("results", type=Path, nargs="*", help="JSON lines of `peers` and `steady`")
+    parser.add_argument("--keyed", type=Path, default=KEYED, help="JSON lines of `keyed`")
     parser.add_argument("--parts", type=Path, default=PARTS_RESULTS, help="JSON lines of the parts")
     parser.add_argument("--scaling", type=Path, default=SCALING, help="JSON lines of `scaling`")
     parser.add_argument("--tuning", type=Path, default=TUNING, help="JSON lines of `tuning`")

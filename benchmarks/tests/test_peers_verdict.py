@@ -120,3 +120,11 @@ def test_what_was_measured_is_not_measured_again_but_what_failed_is(tmp_path: Pa
     rows = {row.contender: row for row in rows_by_setting(results)[_RACE]}
     assert rows["quix"].runs
     assert not rows["quix"].failure
+
+
+def test_numbers_of_a_partitioned_input_are_a_step_apart() -> None:
+    stamps = np.array([1, 2, 3], np.int64)
+    found = {0: (np.array([1, 1, 1], np.int64), np.array([1, 5, 9], np.int64), stamps)}
+    assert judge(found, [0, 3, 0, 0], 0, every=4).faults == 0
+    assert judge(found, [0, 4, 0, 0], 0, every=4).lost == 1
+    assert judge(found, [0, 3, 0, 0], 0, every=3).unexpected == 2

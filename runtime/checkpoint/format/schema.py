@@ -61,6 +61,7 @@ _SPLIT_RANGE = _record(
     ("watermark_ms", _OPTIONAL_LONG),
     ("idle_since_ms", _OPTIONAL_LONG),
     ("leader_epoch_end", _OPTIONAL_LONG),
+    ("barrier_watermark_ms", _OPTIONAL_LONG),
 )
 
 # Enumerations are strings, so that a later symbol is an error which names it, not a schema clash.

@@ -118,6 +118,7 @@ def full_record() -> CheckpointRecord:
         largest_timestamp_ms=1_700_000_000_123,
         watermark_ms=1_700_000_000_000,
         idle_since_ms=1_700_000_001_000,
+        barrier_watermark_ms=1_700_000_000_000,
     )
     state = StateSnapshot(
         provider="org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -232,6 +233,7 @@ def _splits(draw: st.DrawFn) -> SplitRange:
         largest_timestamp_ms=draw(_maybe),
         watermark_ms=draw(_maybe),
         idle_since_ms=draw(_maybe),
+        barrier_watermark_ms=draw(_maybe),
     )
 
 

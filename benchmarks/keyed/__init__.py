@@ -1,0 +1,1 @@
+"""Keyed state under measurement: races beside the peers, restores, failover, growing cost."""
