@@ -74,6 +74,13 @@ if TYPE_CHECKING:
     from sluice.runtime.functions.function_context import FunctionContext
     from sluice.runtime.job.job import Job
     from sluice.runtime.job.job_handle import JobHandle, RunStatus
+    from sluice.runtime.model.event_time import (
+        BoundedOutOfOrderness,
+        EventTime,
+        Header,
+        Monotonic,
+        Punctuated,
+    )
     from sluice.runtime.model.on_error import DeadLetters, Skip
     from sluice.runtime.model.rate_limit import PidRateLimit
     from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
@@ -141,6 +148,13 @@ _MODULES = {
     "sluice.runtime.functions.function_context": ("FunctionContext",),
     "sluice.runtime.job.job": ("Job",),
     "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
+    "sluice.runtime.model.event_time": (
+        "BoundedOutOfOrderness",
+        "EventTime",
+        "Header",
+        "Monotonic",
+        "Punctuated",
+    ),
     "sluice.runtime.model.on_error": ("DeadLetters", "Skip"),
     "sluice.runtime.model.rate_limit": ("PidRateLimit",),
     "sluice.runtime.spark.fast_start.fast_start_settings": ("fast_start",),
@@ -151,6 +165,7 @@ __all__ = [
     "Alignment",
     "AuthenticationError",
     "AvroDeserializer",
+    "BoundedOutOfOrderness",
     "CheckpointFailedError",
     "CheckpointHandler",
     "ConfigError",
@@ -161,6 +176,7 @@ __all__ = [
     "DeliveryError",
     "Deserializer",
     "DropLimitError",
+    "EventTime",
     "ExponentialDelayRestart",
     "FailureRateRestart",
     "FencedError",
@@ -171,6 +187,7 @@ __all__ = [
     "GlobalCheckpointHandler",
     "HandlerDecision",
     "HdfsSink",
+    "Header",
     "Installation",
     "Job",
     "JobHandle",
@@ -183,12 +200,14 @@ __all__ = [
     "LateRecordsError",
     "LoadBalancer",
     "MissingRequirementError",
+    "Monotonic",
     "OAuthToken",
     "PartitionCommit",
     "PartitionMark",
     "PidRateLimit",
     "PoisonRecordsError",
     "Progress",
+    "Punctuated",
     "RegionGivenUpError",
     "RegionalCheckpointHandler",
     "RegionsSuspendedError",

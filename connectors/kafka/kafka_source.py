@@ -18,6 +18,7 @@ from sluice.connectors.kafka.client.client_tuning import (
 from sluice.connectors.kafka.client.credentials import TokenFunction
 from sluice.connectors.kafka.kafka_sink import KafkaSink
 from sluice.connectors.kafka.records.columns import columns_with, schema_ddl, schema_of
+from sluice.connectors.kafka.records.row_times import KafkaRowTimes, columns_for
 from sluice.connectors.kafka.records.serde.deserializing import (
     DeserializedColumn,
     Deserializer,
@@ -48,9 +49,11 @@ from sluice.runtime.contracts import (
     SplitEnumerator,
     SplitReader,
     StreamingReader,
+    TimedSource,
     TunedSource,
 )
 from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.splits import SplitRange
@@ -78,6 +81,7 @@ class KafkaSource(
     ContinuousSource,
     RereadingSource,
     AgeingSource,
+    TimedSource,
 ):
     """Records of Kafka topics. Picklable; connects nowhere until a job starts.
 
@@ -109,6 +113,7 @@ class KafkaSource(
         rate_limit: keeps each region's epochs as short as the job's interval by reading less.
             None: a backlog is read in epochs of about ten intervals in micro-batches.
         hot_path: ``auto``, ``native`` or ``plain``; see docs/guide/kafka-source.md.
+        time: the event time of the rows, for windows, timers and joins. None: they have none.
     Raises:
         ConfigError: an option is misspelt, or settings conflict, are missing or are unsafe.
     """
@@ -135,6 +140,7 @@ class KafkaSource(
         on_error: OnError = "fail",
         rate_limit: PidRateLimit | None = None,
         hot_path: HotPath | str | None = None,
+        time: EventTime | None = None,
     ) -> None:
         own = _as_options(topics, pattern, partitions, starting_offsets)
         if forget:
@@ -162,6 +168,8 @@ class KafkaSource(
         require_deserializable(deserializers, self._columns)
         self._deserializers = {name: each for name, each in deserializers.items() if each}
         self._policy = self._policy_of(on_error)
+        self._time = time
+        self._timed_columns = columns_for(time, self._columns)
 
     def _policy_of(self, on_error: OnError) -> Policy | None:
         policy = policy_of(on_error)
@@ -211,6 +219,14 @@ class KafkaSource(
         )
 
     @property
+    def event_time(self) -> EventTime | None:
+        return self._time
+
+    def row_times(self) -> KafkaRowTimes:
+        assert self._time is not None  # asked only then
+        return KafkaRowTimes(of=self._time.of)
+
+    @property
     def forgotten(self) -> frozenset[str]:
         return self._options.forgotten
 
@@ -248,6 +264,7 @@ class KafkaSource(
         return self._split_reader()
 
     def narrowed(self, columns: Collection[str]) -> "KafkaSource":
+        columns = {*columns, *self._timed_columns}
         kept = tuple(name for name in self._columns if name in columns)
         if self._are_chosen or self._deserializers or kept == self._columns:
             return self

@@ -17,6 +17,7 @@ from sluice.runtime.functions.function_run import (
     require_other_topics,
     require_within_limits,
 )
+from sluice.runtime.functions.function_states import states_after
 from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
@@ -209,6 +210,7 @@ class AttemptEpochs:
             operator_states=(
                 *totals_after(self.operator_states, counts),
                 *drops_after(self.operator_states, ()),
+                *states_after(self.operator_states, result.operator_states, self.functions),
             ),
         )
         return Acknowledgement(

@@ -12,8 +12,10 @@ from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, Recor
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
+from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.stage_timer import StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 from sluice.runtime.process.failed_tasks import note_ranges
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
@@ -67,6 +69,7 @@ class _EndedEpoch(EndedEpoch):
     checkpoint_id: int
     ranges: tuple[SplitRange, ...]
     clock: Clock
+    operator_states: tuple[StateEntry, ...]
 
     def pre_commit(self) -> EpochResult:
         epoch = self.epoch
@@ -86,6 +89,7 @@ class _EndedEpoch(EndedEpoch):
             failed_rows=tuple(epoch.functions.failed_rows.items()),
             decide_by_s=epoch.writers.decide_by_s,
             stages=epoch.timer.times(),
+            operator_states=self.operator_states,
         )
 
     def commit(self, *, timeout_s: float) -> tuple[str, ...]:
@@ -123,6 +127,7 @@ class TaskLoop:
         client: to the coordinator, not started yet.
         open_writers: for a new epoch.
         functions: made for each epoch, since they count its records.
+        states: of these functions; None: they have none.
         begins_after: newest checkpoint when the attempt began.
         leaders: leader epochs of the splits at the attempt's begin, as far as they are known.
         no_progress_timeout_s: if nothing of a split is fetched for so long, though barriers say
@@ -139,6 +144,7 @@ class TaskLoop:
         client: CheckpointClient,
         open_writers: OpenWriters,
         functions: Callable[[], FunctionRun],
+        states: FunctionStates | None = None,
         begins_after: int,
         leaders: Mapping[SplitKey, int] | None = None,
         no_progress_timeout_s: float = 120.0,
@@ -154,6 +160,7 @@ class TaskLoop:
         self._client = client
         self._open_writers = open_writers
         self._functions = functions
+        self._states = states or FunctionStates(())
         self._last_checkpoint_id = begins_after
         self._leaders = dict(leaders or {})
         self._barrier: Barrier | None = None
@@ -278,6 +285,7 @@ class TaskLoop:
         """Abort this epoch, which no decision names, and read it again."""
         self._epoch.writers.abort()
         failpoint("after-epoch-rewound")
+        self._states.rollback()
         self._stalled.clear()  # these positions are no longer those of the stream
         self._leaders |= _leaders_of(barrier)
         self._stream.restart_at(barrier.splits)
@@ -327,6 +335,7 @@ class TaskLoop:
         )
         read = [split for split in ranges if not split.is_empty]
         failpoint("before-epoch-end")
+        states = self._states.end_epoch()
         epoch.timer.enter("flush_s")
         for writer in epoch.writers.writers.values():
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
@@ -335,7 +344,9 @@ class TaskLoop:
         streaming = self._begin({split.key: split.end_offset for split in ranges})
         # From here on the old epoch may be acknowledged, and this thread must not abort it.
         self._epoch = streaming
-        self._client.submit_epoch(_EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock))
+        self._client.submit_epoch(
+            _EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock, states)
+        )
         failpoint("after-epoch-begun")
 
     def _begin(self, starts: Mapping[SplitKey, int]) -> _Epoch:

@@ -58,6 +58,7 @@ class EpochResult:
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
         stages: times of the task in this epoch.
         keyed_state: of all splits of the task at the end of ``ranges``; None without any.
+        operator_states: that the epoch has changed, as they are at its end.
     """
 
     batch: BatchKey
@@ -70,3 +71,4 @@ class EpochResult:
     decide_by_s: float | None = None
     stages: StageTimes | None = None
     keyed_state: KeyedState | None = None
+    operator_states: tuple[StateEntry, ...] = ()

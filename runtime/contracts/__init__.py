@@ -10,6 +10,7 @@ from sluice.runtime.contracts.coordination import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.keyed import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.operators import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.regional import *  # noqa: F403 - its __all__
+from sluice.runtime.contracts.repartitioning import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.storage import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.streaming import *  # noqa: F403 - its __all__
 from sluice.runtime.contracts.writing import *  # noqa: F403 - its __all__

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,8 @@ from sluice.runtime.model.splits import SplitKey
 
 __all__ = [
     "BarrierTime",
+    "Due",
+    "KeyBy",
     "KeyedFunction",
     "KeyedOperator",
     "KeyedRows",
@@ -46,11 +48,29 @@ class KeyedRows:
         batch: the rows.
         splits: of shape (rows,): each row's split, as `TaskTables.ordinal` numbers it.
         keys: encoded keys (`sluice.runtime.keyed.key_encoding`), of type large_binary.
+        key_schema: names and types of the key's columns, to decode ``keys``.
     """
 
     batch: pa.RecordBatch
     splits: npt.NDArray[np.int16]
     keys: pa.LargeBinaryArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyBy:
+    """How the rows of a stream get their key. Picklable as far as the function is.
+
+    Attributes:
+        columns: that are the key; none: ``function`` returns it.
+        function: a batch's keys, one for each row; a struct is a key of several columns.
+        partitioned: the source's topic is partitioned by this key; else a repartition topic is.
+        partitions: of the repartition topic; None: the default.
+    """
+
+    columns: tuple[str, ...] = ()
+    function: Callable[[pa.RecordBatch], pa.Array] | None = None
+    partitioned: bool = False
+    partitions: int | None = None
 
 
 class StateTable(Protocol):
@@ -120,6 +140,18 @@ class TaskTables(Protocol):
         ...
 
 
+class Due(NamedTuple):
+    """When keyed functions have more output though no record comes; None: never.
+
+    Attributes:
+        event_ms: once the watermark has reached it.
+        time_ms: once the processing time has.
+    """
+
+    event_ms: int | None = None
+    time_ms: int | None = None
+
+
 class KeyedOperator(Protocol):
     """A stateful function of a pipeline, in one task attempt. Executor, the task's thread.
 
@@ -140,6 +172,11 @@ class KeyedOperator(Protocol):
         """Forget the rows of the epoch under way. The state is taken back by the task."""
         ...
 
+    def due(self) -> Due:
+        """When its state wants the next barrier, also without records; called after
+        `at_barrier`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
@@ -158,6 +195,10 @@ class TableSpec:
     value_schema: str = ""
 
 
+def _no_watermark(split: int) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorScope:
     """What a keyed function gets when a task opens it.
@@ -168,6 +209,9 @@ class OperatorScope:
         count_late: notes that so many rows came after the watermark.
         write_late: writes late rows to a side topic, in the epoch's transaction.
         count: adds to a counter of the user, by name.
+        closed_ms: watermark of the barrier that last ended an epoch of a split, by its ordinal, in
+            this attempt or before it: rows before it are late. None: no barrier had one yet.
+        time_column: the column of the rows' event time; None: the source has no time.
     """
 
     tables: TaskTables
@@ -175,6 +219,8 @@ class OperatorScope:
     count_late: Callable[[int], None]
     write_late: Callable[[str, pa.RecordBatch], None]
     count: Callable[[str, int], None]
+    closed_ms: Callable[[int], int | None] = _no_watermark
+    time_column: str | None = None
 
 
 class KeyedFunction(Protocol):

@@ -27,12 +27,14 @@ __all__ = [
     "NarrowingSource",
     "RateLimitedSource",
     "RereadingSource",
+    "RowTimes",
     "SelectiveSink",
     "Sink",
     "Source",
     "SourceFunction",
     "SplitEnumerator",
     "TaskSink",
+    "TimedSource",
     "TunedSink",
     "TunedSource",
 ]
@@ -202,6 +204,10 @@ class Source(Protocol):
         ...
 
 
+RowTimes = Callable[[pa.RecordBatch], pa.Int64Array]
+"""The time of each row in milliseconds since 1970; null: the row has none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFunction:
     """A function that a source runs on its batches before all others, such as deserializing.
@@ -226,6 +232,20 @@ class DeserializingSource(Source, Protocol):
     @property
     def functions(self) -> Sequence[SourceFunction]:
         """In order; none: the records are used unchanged."""
+        ...
+
+
+@runtime_checkable
+class TimedSource(Source, Protocol):
+    """A source whose rows have an event time, so that its splits have watermarks."""
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """The user's settings; None: the source has no event time."""
+        ...
+
+    def row_times(self) -> RowTimes:
+        """How to find the times of rows, after the source's own functions. Picklable."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The context of a function of ``map_batches``: counters of the user.
+"""The context of a function of ``map_batches``: counters of the user, and its state.
 
 An increment is part of the call's output. It counts once, when the checkpoint with that output is
 committed. It does not count if the output is left out: that of a retried task, of an epoch that is
@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.operator_state import StateList
 
 __all__ = ["FunctionContext", "FunctionCounter", "require_few", "takes_context"]
 
@@ -25,13 +26,30 @@ class FunctionContext:
 
     Args:
         operator_name: of the function.
+        state: its operator state; None: it has declared none.
     """
 
-    def __init__(self, operator_name: str) -> None:
+    def __init__(self, operator_name: str, state: StateList | None = None) -> None:
         self._operator_name = operator_name
+        self._state = state
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._is_over = False
+
+    @property
+    def state(self) -> StateList:
+        """The function's operator state, as of this call.
+
+        Raises:
+            ConfigError: the function has declared none.
+        """
+        if self._state is None:
+            raise ConfigError(
+                "a function without operator state uses ctx.state",
+                {"function": self._operator_name},
+                "Declare it: map_batches(function, state=OperatorState(schema)).",
+            )
+        return self._state
 
     def counter(self, name: str) -> "FunctionCounter":
         """The counter of this name. It is reported from now on, also with 0.

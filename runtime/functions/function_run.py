@@ -1,8 +1,9 @@
 """Runs the functions of one task, and isolates the records that they fail for.
 
-Functions get whole batches. If one raises, the source's batch is halved, and each half passes all
-the functions again, until only single failing records are left. These are skipped or become dead
-letters; all other records keep their order. So a function with such a policy must be
+Functions get whole batches. If one raises that has a policy, the source's batch is halved. Each
+half passes all functions up to the last one with a policy again, until only single failing records
+are left. These are skipped or become dead letters; all other records keep their order. So a
+function with such a policy, and each function before it, must be
 
 - deterministic: for the same rows it returns the same rows, or raises again;
 - row-wise: its output for a batch is its output for the parts of the batch, in order (it may drop
@@ -17,9 +18,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from sluice.runtime.contracts.keyed import BarrierTime, KeyBy, KeyedFunction
 from sluice.runtime.errors import ConfigError, FunctionFailedError, PoisonRecordsError, StreamError
 from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS, Failure, dead_letter_rows
 from sluice.runtime.functions.function_context import FunctionContext, require_few
+from sluice.runtime.functions.operator_state import OperatorState, StateList
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import ALWAYS_LET_THROUGH, DeadLetters, Policy
 from sluice.runtime.model.splits import SplitRange, ranges_text
@@ -53,28 +56,35 @@ class ChainedFunction:
 
     Attributes:
         name, operator_id: of the operator.
-        function: the user's.
+        function: the user's; None: of a keyed one.
         policy: None: its first error fails the task.
         takes_context: it has a second parameter, for a `FunctionContext`.
+        keyed: how rows get their key, or a function with keyed state (`KeyedRun`); None: neither.
+        state: the declared operator state; None: it has none.
+        list: the rows of that state, in a task; see `FunctionStates`.
     """
 
     name: str
     operator_id: str
-    function: ArrowFunction
+    function: ArrowFunction | None = None
     policy: Policy | None = None
     takes_context: bool = False
+    keyed: KeyBy | KeyedFunction | None = None
+    state: OperatorState | None = None
+    list: StateList | None = None
 
     @property
     def is_counted(self) -> bool:
-        """Whether its records are counted: it has a policy, or may have counters."""
-        return self.policy is not None or self.takes_context
+        """Whether its records are counted: it has a policy, or may have counters or late rows."""
+        is_stateful = self.keyed is not None and not isinstance(self.keyed, KeyBy)
+        return self.policy is not None or self.takes_context or is_stateful
 
     def call(self, rows: pa.RecordBatch) -> tuple[object, Mapping[str, int]]:
         """Its result for these rows, and the increments of its counters."""
         function = cast(Any, self.function)
         if not self.takes_context:
             return function(rows), _NO_COUNTERS
-        context = FunctionContext(self.name)
+        context = FunctionContext(self.name, self.list)
         try:
             return function(rows, context), context.close()
         finally:
@@ -104,9 +114,10 @@ class FunctionRun:
     """
 
     def __init__(self, functions: Sequence[ChainedFunction] = (), *, job_name: str = "") -> None:
-        self._functions = tuple(functions)
+        tolerant = max((at + 1 for at, f in enumerate(functions) if f.policy is not None), default=0)
+        self._functions = tuple(functions[:tolerant])  # a failing batch passes them again
+        self._once = tuple(functions[tolerant:])
         self._job_name = job_name
-        self._tolerates = any(f.policy is not None for f in functions)
         self.counts = {f.operator_id: RecordCounts() for f in functions if f.is_counted}
         self.examples: dict[str, str] = {}
         self.failed_rows: dict[str, int] = {}
@@ -125,16 +136,23 @@ class FunctionRun:
                 letters need.
         """
         for batch in batches:
-            if self._tolerates:
-                yield from self._tolerated(batch, write_dead_letter)
-                continue
-            made = batch
-            for function in self._functions:
-                given = made.num_rows
-                made, counters = _call(function, made, batch)
-                if function.is_counted:
-                    self._count(function, RecordCounts(read=given, counters=counters))
-            yield made
+            parts = self._tolerated(batch, write_dead_letter) if self._functions else (batch,)
+            for made in parts:
+                yield self._through_once(made, batch)
+
+    def _through_once(self, made: pa.RecordBatch, source: pa.RecordBatch) -> pa.RecordBatch:
+        for function in self._once:
+            given = made.num_rows
+            made, counters = _call(function, made, source)
+            if function.is_counted:
+                self._count(function, RecordCounts(read=given, counters=counters))
+        return made
+
+    def at_barrier(
+        self, time: BarrierTime, write_dead_letter: WriteDeadLetter
+    ) -> Iterator[pa.RecordBatch]:
+        """The rest of the epoch's output: there is none without keyed functions (`KeyedRun`)."""
+        yield from ()
 
     def _tolerated(
         self, batch: pa.RecordBatch, write_dead_letter: WriteDeadLetter

@@ -318,6 +318,7 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
             "Use a second pipeline for the second one: a pipeline's rows go into one such sink.",
         )
     require_dead_letters_possible(pipeline)
+    _require_state_possible(pipeline)
     random = [step.name for step in pipeline.steps if not step.deterministic]
     if random and (stateful or len(pipeline.sinks) > 1):
         raise ConfigError(
@@ -325,6 +326,22 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
             where | {"functions": ",".join(random), "sinks": len(pipeline.sinks)},
             "Make it deterministic, or write its rows to one topic and read that in a second "
             "pipeline.",
+        )
+
+
+def _require_state_possible(pipeline: Pipeline) -> None:
+    """Functions with operator state are called once for each batch, and never again for a part."""
+    stateful = [at for at, step in enumerate(pipeline.steps) if step.state is not None]
+    tolerant = [at for at, step in enumerate(pipeline.steps) if step.policy is not None]
+    if stateful and tolerant and max(tolerant) >= stateful[0]:
+        raise ConfigError(
+            "a function with on_error follows operator state, or has some",
+            {
+                "source": pipeline.source.name,
+                "state": pipeline.steps[stateful[0]].name,
+                "on_error": pipeline.steps[tolerant[-1]].name,
+            },
+            "Put functions with on_error first: a failing batch passes them again, in parts.",
         )
 
 
@@ -379,8 +396,13 @@ def job_plan(
                 source_ids=(region.source_id,),
                 sink_ids=tuple(region.sinks),
                 stateful_sink_ids=tuple(region.frame_sinks),
+                list_ids=tuple(
+                    operator_id
+                    for step, operator_id in zip(region.pipeline.steps, region.step_ids, strict=True)
+                    if step.state is not None
+                ),
                 stateful=region.stateful,
-                chained=region.pipeline.is_chained,
+                chained=region.pipeline.is_chained and region.pipeline.is_stateless,
                 deterministic=all(step.deterministic for step in region.pipeline.steps),
                 follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,

@@ -8,18 +8,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from sluice.runtime.contracts import Sink, Source
+from sluice.runtime.contracts.keyed import KeyBy, KeyedFunction
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.function_run import ArrowFunction, ChainedFunction
+from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.model.on_error import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchFunction", "Engine", "FrameFunction", "Pipeline", "Recovery", "Step"]
+__all__ = [
+    "KEYED_KINDS",
+    "BatchFunction",
+    "Engine",
+    "FrameFunction",
+    "Pipeline",
+    "Recovery",
+    "Step",
+]
 
 BatchFunction = ArrowFunction
 FrameFunction = Callable[["DataFrame"], "DataFrame"]
+KEYED_KINDS = frozenset({"key_by", "aggregate", "deduplicate", "window", "join", "process"})
+"""Steps with `Step.keyed`; they run in the chained task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +39,28 @@ class Step:
     """A function between a source and its sinks.
 
     Attributes:
-        kind: ``map_batches`` or ``transform``.
+        kind: ``map_batches``, ``transform`` or one of `KEYED_KINDS`.
         name, uid: of the operator.
-        function: Arrow function or frame function, by ``kind``.
+        function: Arrow function or frame function, by ``kind``; None: a keyed step.
         output_mode: of a transform: Spark's output mode, in lower case; None: not set.
         deterministic: the user promises that a replay returns the same rows (`two-phase-repair`
             and `stateful-replay`).
         force_rescale: of a transform: the user allows to run it in parts.
         policy: of ``map_batches``: for records that it raises for; None: the task fails.
+        keyed: how rows get their key, or a function with keyed state; None: neither.
+        state: of ``map_batches``: its operator state; None: it has none.
     """
 
     kind: str
     name: str
     uid: str | None
-    function: BatchFunction | FrameFunction
+    function: BatchFunction | FrameFunction | None = None
     output_mode: str | None = None
     deterministic: bool = True
     force_rescale: bool = False
     policy: Policy | None = None
+    keyed: KeyBy | KeyedFunction | None = None
+    state: OperatorState | None = None
 
     def __post_init__(self) -> None:
         # A text such as "false" would count as True, and promise a repair that is not exact.
@@ -57,14 +73,22 @@ class Step:
                 )
 
     def chained(self, operator_id: str) -> ChainedFunction:
-        """The function of ``map_batches`` as the tasks call it."""
+        """The function of a chained pipeline as the tasks call it."""
+        function = self.function
         return ChainedFunction(
             name=self.name,
             operator_id=operator_id,
-            function=cast(BatchFunction, self.function),
+            function=cast(BatchFunction | None, function),
             policy=self.policy,
-            takes_context=takes_context(self.function),
+            takes_context=function is not None and takes_context(function),
+            keyed=self.keyed,
+            state=self.state,
         )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its output depends on more than the rows that it gets."""
+        return self.state is not None or self.keyed is not None
 
 
 @dataclass(slots=True)
@@ -78,7 +102,17 @@ class Pipeline:
     @property
     def is_chained(self) -> bool:
         """Whether one worker can read, apply and write, without a detour through the JVM."""
-        return all(step.kind == "map_batches" for step in self.steps)
+        return all(step.kind != "transform" for step in self.steps)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its rows have keys, and its functions may keep state for them."""
+        return any(step.keyed is not None for step in self.steps)
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the output of a range of records depends on nothing else."""
+        return not any(step.remembers for step in self.steps)
 
 
 class Engine(enum.Enum):

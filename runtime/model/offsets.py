@@ -26,6 +26,7 @@ _DETAILS = (
     "largest_timestamp_ms",
     "watermark_ms",
     "idle_since_ms",
+    "barrier_watermark_ms",
 )
 
 

@@ -31,6 +31,8 @@ class SplitRange:
         largest_timestamp_ms: largest record timestamp seen so far, if known.
         watermark_ms: the split's event-time watermark, if one is defined.
         idle_since_ms: time of the last record, or None while records come.
+        barrier_watermark_ms: watermark of the barrier that ended this range. A row before it is
+            late: its windows are closed, and its timers have fired. None: no barrier had one yet.
     """
 
     source_id: str
@@ -44,6 +46,7 @@ class SplitRange:
     largest_timestamp_ms: int | None = None
     watermark_ms: int | None = None
     idle_since_ms: int | None = None
+    barrier_watermark_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.partition < 0 or not 0 <= self.start_offset <= self.end_offset:
@@ -123,8 +126,9 @@ class Barrier:
         splits: the ranges; all empty if a sink requested a batch without records.
         publishes_all: no sink may keep rows for a later epoch: the region's bounded sources end
             with it, or its checkpoint is a savepoint, a full or a final one.
-        watermark_ms: event time that all regions have passed, as of the last acknowledged epochs;
-            never back. Windows close and event timers fire by it. None: no source has a time yet.
+        watermark_ms: event time that all regions have passed, as of decided epochs; never back, and
+            the same in all barriers of a checkpoint. Windows close and event timers fire by it.
+            None: no source has a time yet.
         time_ms: wall clock of the driver when the barrier was given; processing timers fire by it.
         new_state: keyed state of splits that the attempt did not have before.
     """

@@ -9,7 +9,7 @@ from typing import Self, TypeAlias
 from sluice.connectors.hdfs.formats.time_zones import time_zone
 from sluice.connectors.hdfs.partition_commit.partition_time import PartitionTimes
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.event_time import KAFKA_TIME, BoundedOutOfOrderness, EventTime
 from sluice.runtime.model.spelling import nearest
 
 __all__ = ["OnLate", "PartitionCommit", "PartitionMark", "Policy", "Trigger", "Webhook"]
@@ -174,10 +174,10 @@ class PartitionCommit:
     @property
     def watermarks(self) -> EventTime | None:
         """The watermarks that the region's tasks must report."""
-        timeout_s = self.idle_timeout_s
         asked = EventTime(
-            delay_ms=round(self.watermark_delay_s * 1000),
-            idle_timeout_ms=None if timeout_s is None else round(timeout_s * 1000),
+            KAFKA_TIME,
+            strategy=BoundedOutOfOrderness(self.watermark_delay_s),
+            idle_after=self.idle_timeout_s,
         )
         return asked if self.is_by_partition_time else None
 

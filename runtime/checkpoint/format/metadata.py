@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sluice.runtime.checkpoint.format.container import ContainerWriter, read_container
+from sluice.runtime.checkpoint.format.keyed_columns import keyed_from_avro, keyed_to_avro
 from sluice.runtime.checkpoint.format.schema import (
     METADATA_V1,
     METADATA_VERSION,
@@ -64,7 +65,11 @@ _REPAIR = ContainerWriter(REPAIR_V1, format_version=REPAIR_VERSION)
 
 def encode(record: CheckpointRecord) -> bytes:
     """Bytes of ``_metadata``; equal records give equal bytes."""
-    plain = {"format_version": METADATA_VERSION, **_plain(replace(record, assignment=None))}
+    bare = tuple(replace(region, keyed_state=None) for region in record.regions)
+    plain = {
+        "format_version": METADATA_VERSION,
+        **_plain(replace(record, assignment=None, regions=bare)),
+    }
     plain["settings"] = dict(sorted(record.settings.items()))
     plain["reason"] = well_formed(record.reason)  # it may quote an error of a user's function
     if record.assignment is not None:
@@ -74,6 +79,8 @@ def encode(record: CheckpointRecord) -> bytes:
             region["state"]["operators"] = [
                 {"number": number, "name": name} for number, name in source.state.operators
             ]
+        if source.keyed_state is not None:
+            region["keyed_state"] = keyed_to_avro(source.keyed_state)
     return _METADATA.write(plain)
 
 
@@ -185,8 +192,13 @@ def _checkpoint(found: _Fields) -> CheckpointRecord:
         if region["state"] is not None:
             operators = region["state"]["operators"]
             region["state"]["operators"] = [(each["number"], each["name"]) for each in operators]
+    keyed = [region.pop("keyed_state") for region in found["regions"]]
     record = from_json(CheckpointRecord, {**found, "assignment": None})
-    return replace(record, assignment=_assignment(found["assignment"]))
+    regions = tuple(
+        region if state is None else replace(region, keyed_state=keyed_from_avro(state))
+        for region, state in zip(record.regions, keyed, strict=True)
+    )
+    return replace(record, regions=regions, assignment=_assignment(found["assignment"]))
 
 
 def _plain_assignment(assignment: Assignment) -> _Fields:

@@ -61,6 +61,7 @@ _SPLIT_RANGE = _record(
     ("watermark_ms", _OPTIONAL_LONG),
     ("idle_since_ms", _OPTIONAL_LONG),
     ("leader_epoch_end", _OPTIONAL_LONG),
+    ("barrier_watermark_ms", _OPTIONAL_LONG),
 )
 
 # Enumerations are strings, so that a later symbol is an error which names it, not a schema clash.
@@ -94,6 +95,7 @@ _STATE_SNAPSHOT = _record(
     ),
 )
 
+# Parts in columns, splits by topic: `sluice.runtime.checkpoint.format.keyed_columns`.
 _KEYED_STATE = _record(
     "KeyedState",
     ("max_parallelism", "long"),
@@ -114,28 +116,21 @@ _KEYED_STATE = _record(
     ),
     ("files", _many(f"{_NAMESPACE}.FileReference")),
     (
-        "splits",
+        "topics",
         _many(
             _record(
-                "SplitState",
+                "TopicState",
                 ("source_id", "string"),
                 ("topic", "string"),
-                ("partition", "long"),
-                (
-                    "parts",
-                    _many(
-                        _record(
-                            "StatePart",
-                            ("file", "long"),
-                            ("offset", "long"),
-                            ("length", "long"),
-                            ("is_base", "boolean"),
-                        )
-                    ),
-                ),
+                ("partitions", _many("long")),
+                ("parts", _many("long")),
+                ("has_base", _many("boolean")),
             )
         ),
     ),
+    ("part_files", _many("long")),
+    ("part_offsets", _many("long")),
+    ("part_lengths", _many("long")),
 )
 
 _REGIONS = _many(

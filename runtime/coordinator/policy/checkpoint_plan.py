@@ -66,6 +66,7 @@ class RegionPlan:
         source_ids: operator ids of the sources it reads; several regions may share one.
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
+        list_ids: operator ids of its functions with operator state.
         stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
@@ -84,6 +85,7 @@ class RegionPlan:
     source_ids: tuple[str, ...] = ()
     sink_ids: tuple[str, ...] = ()
     stateful_sink_ids: tuple[str, ...] | None = None
+    list_ids: tuple[str, ...] = ()
     stateful: bool = False
     chained: bool = False
     deterministic: bool = True

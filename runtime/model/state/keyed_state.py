@@ -4,10 +4,10 @@ Frozen, picklable. The state of a split is a list of parts, oldest first: a late
 earlier one, key by key. `sluice.runtime.state` writes and reads the files.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.split_key import SplitKey
 
@@ -88,6 +88,17 @@ class KeyedState:
     files: tuple[FileReference, ...] = ()
     splits: tuple[SplitState, ...] = ()
 
+    def __post_init__(self) -> None:
+        count = len(self.files)
+        for split in self.splits:
+            for at, part in enumerate(split.parts):
+                is_inside = 0 <= part.file < count and part.offset >= 0 and part.length >= 0
+                if not is_inside or (part.is_base and at > 0):
+                    raise _not_valid(f"{split.topic}-{split.partition}", "part", at)
+        _require_once("split", [split.key for split in self.splits])
+        _require_once("file", [file.path for file in self.files])
+        _require_once("table", [table.number for table in self.tables])
+
     def of(self, splits: Collection[SplitKey]) -> "KeyedState":
         """The state of these splits alone, with the files that they need."""
         return _with_needed_files(self, [s for s in self.splits if s.key in splits])
@@ -108,6 +119,10 @@ class KeyedState:
             return None
         files = tuple(dict.fromkeys(file for state in found for file in state.files))
         index = {file: at for at, file in enumerate(files)}
+        by_path: dict[str, FileReference] = {}
+        for file in files:
+            if by_path.setdefault(file.path, file) != file:
+                raise _contradiction("file", file.path)
         splits: dict[SplitKey, SplitState] = {}
         tables: dict[int, StateTableInfo] = {}
         for state in found:
@@ -140,6 +155,19 @@ def _with_needed_files(state: KeyedState, splits: list[SplitState]) -> KeyedStat
             replace(split, parts=tuple(replace(p, file=index[p.file]) for p in split.parts))
             for split in splits
         ),
+    )
+
+
+def _require_once(what: str, names: Sequence[object]) -> None:
+    if len(set(names)) < len(names):
+        raise _not_valid(max(names, key=names.count), what, "twice")
+
+
+def _not_valid(name: object, what: str, problem: object) -> ConfigError:
+    return ConfigError(
+        "the keyed state of a checkpoint is not valid",
+        {"name": name, what: problem},
+        "Name each file, table and split once, and parts inside the files.",
     )
 
 

@@ -9,7 +9,13 @@ from pyspark.accumulators import AccumulatorParam
 
 from sluice.runtime.contracts import EventTimeSink, Sink, SplitReader, TimedSplitReader
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.event_time import EventTime, advanced, least_watermark_ms
+from sluice.runtime.model.event_time import (
+    KAFKA_TIME,
+    BoundedOutOfOrderness,
+    EventTime,
+    advanced,
+    least_watermark_ms,
+)
 from sluice.runtime.model.splits import SplitRange
 
 if TYPE_CHECKING:
@@ -108,11 +114,12 @@ def event_time_of(sinks: Sequence[Sink]) -> EventTime | None:
     ]
     if not requested:
         return None
-    timeouts = [found.idle_timeout_ms for found in requested]
-    known = [timeout for timeout in timeouts if timeout is not None]
+    timeouts_ms = [found.idle_after_ms for found in requested]
+    known_ms = [each for each in timeouts_ms if each is not None]
     return EventTime(
-        delay_ms=max(found.delay_ms for found in requested),
-        idle_timeout_ms=max(known) if len(known) == len(timeouts) else None,
+        KAFKA_TIME,
+        strategy=BoundedOutOfOrderness(max(found.delay_ms for found in requested) / 1000),
+        idle_after=max(known_ms) / 1000 if len(known_ms) == len(timeouts_ms) else None,
     )
 
 

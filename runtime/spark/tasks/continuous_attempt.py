@@ -31,7 +31,9 @@ from sluice.runtime.errors import (
     WaitedTooLongError,
 )
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.process.failed_tasks import note_task, task_failed
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
@@ -64,6 +66,7 @@ class ContinuousChain:
         ends: of a bounded source; None: there are none.
         begins_after: newest committed checkpoint when the attempt began.
         lost_timeout_s: how long the task runs without an answer from its coordinator.
+        operator_states: in the record that the attempt begins with.
     """
 
     tasks: RegionTasks
@@ -74,6 +77,7 @@ class ContinuousChain:
     ends: Mapping[SplitKey, int] | None
     begins_after: int
     lost_timeout_s: float
+    operator_states: tuple[StateEntry, ...] = ()
 
     def run(self) -> StreamError | None:
         """In the executor, until the attempt is over; returns the error that ended it, if any."""
@@ -106,13 +110,15 @@ class ContinuousChain:
         )
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         registry = TaskRegistry(client, checkpoint_client)
+        states = FunctionStates(self.functions, self.operator_states)
         return TaskLoop(
             tasks.region,
             tasks.attempt_id,
             stream=stream,
             client=checkpoint_client,
             open_writers=partial(self._open, registry),
-            functions=lambda: FunctionRun(self.functions, job_name=self.job_name),
+            functions=lambda: FunctionRun(states.functions, job_name=self.job_name),
+            states=states,
             begins_after=self.begins_after,
             leaders={s.key: s.leader_epoch for s in self.splits if s.leader_epoch is not None},
             no_progress_timeout_s=self.reader.no_progress_timeout_s,

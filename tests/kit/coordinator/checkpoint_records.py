@@ -1,5 +1,6 @@
 """Checkpoint records for tests: a full one, small ones, and Hypothesis strategies of all."""
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +18,14 @@ from sluice.runtime.model.checkpoint_record import (
     StateSnapshot,
     Verdict,
 )
-from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.model.state.keyed_state import (
+    KeyedState,
+    SplitState,
+    StatePart,
+    StateTableInfo,
+)
 
 JOB_UID = "6f9619ff-8b86-4011-b42d-00c04fc964ff"
 
@@ -56,8 +63,48 @@ def record(checkpoint_id: int = 1, **changes: Any) -> CheckpointRecord:
     return replace(made, **changes)
 
 
+def state_file(name: str, *, length_bytes: int = 900) -> FileReference:
+    """A file of keyed state in region r0; its digest is that of its name."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return FileReference(path=f"state/r0/{name}", length_bytes=length_bytes, sha256=digest)
+
+
+def keyed_state(*splits: SplitKey, operator_id: str = "b" * 32) -> KeyedState:
+    """State of these splits in two files: a base with changes after it, then one part each, and
+    none of the last split."""
+    parts = (
+        (
+            StatePart(file=0, offset=0, length=700, is_base=True),
+            StatePart(file=1, offset=0, length=2**33),
+        ),
+        *[(StatePart(file=1, offset=2**33 * each, length=9),) for each in range(1, len(splits))],
+    )
+    return KeyedState(
+        max_parallelism=1024,
+        partitions=len(splits),
+        tables=(
+            StateTableInfo(
+                number=0,
+                operator_id=operator_id,
+                name="counts",
+                kind="aggregate",
+                key_schema='[{"name":"account","type":"string"}]',
+                value_schema='[{"name":"count","type":"int64"}]',
+            ),
+            StateTableInfo(number=3, operator_id=operator_id, name="timers", kind="timers"),
+        ),
+        files=(state_file("5-7-40-0a1b2c3d.merged"), state_file("5-41-4e5f6071.changes")),
+        splits=tuple(
+            SplitState(source_id=source_id, topic=topic, partition=partition, parts=mine)
+            for (source_id, topic, partition), mine in zip(
+                splits, (*parts[: len(splits) - 1], ()), strict=True
+            )
+        ),
+    )
+
+
 def full_record() -> CheckpointRecord:
-    """Every field of every value is set; what the golden file of format version 4 holds."""
+    """Every field of every value is set; what the golden file of the format version holds."""
     source, sink = "a" * 32, "b" * 32
     split = SplitRange(
         source_id=source,
@@ -71,6 +118,7 @@ def full_record() -> CheckpointRecord:
         largest_timestamp_ms=1_700_000_000_123,
         watermark_ms=1_700_000_000_000,
         idle_since_ms=1_700_000_001_000,
+        barrier_watermark_ms=1_700_000_000_000,
     )
     state = StateSnapshot(
         provider="org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -93,6 +141,7 @@ def full_record() -> CheckpointRecord:
         redistribution=Redistribution.KEYED_RANGE,
         payload=bytes(range(256)),
     )
+    keyed = keyed_state(split.key, (source, "orders", 11), (source, "clicks", 0), operator_id=sink)
     return CheckpointRecord(
         job_uid=JOB_UID,
         job_name="orders ü",
@@ -137,6 +186,7 @@ def full_record() -> CheckpointRecord:
                 state=state,
                 committables=(committable(), committable(b"two", kind="hdfs-file")),
                 operator_states=(count,),
+                keyed_state=keyed,
             ),
             RegionRecord(
                 region="r1", attempt_id=4, status=RegionStatus.SKIPPED, snapshot_id=41, batch_id=7
@@ -183,6 +233,7 @@ def _splits(draw: st.DrawFn) -> SplitRange:
         largest_timestamp_ms=draw(_maybe),
         watermark_ms=draw(_maybe),
         idle_since_ms=draw(_maybe),
+        barrier_watermark_ms=draw(_maybe),
     )
 
 
@@ -205,6 +256,45 @@ _states = st.builds(
     location=_path,
     files=st.lists(_files, max_size=2).map(tuple),
 )
+
+
+@st.composite
+def keyed_states(draw: st.DrawFn) -> KeyedState:
+    """Any keyed state that the model allows."""
+    files = draw(st.lists(_files, max_size=3, unique_by=lambda each: each.path))
+    part = st.builds(
+        StatePart, file=st.integers(0, len(files) - 1), offset=_natural, length=_natural
+    )
+    chains = st.lists(part, max_size=3) if files else st.just([])
+    splits = []
+    for source_id, topic, partition in draw(
+        st.lists(st.tuples(_text, _text, _natural), max_size=4, unique=True)
+    ):
+        parts: list[StatePart] = draw(chains)
+        has_base: bool = draw(st.booleans())
+        if parts and has_base:
+            parts[0] = replace(parts[0], is_base=True)
+        splits.append(
+            SplitState(source_id=source_id, topic=topic, partition=partition, parts=tuple(parts))
+        )
+    tables = st.builds(
+        StateTableInfo,
+        number=_long,
+        operator_id=_text,
+        name=_text,
+        kind=_text,
+        key_schema=_text,
+        value_schema=_text,
+    )
+    return KeyedState(
+        max_parallelism=draw(_natural),
+        partitions=draw(_natural),
+        tables=tuple(draw(st.lists(tables, max_size=2, unique_by=lambda each: each.number))),
+        files=tuple(files),
+        splits=tuple(splits),
+    )
+
+
 _regions = st.builds(
     RegionRecord,
     region=_text,
@@ -220,6 +310,7 @@ _regions = st.builds(
     state=st.none() | _states,
     committables=st.lists(state_entries, max_size=3).map(tuple),
     operator_states=st.lists(state_entries, max_size=2).map(tuple),
+    keyed_state=st.none() | keyed_states(),
 )
 _nodes = st.builds(
     OperatorNode,

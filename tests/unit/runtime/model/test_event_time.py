@@ -1,5 +1,6 @@
 """Watermarks of splits and regions, and the PID rate limit."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.graph.job_graph import job_plan, regions_of
 from sluice.runtime.job.job import Job
-from sluice.runtime.model.event_time import EventTime, advanced, least_watermark_ms
+from sluice.runtime.model.event_time import (
+    KAFKA_TIME,
+    BoundedOutOfOrderness,
+    EventTime,
+    Header,
+    Monotonic,
+    Punctuated,
+    advanced,
+    least_watermark_ms,
+)
 from sluice.runtime.model.rate_limit import PidRateLimit, RateEstimator
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.service.metrics import CheckpointMetrics
@@ -35,6 +45,14 @@ def split(**where: Any) -> SplitRange:
     )
 
 
+def timed(*, delay_ms: int = 0, idle_timeout_ms: int | None = None) -> EventTime:
+    return EventTime(
+        KAFKA_TIME,
+        strategy=BoundedOutOfOrderness(delay_ms / 1000),
+        idle_after=None if idle_timeout_ms is None else idle_timeout_ms / 1000,
+    )
+
+
 def at(partition: int, watermark_ms: int | None, idle_since_ms: int | None = None) -> SplitRange:
     return split(
         partition=partition, start=0, end=1, watermark_ms=watermark_ms, idle_since_ms=idle_since_ms
@@ -43,38 +61,61 @@ def at(partition: int, watermark_ms: int | None, idle_since_ms: int | None = Non
 
 def test_a_watermark_trails_the_newest_timestamp_and_never_goes_back() -> None:
     """An epoch of older records leaves it where it was, and so does a larger delay."""
-    moved = advanced(at(0, None), 10_000, EventTime(delay_ms=500))
+    moved = advanced(at(0, None), 10_000, timed(delay_ms=500))
     assert (moved.largest_timestamp_ms, moved.watermark_ms) == (10_000, 9_500)
-    assert advanced(moved, 9_000, EventTime(delay_ms=500)) == moved
-    assert advanced(moved, None, EventTime(delay_ms=500)) == moved
-    assert advanced(moved, 10_100, EventTime(delay_ms=5_000)).watermark_ms == 9_500
+    assert advanced(moved, 9_000, timed(delay_ms=500)) == moved
+    assert advanced(moved, None, timed(delay_ms=500)) == moved
+    assert advanced(moved, 10_100, timed(delay_ms=5_000)).watermark_ms == 9_500
 
 
 def test_a_range_without_timestamps_leaves_a_split_without_watermark() -> None:
-    assert advanced(at(0, None), None, EventTime()) == at(0, None)
+    assert advanced(at(0, None), None, timed()) == at(0, None)
 
 
 def test_the_least_live_split_is_the_progress_of_the_region() -> None:
     """A split that has no timestamp yet holds everything back, until it is idle."""
-    settings = EventTime(idle_timeout_ms=1_000)
+    settings = timed(idle_timeout_ms=1_000)
     assert least_watermark_ms([at(0, 7), at(1, 5)], settings, now_ms=0) == 5
     assert least_watermark_ms([at(0, 7), at(1, None)], settings, now_ms=0) is None
     waiting = [at(0, 7), at(1, 5, idle_since_ms=100)]
     assert least_watermark_ms(waiting, settings, now_ms=1_099) == 5
     assert least_watermark_ms(waiting, settings, now_ms=1_100) == 7
-    assert least_watermark_ms(waiting, EventTime(), now_ms=10**9) == 5
+    assert least_watermark_ms(waiting, timed(), now_ms=10**9) == 5
     assert least_watermark_ms([], settings, now_ms=0) is None
 
 
 def test_where_all_splits_are_idle_all_of_them_count() -> None:
     idle = [at(0, 7, idle_since_ms=0), at(1, 5, idle_since_ms=0)]
-    assert least_watermark_ms(idle, EventTime(idle_timeout_ms=1), now_ms=100) == 5
+    assert least_watermark_ms(idle, timed(idle_timeout_ms=1), now_ms=100) == 5
 
 
-@pytest.mark.parametrize("wrong", [{"delay_ms": -1}, {"idle_timeout_ms": 0}])
-def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: EventTime(""),
+        lambda: EventTime("kafka", strategy="5 s"),  # type: ignore[arg-type]
+        lambda: EventTime("kafka", idle_after=0),
+        lambda: EventTime("kafka", max_drift="-1 s"),
+        lambda: EventTime("kafka", max_future="1 moon"),
+        lambda: BoundedOutOfOrderness("soon"),
+        lambda: BoundedOutOfOrderness(-1),
+        lambda: Header(""),
+        lambda: Header("time", "float"),
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
-        EventTime(**wrong)
+        wrong()
+
+
+def test_a_time_has_a_column_a_delay_and_limits() -> None:
+    """Rows whose time is in no column get one."""
+    assert EventTime("kafka").column == EventTime(Header("at")).column == "event_time"
+    found = EventTime("at", idle_after="1 minute", max_drift="1 hour 30 minutes", max_future=0)
+    assert (found.column, found.delay_ms) == ("at", 5_000)
+    assert (found.idle_after_ms, found.max_drift_ms, found.max_future_ms) == (60_000, 5_400_000, 0)
+    assert EventTime("at", strategy=Monotonic()).delay_ms == 0
+    assert EventTime("at", strategy=Punctuated(lambda batch: batch["mark"])).delay_ms == 0
 
 
 class Told:
@@ -104,7 +145,7 @@ class Reader:
 
 
 def times(told: Any) -> EventTimes:
-    return EventTimes(settings=EventTime(), reported=told)
+    return EventTimes(settings=timed(), reported=told)
 
 
 def test_what_the_tasks_reported_is_counted_for_the_range_they_read() -> None:
@@ -152,10 +193,10 @@ def test_sinks_that_do_not_ask_cost_nothing() -> None:
         def settings(self) -> Any:
             raise NotImplementedError
 
-    patient = EventTime(delay_ms=5, idle_timeout_ms=None)
-    quick = EventTime(delay_ms=9, idle_timeout_ms=7)
+    patient = timed(delay_ms=5, idle_timeout_ms=None)
+    quick = timed(delay_ms=9, idle_timeout_ms=7)
     assert event_time_of([Asks(None)]) is None
-    assert event_time_of([Asks(patient), Asks(quick)]) == EventTime(delay_ms=9)
+    assert event_time_of([Asks(patient), Asks(quick)]) == timed(delay_ms=9)
     assert event_time_of([Asks(quick)]) == quick
 
 

@@ -10,7 +10,7 @@ from sluice.connectors.hdfs.formats.time_zones import time_zone
 from sluice.connectors.hdfs.partition_commit.partition_time import PartitionTimes, values_of
 from sluice.runtime.contracts import EventTimeSink
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.event_time import BoundedOutOfOrderness, EventTime
 
 HOURLY = "$dt $hour:00:00"
 
@@ -121,7 +121,10 @@ def test_only_partition_time_asks_for_watermarks() -> None:
     settings = {"watermark_delay_s": 2.0, "idle_timeout_s": 30.0}
     for trigger, expected in (
         ("process-time", None),
-        ("partition-time", EventTime(delay_ms=2_000, idle_timeout_ms=30_000)),
+        (
+            "partition-time",
+            EventTime("kafka", strategy=BoundedOutOfOrderness(2.0), idle_after=30.0),
+        ),
     ):
         commit = PartitionCommit(trigger=trigger, **settings)  # type: ignore[arg-type]
         sink = HdfsSink("/data/orders", partition_by=["dt"], partition_commit=commit)

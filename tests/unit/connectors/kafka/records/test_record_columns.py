@@ -25,10 +25,11 @@ from sluice.connectors.kafka.records.columns import (
     schema_of,
     times_of,
 )
-from sluice.connectors.kafka.records.partitioner import murmur2, partition_for_key
+from sluice.connectors.kafka.records.partitioner import partition_for_key
 from sluice.connectors.kafka.tools.verify.topic_history import record_of
 from sluice.runtime.checker import Record
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.state.key_groups import murmur2
 
 Rows = list[dict[str, Any]]
 

@@ -24,7 +24,8 @@ from sluice.runtime.checkpoint.format.schema import METADATA_V1, METADATA_VERSIO
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from sluice.runtime.model.state.file_reference import FileReference
-from tests.kit.coordinator.checkpoint_records import committable, full_record, record
+from sluice.runtime.model.state.keyed_state import StatePart
+from tests.kit.coordinator.checkpoint_records import committable, full_record, keyed_state, record
 
 _DATA = Path(__file__).parents[4] / "data"
 _KNOWN = {"kafka-transaction": 1, "hdfs-file": 1, "running-count": 3}
@@ -62,6 +63,38 @@ def test_a_split_in_two_regions_is_damage() -> None:
     assignment["regions"][1]["splits"] = assignment["regions"][0]["splits"]
     with pytest.raises(DamagedCheckpointError, match="assignment of splits is not valid"):
         decode(_rewritten(assignment=assignment))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"part_files": [0, 1, 2]},
+        {"part_files": [0, 1]},
+        {"part_offsets": [0, 0, -1]},
+        {"files": []},
+    ],
+)
+def test_parts_that_do_not_fit_their_files_and_splits_are_damage(change: dict[str, Any]) -> None:
+    """The record would give some split the state of another one, or none."""
+    reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
+    regions = next(reader)["regions"]
+    regions[0]["keyed_state"] |= change
+    with pytest.raises(DamagedCheckpointError, match="record is damaged"):
+        decode(_rewritten(regions=regions))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"parts": [1, 1]}, {"parts": [4, -1]}, {"parts": [3]}, {"has_base": [True, True, True]}],
+)
+def test_columns_of_keyed_state_that_do_not_fit_are_damage(change: dict[str, Any]) -> None:
+    """Splits, their numbers of parts, and the parts have to fit."""
+    reader: Any = fastavro.reader(io.BytesIO(encode(full_record())))
+    regions = next(reader)["regions"]
+    topics = regions[0]["keyed_state"]["topics"]
+    topics[-1 if "has_base" in change else 0] |= change
+    with pytest.raises(DamagedCheckpointError, match="record is damaged"):
+        decode(_rewritten(regions=regions))
 
 
 def test_repair_of_version_1_is_read_for_ever() -> None:
@@ -217,3 +250,20 @@ def test_a_format_version_that_never_was_is_damage() -> None:
     """A whole file says 0: no Sluice has ever written that."""
     with pytest.raises(DamagedCheckpointError, match="exactly one record"):
         decode(_rewritten(version=0))
+
+
+def test_a_part_of_keyed_state_costs_few_bytes() -> None:
+    """A record is written each second: 256 splits with 8 parts each add less than 16 bytes for
+    each part."""
+    splits = tuple(("a" * 32, "orders", partition) for partition in range(256))
+    state = keyed_state(*splits)
+    chain = tuple(
+        StatePart(file=at % 2, offset=2**24 * at, length=2**20, is_base=at == 0) for at in range(8)
+    )
+    long = replace(state, splits=tuple(replace(split, parts=chain) for split in state.splits))
+    region = full_record().regions[0]
+    with_parts, without = (
+        len(encode(record(regions=(replace(region, keyed_state=each),))))
+        for each in (long, replace(state, splits=()))
+    )
+    assert with_parts - without < 16 * 8 * 256

@@ -318,7 +318,7 @@ def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
     silent_ms: int, expected: int, lasts_ms: int
 ) -> None:
     told = EventTimes(
-        settings=EventTime(idle_timeout_ms=60_000), reported=cast(Any, Answers(value={}))
+        settings=EventTime("kafka", idle_after="1 m"), reported=cast(Any, Answers(value={}))
     )
     world = RegionWorld(event_times=told)
     world.now_ms = 1_000_000
