@@ -54,6 +54,7 @@ class KeyedRows:
     batch: pa.RecordBatch
     splits: npt.NDArray[np.int16]
     keys: pa.LargeBinaryArray
+    key_schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

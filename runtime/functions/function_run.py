@@ -114,7 +114,9 @@ class FunctionRun:
     """
 
     def __init__(self, functions: Sequence[ChainedFunction] = (), *, job_name: str = "") -> None:
-        tolerant = max((at + 1 for at, f in enumerate(functions) if f.policy is not None), default=0)
+        tolerant = max(
+            (at + 1 for at, f in enumerate(functions) if f.policy is not None), default=0
+        )
         self._functions = tuple(functions[:tolerant])  # a failing batch passes them again
         self._once = tuple(functions[tolerant:])
         self._job_name = job_name

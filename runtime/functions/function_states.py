@@ -81,7 +81,9 @@ class FunctionStates:
 
 
 def states_after(
-    before: Iterable[StateEntry], changed: Sequence[StateEntry], functions: Sequence[ChainedFunction]
+    before: Iterable[StateEntry],
+    changed: Sequence[StateEntry],
+    functions: Sequence[ChainedFunction],
 ) -> tuple[StateEntry, ...]:
     """The lists in a region's record after an epoch; of functions that declare a state."""
     kept: Mapping[str, StateEntry] = {

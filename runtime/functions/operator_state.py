@@ -19,8 +19,8 @@ __all__ = [
     "MOST_BYTES",
     "OPERATOR_LIST_KIND",
     "OperatorState",
-    "StateList",
     "Row",
+    "StateList",
     "dealt",
     "decoded",
     "encoded",
@@ -86,7 +86,7 @@ class OperatorState:
 
 
 class StateList(MutableSequence[dict[str, Any]]):
-    """``ctx.state``: the rows of one region, as a Python list of dicts. Executor, the task's thread.
+    """``ctx.state``: the rows of one region, as a Python list of dicts. Executor, one thread.
 
     Changes belong to the epoch under way. Its checkpoint saves them together with the output, and a
     replay of the epoch begins with the list as it was before.
@@ -179,9 +179,7 @@ class StateList(MutableSequence[dict[str, Any]]):
         return self._rows
 
 
-def state_entry(
-    payload: bytes, *, operator_id: str, redistribution: Redistribution
-) -> StateEntry:
+def state_entry(payload: bytes, *, operator_id: str, redistribution: Redistribution) -> StateEntry:
     """The entry of a region's record for such a list."""
     return StateEntry(
         operator_id=operator_id,

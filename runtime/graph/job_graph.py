@@ -398,7 +398,9 @@ def job_plan(
                 stateful_sink_ids=tuple(region.frame_sinks),
                 list_ids=tuple(
                     operator_id
-                    for step, operator_id in zip(region.pipeline.steps, region.step_ids, strict=True)
+                    for step, operator_id in zip(
+                        region.pipeline.steps, region.step_ids, strict=True
+                    )
                     if step.state is not None
                 ),
                 stateful=region.stateful,

@@ -553,7 +553,10 @@ def _require_context(function: BatchFunction, name: str, state: object) -> None:
     if not isinstance(state, OperatorState) or not takes_context(function):
         raise ConfigError(
             "a function with state takes no context, or its state is another object",
-            {"function": name or getattr(function, "__name__", "map_batches"), "state": repr(state)},
+            {
+                "function": name or getattr(function, "__name__", "map_batches"),
+                "state": repr(state),
+            },
             "Write function(batch, ctx), use ctx.state, and pass state=OperatorState(schema).",
         )
 

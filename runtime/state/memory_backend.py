@@ -1,0 +1,79 @@
+"""State in Python dicts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
+
+import pyarrow as pa
+
+from sluice.runtime.state.backend import StateBackend, TableChanges
+from sluice.runtime.state.entries import Entries, TimedEntries, Value
+
+__all__ = ["MemoryBackend"]
+
+
+class MemoryBackend(StateBackend):
+    """A dict for each table and split. All state must fit in memory."""
+
+    def __init__(self) -> None:
+        self._splits: dict[int, _Split] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(split.size_bytes for split in self._splits.values())
+
+    def add_split(self, split: int) -> None:
+        self._splits[split] = _Split()
+
+    def drop_split(self, split: int) -> None:
+        del self._splits[split]
+
+    def apply(self, split: int, changes: TableChanges) -> None:
+        self._splits[split].apply(changes)
+
+    def get(self, split: int, table: int, keys: Sequence[bytes]) -> list[Value]:
+        entries = self._splits[split].plain.get(table)
+        return list(map(entries.values.get, keys)) if entries else [None] * len(keys)
+
+    def scan(self, split: int, table: int, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        entries = self._splits[split].plain.get(table)
+        found = entries.starting_with(prefix) if entries else iter(())
+        return cast(Iterator[tuple[bytes, bytes]], found)
+
+    def get_timed(
+        self, split: int, table: int, times: Sequence[int], keys: Sequence[bytes]
+    ) -> list[Value]:
+        entries = self._splits[split].timed.get(table)
+        if entries is None:
+            return [None] * len(keys)
+        return [entries.at(time).get(key) for time, key in zip(times, keys, strict=True)]
+
+    def until(
+        self, split: int, table: int, until_ms: int | None
+    ) -> Iterator[tuple[int, Mapping[bytes, bytes]]]:
+        entries = self._splits[split].timed.get(table)
+        found = entries.until(until_ms) if entries else iter(())
+        return cast(Iterator[tuple[int, Mapping[bytes, bytes]]], found)
+
+    def load(self, split: int, batches: Iterable[pa.RecordBatch]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._splits.clear()
+
+
+class _Split:
+    def __init__(self) -> None:
+        self.plain: dict[int, Entries] = {}
+        self.timed: dict[int, TimedEntries] = {}
+        self.size_bytes = 0
+
+    def apply(self, changes: TableChanges) -> None:
+        for number, entries in changes.plain.items():
+            table = self.plain.setdefault(number, Entries(is_base=True))
+            before = table.size_bytes
+            table.put(entries)
+            self.size_bytes += table.size_bytes - before
+        for number, by_time in changes.timed.items():
+            timed = self.timed.setdefault(number, TimedEntries(is_base=True))
+            for time_ms, entries in by_time.items():
+                self.size_bytes += timed.put(time_ms, entries)
