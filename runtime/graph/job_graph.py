@@ -405,6 +405,7 @@ def job_plan(
                 ),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
+                keyed=region.pipeline.is_keyed,
                 deterministic=all(step.deterministic for step in region.pipeline.steps),
                 follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,

@@ -111,11 +111,7 @@ class KeyedOperators:
 
     def due(self) -> Due:
         """When the first of its operators wants a barrier."""
-        found = [stage.operator.due() for stage in self.stages if stage.operator is not None]
-        return Due(
-            event_ms=min((d.event_ms for d in found if d.event_ms is not None), default=None),
-            time_ms=min((d.time_ms for d in found if d.time_ms is not None), default=None),
-        )
+        return Due.first(s.operator.due() for s in self.stages if s.operator is not None)
 
 
 class KeyedRun:

@@ -130,7 +130,9 @@ class Barrier:
             the same in all barriers of a checkpoint. Windows close and event timers fire by it.
             None: no source has a time yet.
         time_ms: wall clock of the driver when the barrier was given; processing timers fire by it.
-        new_state: keyed state of splits that the attempt did not have before.
+        is_end: the input ends with it: every window closes.
+        new_state: of a keyed region: the state of each split that the attempt does not have; of
+            all its splits, if it runs in batches. None: the region is not keyed.
     """
 
     checkpoint_id: int
@@ -140,4 +142,5 @@ class Barrier:
     publishes_all: bool = False
     watermark_ms: int | None = None
     time_ms: int = 0
+    is_end: bool = False
     new_state: KeyedState | None = None

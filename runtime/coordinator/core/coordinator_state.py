@@ -91,6 +91,8 @@ class CoordinatorState:
         unpublished: committed positions that lag tools do not have yet.
         published_s: clock when positions were published last.
         slept_s: how long the host has slept: the clock of the steps leaves it out, ages do not.
+        wall_ms: the driver's wall clock, as barriers have it; never back.
+        watermark_ms: event time that all regions have passed; never back.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         phase: of the job.
         error: why the job ended, None for a good end.
@@ -121,6 +123,8 @@ class CoordinatorState:
     unpublished: PublishPositions | None = None
     published_s: float | None = None
     slept_s: float = 0.0
+    wall_ms: int = 0
+    watermark_ms: int | None = None
     phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
 
@@ -144,11 +148,11 @@ class CoordinatorState:
         found = self.pending.get(request.checkpoint_id)
         return request.is_copying or (found is not None and found.state is not State.ABORTING)
 
-    def open_step(self, slept_s: float) -> None:
+    def open_step(self, slept_s: float, wall_ms: int = 0) -> None:
         """Drop the actions of a step that raised, except those that callbacks or the job wait
         for."""
         self.out = [action for action in self.out if isinstance(action, _AWAITED)]
-        self.slept_s = slept_s
+        self.slept_s, self.wall_ms = slept_s, max(self.wall_ms, wall_ms)
 
     def close_step(self) -> list[Action]:
         """The actions of the step."""

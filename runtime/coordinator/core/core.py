@@ -108,10 +108,13 @@ class CoordinatorCore:
             draw=draw,
         )
 
-    def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
+    def step(
+        self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0, wall_ms: int = 0
+    ) -> list[Action]:
         """Take in one event; return the actions, in order. A refused event raises.
 
         ``slept_s``: how long the host has slept, which ``now_s`` leaves out; ages include it.
+        ``wall_ms``: the wall clock, for barriers.
 
         Raises:
             FencedError: the sender's attempt is over.
@@ -120,7 +123,7 @@ class CoordinatorCore:
         state = self._state
         if state.is_fenced and not isinstance(event, _REQUESTS):
             return []
-        state.open_step(slept_s)
+        state.open_step(slept_s, wall_ms)
         if not isinstance(event, _ROUTINE):
             state.drop_cached_views()
         _HANDLERS[type(event)](state, event, now_s)

@@ -70,6 +70,7 @@ class RegionPlan:
         stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
+        keyed: its functions may keep state for keys, which belongs to its splits.
         deterministic: the user's word that a replay gives the same records.
         follows: streaming: its task reads without waiting for barriers, and a barrier ends its
             epoch where it is. So the ranges that it acknowledges may end before or after the
@@ -88,6 +89,7 @@ class RegionPlan:
     list_ids: tuple[str, ...] = ()
     stateful: bool = False
     chained: bool = False
+    keyed: bool = False
     deterministic: bool = True
     follows: bool = False
     bounded: bool = False
@@ -98,8 +100,8 @@ class RegionPlan:
     @property
     def can_repair(self) -> bool:
         """Whether a lost transaction can be written again by itself, and exactly
-        (`two-phase-repair`)."""
-        return self.chained and self.deterministic
+        (`two-phase-repair`). With keyed state its rows depend on all records before them."""
+        return self.chained and self.deterministic and not self.keyed
 
     @property
     def state_sink_ids(self) -> tuple[str, ...]:
