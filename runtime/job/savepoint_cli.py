@@ -18,7 +18,6 @@ from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
     RegionStatus,
 )
-from sluice.runtime.savepoint.file_copies import Progress
 from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
 from sluice.runtime.savepoint.savepoint_directory import (
     FoundSavepoint,
@@ -27,6 +26,7 @@ from sluice.runtime.savepoint.savepoint_directory import (
     references_of,
     verify,
 )
+from sluice.runtime.storage.file_copies import Progress
 from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm
 
 __all__ = ["app"]

@@ -30,7 +30,6 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.savepoint.file_copies import FileCopy, Progress, copy_files, in_parallel
 from sluice.runtime.savepoint.savepoint_writer import (
     Written,
     files_by_region,
@@ -38,6 +37,7 @@ from sluice.runtime.savepoint.savepoint_writer import (
     self_contained,
 )
 from sluice.runtime.savepoint.spark_files import is_shared
+from sluice.runtime.storage.file_copies import FileCopy, Progress, copy_files, in_parallel
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["retire_full_checkpoints", "write_full_checkpoint"]

@@ -14,8 +14,8 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.savepoint.file_copies import Progress, wrong_files
 from sluice.runtime.savepoint.savepoint import Savepoint, no_savepoint, open_savepoint
+from sluice.runtime.storage.file_copies import Progress, wrong_files
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 

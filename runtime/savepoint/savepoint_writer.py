@@ -29,13 +29,13 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.savepoint.file_copies import (
+from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
+from sluice.runtime.storage.file_copies import (
     FileCopy,
     Progress,
     copy_files,
     in_parallel,
 )
-from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [

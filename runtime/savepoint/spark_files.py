@@ -23,13 +23,13 @@ from typing import TypeVar
 
 from sluice.runtime.errors import DamagedCheckpointError
 from sluice.runtime.model.checkpoint_record import StateSnapshot
-from sluice.runtime.savepoint.file_copies import THREADS
 from sluice.runtime.savepoint.state_versions import (
     StoreIds,
     files_in_snapshot,
     ids_in_commit,
     store_version,
 )
+from sluice.runtime.storage.file_copies import THREADS
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["files_of_batch", "is_shared", "location_of"]

@@ -9,8 +9,8 @@ from sluice.runtime.model.checkpoint_record import (
     CheckpointRecord,
     RegionRecord,
 )
-from sluice.runtime.savepoint.file_copies import wrong_files
 from sluice.runtime.savepoint.savepoint_directory import references_of
+from sluice.runtime.storage.file_copies import wrong_files
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.coordinator.checkpoint_records import committable, record
 from tests.kit.files.fake_file_system import Fault, SimulatedCrashError
