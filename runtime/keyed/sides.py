@@ -4,7 +4,6 @@ The repartition source of a join adds the column `SIDE` (int8) to the rows that 
 side keeps its own columns. A batch never has rows of both sides: their schemas differ.
 """
 
-
 __all__ = ["LEFT", "RIGHT", "SIDE", "joined_names"]
 
 SIDE = "__side"
