@@ -248,8 +248,11 @@ class Job:
                 `run` detects a transform that keeps state, because that needs Spark.
         """
         from sluice.runtime.graph.job_graph import view_of_pipelines
+        from sluice.runtime.graph.repartitioning import Splitting
 
-        view = view_of_pipelines(self._pipelines, parts=self._spec.regions or 1)
+        parts = self._spec.regions or 1
+        pipelines = Splitting(self._spec.name, regions=parts).pipelines(self._pipelines)
+        view = view_of_pipelines(pipelines, parts=parts)
         return (
             view if self._spec.settings.drop_limit is None else replace(view, recovery=AT_MOST_ONCE)
         )
