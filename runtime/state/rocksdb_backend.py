@@ -2,7 +2,8 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -83,17 +84,11 @@ class RocksDbBackend(StateBackend):
             self._rocks.Rdict.destroy(str(self._directory.path / str(split)))
 
     def load(self, split: int, batches: Iterable[pa.RecordBatch]) -> None:
-        paths: list[str] = []
         with self._failures_named(split):
-            for file in _by_bytes(batches):
-                paths.append(str(self._directory.path / f"{split}-{len(paths)}.sst"))
-                writer = self._rocks.SstFileWriter(self._options())
-                writer.open(paths[-1])
-                for batch in file:
-                    for table, times, keys, values in slices(batch):
-                        for key, value in zip(_places(table, times, keys), values, strict=True):
-                            writer[key] = value
-                writer.finish()
+            paths = [
+                self._write_file(self._directory.path / f"{split}-{at}.sst", some)
+                for at, some in enumerate(_by_bytes(batches))
+            ]
             if paths:
                 moving = self._rocks.IngestExternalFileOptions()
                 moving.set_move_files(True)
@@ -104,9 +99,15 @@ class RocksDbBackend(StateBackend):
             self._write(split, zip(_places(table, None, entries), entries.values(), strict=True))
             self._entries.put((split, table), entries)
         for table, by_time in changes.timed.items():
-            for time_ms, entries in by_time.items():
-                places = (_place(table, time_ms) + key for key in entries)
-                self._write(split, zip(places, entries.values(), strict=True))
+            self._write(
+                split,
+                (
+                    (head + key, value)
+                    for time_ms, entries in by_time.items()
+                    for head in [_place(table, time_ms)]
+                    for key, value in entries.items()
+                ),
+            )
             if by_time and (split, table) in self._earliest:
                 earliest = min(self._earliest[split, table], *by_time)
                 self._earliest[split, table] = earliest
@@ -161,16 +162,25 @@ class RocksDbBackend(StateBackend):
             found: list[Value] = self._databases[split].get(list(places))
             return found
 
+    def _write_file(self, path: Path, batches: Iterable[pa.RecordBatch]) -> str:
+        writer = self._rocks.SstFileWriter(self._options())
+        writer.open(str(path))
+        for table, times, keys, values in chain.from_iterable(map(slices, batches)):
+            for place, value in zip(_places(table, times, keys), values, strict=True):
+                writer[place] = value
+        writer.finish()
+        return str(path)
+
     def _write(self, split: int, entries: Iterable[tuple[bytes, Value]]) -> None:
         left = iter(entries)
-        with self._failures_named(split):
-            while some := list(islice(left, _BATCH_ENTRIES)):
-                batch = self._rocks.WriteBatch(raw_mode=True)
-                for place, value in some:
-                    if value is None:
-                        batch.delete(place)
-                    else:
-                        batch[place] = value
+        while some := list(islice(left, _BATCH_ENTRIES)):
+            batch = self._rocks.WriteBatch(raw_mode=True)
+            for place, value in some:
+                if value is None:
+                    batch.delete(place)
+                else:
+                    batch[place] = value
+            with self._failures_named(split):
                 self._databases[split].write(batch, self._unlogged)
 
     def _iterate(self, split: int, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
