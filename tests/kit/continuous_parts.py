@@ -49,7 +49,11 @@ class LogFollower:
                 self._at[key] = end
                 offsets = list(range(start, end))
                 return pa.RecordBatch.from_pydict(
-                    {"partition": [key[2]] * len(offsets), "offset": offsets}
+                    {
+                        "topic": [key[1]] * len(offsets),
+                        "partition": [key[2]] * len(offsets),
+                        "offset": offsets,
+                    }
                 )
         return None
 
