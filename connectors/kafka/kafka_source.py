@@ -27,6 +27,7 @@ from sluice.connectors.kafka.records.serde.deserializing import (
     Deserializer,
     require_deserializable,
 )
+from sluice.connectors.kafka.repartition.repartition_source import repartition_topic
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.enumerator.outlived_records import (
@@ -44,8 +45,12 @@ from sluice.runtime.contracts import (
     DeserializingSource,
     EndableSource,
     ForgettingSource,
+    JobTopicSink,
+    JobTopicSource,
     NarrowingSource,
     RateLimitedSource,
+    Repartition,
+    RepartitioningSource,
     RereadingSource,
     Sink,
     SourceFunction,
@@ -85,6 +90,7 @@ class KafkaSource(
     ContinuousSource,
     RereadingSource,
     AgeingSource,
+    RepartitioningSource,
     TimedSource,
 ):
     """Records of Kafka topics. Picklable; connects nowhere until a job starts.
@@ -381,6 +387,10 @@ class KafkaSource(
             return None
         ranges = " ".join(map(str, old[:_MOST_NAMED]))
         return f"topic={sink.topic} retention.ms={retention_ms} partitions={len(old)} ({ranges})"
+
+    def repartition(self, topic: Repartition) -> tuple[tuple[JobTopicSink, ...], JobTopicSource]:
+        """See `RepartitioningSource`: a topic of this source's cluster."""
+        return repartition_topic(self._options, topic)
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""

@@ -1,7 +1,6 @@
 """The event time of a continuous task: what its splits have seen, and how far they read ahead."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sluice.runtime.contracts import RecordStream
 from sluice.runtime.functions.split_clocks import SplitClocks
@@ -85,8 +84,6 @@ class TaskTime:
         assert self._drift_ms is not None  # `align` returns without one
         return self._drift_ms // 2 if split in self.paused else self._drift_ms
 
-    def ended(self, split: SplitRange, barrier: Barrier) -> SplitRange:
-        """A range that this barrier ends, with its times. Neither of them ever goes back."""
-        timed = split if self._clocks is None else self._clocks.ended(split)
-        closed = [ms for ms in (split.barrier_watermark_ms, barrier.watermark_ms) if ms is not None]
-        return replace(timed, barrier_watermark_ms=max(closed, default=None))
+    def ended(self, split: SplitRange) -> SplitRange:
+        """A range at its end, with the times of its rows. None of them ever goes back."""
+        return split if self._clocks is None else self._clocks.ended(split)

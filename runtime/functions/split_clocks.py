@@ -13,6 +13,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import FunctionContext
 from sluice.runtime.model.event_time import EVENT_TIME_COLUMN, EventTime, Punctuated, times_ms
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.timestamps import later
 from sluice.runtime.process.host_clock import wall_ms
 
 __all__ = ["BEYOND_MAX_FUTURE", "WITHOUT_TIME", "SplitClocks", "clocks_of"]
@@ -83,8 +84,8 @@ class SplitClocks:
             return split
         return replace(
             split,
-            largest_timestamp_ms=_later(split.largest_timestamp_ms, clock.largest_ms),
-            watermark_ms=_later(split.watermark_ms, clock.watermark_ms),
+            largest_timestamp_ms=later(split.largest_timestamp_ms, clock.largest_ms),
+            watermark_ms=later(split.watermark_ms, clock.watermark_ms),
         )
 
     def watermark_ms(self, split: SplitKey) -> int | None:
@@ -128,10 +129,10 @@ class SplitClocks:
             marks = self._within_reach(found)
         for clock, rows in self._by_split(batch):
             largest = _largest(values, is_known, rows)
-            clock.largest_ms = _later(clock.largest_ms, largest)
+            clock.largest_ms = later(clock.largest_ms, largest)
             mark = largest if marks is None else _largest(marks[0], marks[1], rows)
             if mark is not None:
-                clock.watermark_ms = _later(clock.watermark_ms, mark - self.time.delay_ms)
+                clock.watermark_ms = later(clock.watermark_ms, mark - self.time.delay_ms)
 
     def _within_reach(self, times: pa.Int64Array) -> tuple[IntArray, BoolArray | None, int]:
         """The times, which of them count (None: all), and how many are too far in the future."""
@@ -202,7 +203,3 @@ def _both(first: BoolArray | None, second: BoolArray | None) -> BoolArray | None
     if first is None or second is None:
         return second if first is None else first
     return first & second
-
-
-def _later(first: int | None, second: int | None) -> int | None:
-    return max((ms for ms in (first, second) if ms is not None), default=None)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.model.state.split_key import SplitKey
 
@@ -135,6 +136,9 @@ class Barrier:
         is_end: the input ends with it: every window closes.
         new_state: of a keyed region: the state of each split that the attempt does not have; of
             all its splits, if it runs in batches. None: the region is not keyed.
+        broadcasts: the versions of broadcast streams that the epoch which it ends uses; the same in
+            all regions.
+        next_broadcasts: those that the next epoch probably uses.
     """
 
     checkpoint_id: int
@@ -146,4 +150,6 @@ class Barrier:
     aligned_ms: int | None = None
     time_ms: int = 0
     is_end: bool = False
+    broadcasts: tuple[BroadcastVersion, ...] = ()
+    next_broadcasts: tuple[BroadcastVersion, ...] = ()
     new_state: KeyedState | None = None

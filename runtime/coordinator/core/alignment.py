@@ -50,6 +50,7 @@ from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.splits import Barrier
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = [
@@ -177,7 +178,7 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         state.out.append(NothingDue())
     elif event.region in checkpoint.barriers:
         state.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
-    elif is_withheld(state, region):
+    elif is_withheld(state, region) or _awaits_broadcast(state, checkpoint, region):
         if checkpoint.state is State.ALIGNING:
             checkpoint.acks[event.region] = None  # as a region with nothing to read
         state.out.append(NothingDue())
@@ -192,8 +193,21 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
                 positions=region.positions(),
                 max_records=region.epoch_limit(state.settings),
                 has_read=event.has_read,
+                may_finish=all(_has_ended(state, name) for name in region.plan.upstream),
             )
         )
+
+
+def _has_ended(state: CoordinatorState, name: str) -> bool:
+    """Whether a region is at the end of its input, and all its output is committed. A suspended
+    region writes nothing more."""
+    region = state.regions[name]
+    if region.is_suspended:
+        return True
+    is_open = bool(region.open_ranges) or region.pending_ack is not None
+    return region.finished and not (
+        is_open or any(c.acks.get(name) is not None for c in state.pending.values())
+    )
 
 
 def _idle_s(
@@ -268,6 +282,7 @@ def _give_barrier(
     is_end: bool,
 ) -> Barrier:
     region = state.regions[event.region]
+    broadcasts, next_broadcasts = _broadcasts(state, checkpoint, region, has_read=event.has_read)
     # A streaming region ends its epoch by itself: it has reached the end of its input when a later
     # poll finds nothing. A state may return rows once the watermark has passed the last records:
     # they come in the batch after the last one, at once.
@@ -287,6 +302,8 @@ def _give_barrier(
         aligned_ms=state.time.least_of_others(event.region, state.regions.values()),
         is_end=is_end,
         new_state=region.state_for(event.splits),
+        broadcasts=broadcasts,
+        next_broadcasts=next_broadcasts,
     )
     checkpoint.barriers[event.region] = barrier
     region.open_ranges[checkpoint.checkpoint_id] = event.splits
@@ -302,6 +319,38 @@ def _give_barrier(
     region.advance(RegionEvent.BARRIER_GIVEN)
     state.region_event(RegionEvent.BARRIER_GIVEN, checkpoint, now_s)
     return barrier
+
+
+def _broadcasts(
+    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState, *, has_read: bool
+) -> tuple[tuple[BroadcastVersion, ...], tuple[BroadcastVersion, ...]]:
+    """The versions of the region's broadcast streams, in this epoch and in the next one.
+
+    The first barrier of a checkpoint fixes them for all regions: the newest decided ones, unless a
+    task has begun the epoch with those of the last barrier. A region that has begun it with others
+    reads it again.
+    """
+    reads = region.plan.reads
+    if reads and checkpoint.broadcasts is None:
+        decided = state.decided_broadcasts()
+        checkpoint.broadcasts = state.planned if region.plan.follows and has_read else decided
+        checkpoint.next_broadcasts = state.planned = decided
+
+    def mine(found: Iterable[BroadcastVersion]) -> tuple[BroadcastVersion, ...]:
+        return tuple(version for version in found if version.operator_id in reads)
+
+    return mine(checkpoint.broadcasts or ()), mine(checkpoint.next_broadcasts)
+
+
+def _awaits_broadcast(
+    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState
+) -> bool:
+    """Whether a stream that the region waits for has no version yet. A task that waits needs one
+    barrier to begin: its epoch reads nothing, and the next one has the version."""
+    found = state.decided_broadcasts()
+    if not region.plan.follows and checkpoint.broadcasts is not None:
+        found = checkpoint.broadcasts
+    return any(v.state is None and v.operator_id in region.plan.waits_for for v in found)
 
 
 def _is_empty(event: RegionBarrierOffsets) -> bool:

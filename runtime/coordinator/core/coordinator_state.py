@@ -38,6 +38,7 @@ from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, StateEntry
 from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["CoordinatorState", "JobPhase"]
@@ -95,6 +96,7 @@ class CoordinatorState:
         wall_ms: the driver's wall clock, as barriers have it; never back.
         time: the event time of the job.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
+        planned: versions of broadcast streams that tasks use since the last barrier.
         phase: of the job.
         error: why the job ended, None for a good end.
     """
@@ -125,6 +127,7 @@ class CoordinatorState:
     published_s: float | None = None
     slept_s: float = 0.0
     wall_ms: int = 0
+    planned: tuple[BroadcastVersion, ...] = ()
     time: JobTime = field(default_factory=JobTime)
     phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
@@ -287,6 +290,14 @@ class CoordinatorState:
             name: region.pending_time.ratio(now_s) for name, region in self.in_service().items()
         }
         return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+    def decided_broadcasts(self) -> tuple[BroadcastVersion, ...]:
+        """The newest version of each broadcast stream."""
+        return tuple(
+            BroadcastVersion(operator_id=region.plan.broadcast_id, state=region.record.keyed_state)
+            for region in self.regions.values()
+            if region.plan.broadcast_id
+        )
 
     def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
         """A new checkpoint at the next slot."""

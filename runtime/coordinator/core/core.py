@@ -54,7 +54,7 @@ from sluice.runtime.coordinator.region.status_views import (
 )
 from sluice.runtime.errors import FencedError
 from sluice.runtime.functions.record_counts import counter_totals, record_totals
-from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
+from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord, StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
 from sluice.runtime.model.splits import BatchKey, SplitRange
@@ -109,6 +109,7 @@ class CoordinatorCore:
             draw=draw,
             time=JobTime.restored(plans, records.values()),
         )
+        self._state.planned = self._state.decided_broadcasts()
 
     def step(
         self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0, wall_ms: int = 0
@@ -198,6 +199,13 @@ class CoordinatorCore:
     def pending_ratios(self, now_s: float) -> dict[str, float]:
         """`PendingTime.ratio` by region, except suspended ones."""
         return self._state.pending_ratios(now_s)
+
+    def operator_states(self, region: str, attempt_id: int) -> tuple[StateEntry, ...]:
+        """The operator states that the region's next batch begins with; FencedError if this attempt
+        is over."""
+        found = region_of(self._state.regions, region)
+        found.require(attempt_id)
+        return found.record.operator_states
 
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
         """The start of each region's next epoch; for a suspended one, of its next attempt."""

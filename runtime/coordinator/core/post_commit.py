@@ -155,7 +155,9 @@ def _next_positions_s(state: CoordinatorState) -> float | None:
 
 def _publish_positions(state: CoordinatorState, now_s: float) -> None:
     if state.unpublished is not None:
-        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
+        copied = None if state.request is None else state.request.checkpoint_id
+        retire = Retire(retained=state.settings.retained, copied=copied)
+        state.out += [state.unpublished, retire]
         state.unpublished, state.published_s = None, now_s
 
 

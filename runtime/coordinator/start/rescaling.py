@@ -18,6 +18,13 @@ from sluice.runtime.coordinator.policy.assignment import (
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.functions.at_most_once import DROPS_KIND
+from sluice.runtime.functions.operator_state import (
+    OPERATOR_LIST_KIND,
+    dealt,
+    decoded,
+    encoded,
+    state_entry,
+)
 from sluice.runtime.functions.record_counts import COUNTS_KIND
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
@@ -75,7 +82,7 @@ def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
     vanished = [region for name, region in known.items() if name not in planned]
     for region in vanished:
         for entry in region.operator_states:
-            if not _heirs(entry, region, record, plan):
+            if entry.kind != OPERATOR_LIST_KIND and not _heirs(entry, region, record, plan):
                 _refuse_state(entry, region, record, plan)
 
 
@@ -247,11 +254,47 @@ def _with_states(
     vanished = [region for region in record.regions if region.region not in found]
     for number, region in enumerate(vanished):
         for entry in region.operator_states:
+            if entry.kind == OPERATOR_LIST_KIND:
+                continue
             heirs = _heirs(entry, region, record, plan)
             heir = found[heirs[number % len(heirs)]]
             states = (*heir.operator_states, entry)
             found[heir.region] = replace(heir, operator_states=states)
+    for operator_id in sorted({i for region in plan.regions for i in region.list_ids}):
+        found |= _with_lists(operator_id, found, record, plan)
     return tuple(found.values())
+
+
+def _with_lists(
+    operator_id: str, regions: Mapping[str, RegionRecord], record: CheckpointRecord, plan: JobPlan
+) -> dict[str, RegionRecord]:
+    """The regions of a function with their lists of its operator state, if these regions are others
+    than before. Regions with one record keep their lists: a failed start deals nothing twice."""
+    names = [planned.name for planned in plan.regions if operator_id in planned.list_ids]
+    sources = _sources_above(operator_id, record.graph)
+
+    def is_list(entry: StateEntry) -> bool:
+        return (entry.kind, entry.operator_id) == (OPERATOR_LIST_KIND, operator_id)
+
+    lists = {r.region: e for r in record.regions for e in r.operator_states if is_list(e)}
+    vanished = [
+        region.region
+        for region in record.regions
+        if region.region not in names
+        and (region.region in lists or any(s.source_id in sources for s in region.splits))
+    ]
+    known = {region.region for region in record.regions}
+    if not lists or not (vanished or set(names) - known):
+        return {}
+    mode = next(iter(lists.values())).redistribution
+    parts = dealt([decoded(entry) for entry in lists.values()], mode, len(names))
+    found = {}
+    for name, part in zip(names, parts, strict=True):
+        others = [entry for entry in regions[name].operator_states if not is_list(entry)]
+        mine = [state_entry(encoded(part), operator_id=operator_id, redistribution=mode)]
+        states = (*others, *(mine if part.num_rows else ()))
+        found[name] = replace(regions[name], operator_states=states)
+    return found
 
 
 def _heirs(
