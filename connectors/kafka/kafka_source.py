@@ -4,9 +4,12 @@ import copy
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Self, TypeAlias
+
+import pyarrow as pa
 
 from sluice.connectors.kafka.client.client_options import Role, translate_names
 from sluice.connectors.kafka.client.client_tuning import (
@@ -58,6 +61,7 @@ from sluice.runtime.contracts import (
     TunedSource,
 )
 from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
@@ -214,23 +218,26 @@ class KafkaSource(
 
     @property
     def functions(self) -> tuple[SourceFunction, ...]:
-        return tuple(
-            SourceFunction(
-                name=f"{self._name}-{column}",
-                uid=None if self._uid is None else f"{self._uid}-{column}",
-                function=DeserializedColumn(column=column, deserializer=deserializer),
-                policy=self._policy,
-            )
+        made = [
+            self._function(column, DeserializedColumn(column=column, deserializer=deserializer))
             for column, deserializer in self._deserializers.items()
+        ]
+        if self._time is not None:
+            clocks = SplitClocks(self._time, KafkaRowTimes(of=self._time.of))
+            made.append(replace(self._function("time", clocks), policy=None))
+        return tuple(made)
+
+    def _function(self, name: str, function: Callable[..., pa.RecordBatch]) -> SourceFunction:
+        return SourceFunction(
+            name=f"{self._name}-{name}",
+            uid=None if self._uid is None else f"{self._uid}-{name}",
+            function=function,
+            policy=self._policy,
         )
 
     @property
     def event_time(self) -> EventTime | None:
         return self._time
-
-    def row_times(self) -> KafkaRowTimes:
-        assert self._time is not None  # asked only then
-        return KafkaRowTimes(of=self._time.of)
 
     @property
     def forgotten(self) -> frozenset[str]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.runtime.model.splits import SplitKey
+from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = [
     "BarrierTime",
@@ -161,18 +162,6 @@ class TaskTables(Protocol):
     def ordinal(self, split: SplitKey) -> int:
         """A small number for a split of this task; it stays while the task has the split."""
         ...
-
-
-class Due(NamedTuple):
-    """When keyed functions have more output though no record comes; None: never.
-
-    Attributes:
-        event_ms: once the watermark has reached it.
-        time_ms: once the processing time has.
-    """
-
-    event_ms: int | None = None
-    time_ms: int | None = None
 
 
 class KeyedOperator(Protocol):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import DeserializingSource, EndableSource, Sink, Source
+from sluice.runtime.contracts import EndableSource, Source
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     TOLERABLE_FAILURES,
@@ -27,6 +27,9 @@ from sluice.runtime.coordinator.start.translation import RestoreRules, checked_o
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
+<<<<<<< HEAD
+from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
+=======
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.graph.pipeline import (
@@ -37,10 +40,10 @@ from sluice.runtime.graph.pipeline import (
     Recovery,
     Step,
 )
+>>>>>>> main
 from sluice.runtime.job.job_handle import JobHandle
+from sluice.runtime.job.stream import Stream, own_steps
 from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
-from sluice.runtime.model.on_error import OnError, Policy, policy_of
-from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
@@ -63,6 +66,8 @@ __all__ = [
 use_this_interpreter()
 
 
+<<<<<<< HEAD
+=======
 class Stream:
     """A stream of records from a source or a function; methods add to the pipeline and return
     it."""
@@ -200,6 +205,7 @@ class Stream:
         return self
 
 
+>>>>>>> main
 class Job:
     """Sources, functions and sinks with one checkpoint directory. Driver.
 
@@ -368,7 +374,7 @@ class Job:
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
-        pipeline = Pipeline(source, steps=_own_steps(source))
+        pipeline = Pipeline(source, steps=own_steps(source))
         self._pipelines.append(pipeline)
         return Stream(pipeline)
 
@@ -492,22 +498,6 @@ def _until_end(source: Source) -> Source:
             "this source has no end", {"source": source.name}, "Stop the job with its handle."
         )
     return source.until_end()
-
-
-def _own_steps(source: Source) -> list[Step]:
-    """Adds the functions that a source runs before all functions of its pipeline."""
-    if not isinstance(source, DeserializingSource):
-        return []
-    return [
-        Step(
-            kind="map_batches",
-            name=each.name,
-            uid=each.uid,
-            function=each.function,
-            policy=each.policy,
-        )
-        for each in source.functions
-    ]
 
 
 def _interval(seconds: float | None) -> float:

@@ -50,6 +50,7 @@ class KeyedOperators:
         tables: the keyed state of the task.
         numbers: of each operator's tables, by operator id and name.
         encode: of keys.
+        closed_ms, time_column: see `OperatorScope`.
         job_name: for dead letters.
     """
 
@@ -61,8 +62,11 @@ class KeyedOperators:
         tables: TaskTables,
         numbers: Mapping[str, Mapping[str, int]],
         encode: Encode,
+        closed_ms: Callable[[int], int | None] = lambda _: None,
+        time_column: str | None = None,
         job_name: str = "",
     ) -> None:
+        self._closed_ms, self._time_column = closed_ms, time_column
         keyed = [at for at, function in enumerate(functions) if function.keyed is not None]
         first, end = keyed[0], keyed[-1] + 1
         self.before, self.after = tuple(functions[:first]), tuple(functions[end:])
@@ -87,10 +91,12 @@ class KeyedOperators:
 
         scope = OperatorScope(
             tables=self.tables,
-            numbers=numbers[operator_id],
+            numbers=numbers.get(operator_id, {}),
             count_late=count_late,
             write_late=lambda topic, rows: self._run.write_late(topic, rows),
             count=count,
+            closed_ms=self._closed_ms,
+            time_column=self._time_column,
         )
         return _Stage(function, function.keyed.open(scope))
 
@@ -112,11 +118,7 @@ class KeyedOperators:
 
     def due(self) -> Due:
         """When the first of its operators wants a barrier."""
-        found = [stage.operator.due() for stage in self.stages if stage.operator is not None]
-        return Due(
-            event_ms=min((d.event_ms for d in found if d.event_ms is not None), default=None),
-            time_ms=min((d.time_ms for d in found if d.time_ms is not None), default=None),
-        )
+        return Due.first(s.operator.due() for s in self.stages if s.operator is not None)
 
 
 class KeyedRun:

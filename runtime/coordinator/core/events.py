@@ -423,9 +423,14 @@ class PublishPositions(RemoteAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire(RemoteAction):
-    """Delete checkpoints that retention no longer keeps."""
+    """Delete checkpoints that retention no longer keeps.
+
+    Attributes:
+        copied: checkpoint whose files are being copied: it stays meanwhile.
+    """
 
     retained: int
+    copied: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import DropLimit
 from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.spelling import choice_of
 
@@ -68,9 +69,14 @@ class RegionPlan:
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
         list_ids: operator ids of its functions with operator state.
+        broadcast_id: operator id by which its keyed state is a broadcast stream; "": it is none.
+        reads: operator ids of the broadcast streams that its functions read.
+        waits_for: those of them without which it reads no record.
         stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
+        event_time: of its sources; None: they have none.
+        keyed: its functions may keep state for keys, which belongs to its splits.
         deterministic: the user's word that a replay gives the same records.
         follows: streaming: its task reads without waiting for barriers, and a barrier ends its
             epoch where it is. So the ranges that it acknowledges may end before or after the
@@ -88,8 +94,13 @@ class RegionPlan:
     sink_ids: tuple[str, ...] = ()
     stateful_sink_ids: tuple[str, ...] | None = None
     list_ids: tuple[str, ...] = ()
+    broadcast_id: str = ""
+    reads: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
     stateful: bool = False
     chained: bool = False
+    keyed: bool = False
+    event_time: EventTime | None = None
     deterministic: bool = True
     follows: bool = False
     bounded: bool = False
@@ -101,8 +112,8 @@ class RegionPlan:
     @property
     def can_repair(self) -> bool:
         """Whether a lost transaction can be written again by itself, and exactly
-        (`two-phase-repair`)."""
-        return self.chained and self.deterministic
+        (`two-phase-repair`). With keyed state its rows depend on all records before them."""
+        return self.chained and self.deterministic and not self.keyed
 
     @property
     def state_sink_ids(self) -> tuple[str, ...]:

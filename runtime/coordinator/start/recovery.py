@@ -10,6 +10,7 @@ from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
+from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
 from sluice.runtime.model.batch_lineage import BatchLineage, Rewind
 from sluice.runtime.model.checkpoint_record import (
@@ -407,6 +408,13 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, missing_sinks: se
         if entry.kind != COUNTS_KIND  # of a function that may have left
     }
     known_states = {node.operator_id for node in plan.graph}
+    lists = {
+        entry.operator_id
+        for region in record.regions
+        for entry in region.operator_states
+        if entry.kind == OPERATOR_LIST_KIND
+    }
+    known_states -= lists - {i for region in plan.regions for i in region.list_ids}
     missing = (sources - planned_sources) | missing_sinks | (states - known_states)
     if missing:
         raise WrongJobError(
