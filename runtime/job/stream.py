@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sluice.runtime.contracts import DeserializingSource, Sink, Source
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.function_context import takes_context
+from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.graph.pipeline import BatchFunction, FrameFunction, Pipeline, Step
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
@@ -26,6 +28,7 @@ class Stream:
         uid: str | None = None,
         on_error: OnError = "fail",
         deterministic: bool = True,
+        state: OperatorState | None = None,
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
@@ -41,8 +44,12 @@ class Stream:
             deterministic: False says that a replay may give other rows. Then a lost transaction
                 stops the job, also with ``on_lost="repair"``; with several sinks, or with
                 ``skip`` or dead letters, it is refused.
+            state: rows that the function keeps in each region, as ``ctx.state``; the function takes
+                a second parameter, ``ctx``. All functions with ``on_error`` come before it.
         """
         policy = policy_of(on_error)
+        if state is not None:
+            _require_context(function, name or "", state)
         if policy is not None and not deterministic:
             raise ConfigError(
                 "a function that is not deterministic cannot skip records",
@@ -50,7 +57,13 @@ class Stream:
                 "Use on_error='fail': the failing records are found by a second call.",
             )
         return self._add(
-            "map_batches", function, name, uid, deterministic=deterministic, policy=policy
+            "map_batches",
+            function,
+            name,
+            uid,
+            deterministic=deterministic,
+            policy=policy,
+            state=state,
         )
 
     def transform(
@@ -97,6 +110,7 @@ class Stream:
         deterministic: bool = True,
         force_rescale: bool = False,
         policy: Policy | None = None,
+        state: OperatorState | None = None,
     ) -> Stream:
         pipeline = self._pipeline
         if pipeline.sinks:
@@ -129,6 +143,7 @@ class Stream:
             deterministic=deterministic,
             force_rescale=force_rescale,
             policy=policy,
+            state=state,
         )
         pipeline.steps.append(step)
         require_one_mode((each.name, each.output_mode) for each in pipeline.steps)
@@ -149,3 +164,15 @@ def own_steps(source: Source) -> list[Step]:
         )
         for each in source.functions
     ]
+
+
+def _require_context(function: BatchFunction, name: str, state: object) -> None:
+    if not isinstance(state, OperatorState) or not takes_context(function):
+        raise ConfigError(
+            "a function with state takes no context, or its state is another object",
+            {
+                "function": name or getattr(function, "__name__", "map_batches"),
+                "state": repr(state),
+            },
+            "Write function(batch, ctx), use ctx.state, and pass state=OperatorState(schema).",
+        )

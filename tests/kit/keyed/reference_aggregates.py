@@ -23,7 +23,7 @@ __all__ = ["aggregated", "is_near"]
 Row = Mapping[str, Any]
 
 
-def aggregated(aggregate: Aggregate, rows: Sequence[Row]) -> Any:  # noqa: ANN401 - of any column
+def aggregated(aggregate: Aggregate, rows: Sequence[Row]) -> Any:
     """The result over ``rows``, in the order in which they came.
 
     Of `ApproxDistinct` the exact number; see `is_near`.
@@ -54,18 +54,18 @@ def aggregated(aggregate: Aggregate, rows: Sequence[Row]) -> Any:  # noqa: ANN40
             return len(set(there))
 
 
-def _order(value: Any) -> tuple[bool, Any]:  # noqa: ANN401 - of any column
+def _order(value: Any) -> tuple[bool, Any]:
     """NaN is the greatest number."""
     is_nan = isinstance(value, float) and math.isnan(value)
     return is_nan, 0 if is_nan else value
 
 
-def _mean(values: Sequence[Any]) -> Any:  # noqa: ANN401 - as above
+def _mean(values: Sequence[Any]) -> Any:
     total = sum(values[1:], values[0])
     return total / len(values) if isinstance(total, Decimal) else float(total) / len(values)
 
 
-def is_near(aggregate: Aggregate, found: Any, expected: Any) -> bool:  # noqa: ANN401 - as above
+def is_near(aggregate: Aggregate, found: Any, expected: Any) -> bool:
     """Whether a result is right: exact, or as near as floats and an approximate count can be."""
     if expected is None or found is None:
         return found is expected
