@@ -13,6 +13,7 @@ from sluice.runtime.functions.at_most_once import DropLimit
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.spelling import choice_of
+from sluice.runtime.model.state.keyed_state import StateTableInfo
 
 __all__ = [
     "TOLERABLE_FAILURES",
@@ -67,6 +68,7 @@ class RegionPlan:
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
         list_ids: operator ids of its functions with operator state.
+        tables: keyed state that its functions declare; numbers are those of a new job.
         stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
@@ -86,6 +88,7 @@ class RegionPlan:
     sink_ids: tuple[str, ...] = ()
     stateful_sink_ids: tuple[str, ...] | None = None
     list_ids: tuple[str, ...] = ()
+    tables: tuple[StateTableInfo, ...] = ()
     stateful: bool = False
     chained: bool = False
     deterministic: bool = True
