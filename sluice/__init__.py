@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         FixedDelayRestart,
     )
     from sluice.runtime.functions.function_context import FunctionContext
+    from sluice.runtime.functions.operator_state import OperatorState
     from sluice.runtime.job.job import Job
     from sluice.runtime.job.job_handle import JobHandle, RunStatus
     from sluice.runtime.model.event_time import (
@@ -146,6 +147,7 @@ _MODULES = {
         "FixedDelayRestart",
     ),
     "sluice.runtime.functions.function_context": ("FunctionContext",),
+    "sluice.runtime.functions.operator_state": ("OperatorState",),
     "sluice.runtime.job.job": ("Job",),
     "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
     "sluice.runtime.model.event_time": (
@@ -202,6 +204,7 @@ __all__ = [
     "MissingRequirementError",
     "Monotonic",
     "OAuthToken",
+    "OperatorState",
     "PartitionCommit",
     "PartitionMark",
     "PidRateLimit",

@@ -49,6 +49,7 @@ class Step:
         policy: of ``map_batches``: for records that it raises for; None: the task fails.
         keyed: how rows get their key, or a function with keyed state; None: neither.
         state: of ``map_batches``: its operator state; None: it has none.
+        other: of a join: the pipeline of its right side, up to its key; without sinks.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Step:
     policy: Policy | None = None
     keyed: KeyBy | KeyedFunction | None = None
     state: OperatorState | None = None
+    other: Pipeline | None = None
 
     def __post_init__(self) -> None:
         # A text such as "false" would count as True, and promise a repair that is not exact.

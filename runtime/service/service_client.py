@@ -17,6 +17,7 @@ from sluice.runtime.continuous.checkpoint_client import CoordinatorLink
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import seconds
@@ -32,6 +33,7 @@ from sluice.runtime.service.service_messages import (
     Message,
     NextBarrierMessage,
     QueryMessage,
+    RegionMessage,
     RestartMessage,
     SavepointMessage,
     StopMessage,
@@ -195,6 +197,15 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
     def _report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
         body = WaitMessage(**self._envelope, batch=batch, what=what, why=why)
         self._send("/v1/waits", body, timeout_s=_WAIT_S, deadline_s=0.0)
+
+    def operator_states(self, region: str, attempt_id: int) -> tuple[StateEntry, ...]:
+        """The operator states that the region's batch begins with; FencedError if this attempt is
+        over."""
+        path = "/v1/operator-states"
+        body = RegionMessage(**self._envelope, region=region, attempt_id=attempt_id)
+        answer = self._send(path, body)
+        with _understood(path):
+            return from_json(tuple[StateEntry, ...], answer["states"])
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""

@@ -39,6 +39,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
+from sluice.runtime.coordinator.region.job_time import JobTime
 from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import (
     Fate,
@@ -53,7 +54,7 @@ from sluice.runtime.coordinator.region.status_views import (
 )
 from sluice.runtime.errors import FencedError
 from sluice.runtime.functions.record_counts import counter_totals, record_totals
-from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
+from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord, StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
 from sluice.runtime.model.splits import BatchKey, SplitRange
@@ -106,12 +107,17 @@ class CoordinatorCore:
             last_committed=last_decided,
             last_decided=last_decided,
             draw=draw,
+            time=JobTime.restored(plans, records.values()),
         )
+        self._state.planned = self._state.decided_broadcasts()
 
-    def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
+    def step(
+        self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0, wall_ms: int = 0
+    ) -> list[Action]:
         """Take in one event; return the actions, in order. A refused event raises.
 
         ``slept_s``: how long the host has slept, which ``now_s`` leaves out; ages include it.
+        ``wall_ms``: the wall clock, for barriers.
 
         Raises:
             FencedError: the sender's attempt is over.
@@ -120,7 +126,7 @@ class CoordinatorCore:
         state = self._state
         if state.is_fenced and not isinstance(event, _REQUESTS):
             return []
-        state.open_step(slept_s)
+        state.open_step(slept_s, wall_ms)
         if not isinstance(event, _ROUTINE):
             state.drop_cached_views()
         _HANDLERS[type(event)](state, event, now_s)
@@ -193,6 +199,13 @@ class CoordinatorCore:
     def pending_ratios(self, now_s: float) -> dict[str, float]:
         """`PendingTime.ratio` by region, except suspended ones."""
         return self._state.pending_ratios(now_s)
+
+    def operator_states(self, region: str, attempt_id: int) -> tuple[StateEntry, ...]:
+        """The operator states that the region's next batch begins with; FencedError if this attempt
+        is over."""
+        found = region_of(self._state.regions, region)
+        found.require(attempt_id)
+        return found.record.operator_states
 
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
         """The start of each region's next epoch; for a suspended one, of its next attempt."""
@@ -327,6 +340,7 @@ class CoordinatorCore:
             ),
             counters=counter_totals(states),
             function_records=record_totals(states),
+            time=state.time.view(state.regions.values()),
         )
 
 

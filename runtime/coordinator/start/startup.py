@@ -41,6 +41,7 @@ from sluice.runtime.errors import (
     WaitedTooLongError,
     WrongJobError,
 )
+from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
     RESTORED_FROM_URI,
@@ -85,6 +86,7 @@ class Found:
         is_new: whether the job has never run before.
         cluster_ids: of the job's sinks and plan.
         kept: what the records in the checkpoint directory name.
+        lineage: which committed batches of earlier runs belong to its past.
     """
 
     record: CheckpointRecord
@@ -95,6 +97,7 @@ class Found:
     is_new: bool
     cluster_ids: tuple[str, ...]
     kept: KeptStates
+    lineage: BatchLineage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,6 +118,7 @@ class StartSequence:
         require_restorable: raises if files of a record are missing; called for the record of
             ``restore_from``.
         require_leased: raises if another run holds a lease by now; called before the sweep.
+        new_job_uid: of a job that has no checkpoint yet.
         registrations: of attempts of earlier runs that still run elsewhere; the caller stops them.
     """
 
@@ -131,6 +135,7 @@ class StartSequence:
     require_known: Callable[[CheckpointRecord], None] = lambda _: None
     require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
     require_leased: Callable[[], None] = lambda: None
+    new_job_uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     registrations: Sequence[RegionRegistration] = ()
     _began_s: float = field(init=False)
     _deadline_s: float = field(init=False, default=0.0)
@@ -200,6 +205,9 @@ class StartSequence:
             is_new=is_new,
             cluster_ids=cluster_ids,
             kept=kept,
+            lineage=recovery.lineage_of(
+                record, history, self.store.known_fencing_records(), attempt_id=attempt_id
+            ),
         )
 
     # --- checks: nothing is changed ---------------------------------------------------------------
@@ -349,7 +357,7 @@ class StartSequence:
         record = recovery.first_record(
             self.plan,
             regions,
-            job_uid=str(uuid.uuid4()),
+            job_uid=self.new_job_uid,
             session=self.session,
             now_ms=self.wall_ms(),
             origin=origin,

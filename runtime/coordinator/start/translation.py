@@ -17,6 +17,7 @@ from sluice.runtime.coordinator.policy.assignment import assignment_of, hand_ove
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.coordinator.start.keyed_matching import TakenTables, tables_of
 from sluice.runtime.errors import ConfigError, WrongJobError
+from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
 from sluice.runtime.graph.failover_regions import region_name
 from sluice.runtime.graph.operator_matching import Match, match_operators
@@ -301,12 +302,17 @@ class _Translator:
     def _states(self, old: RegionRecord) -> Iterable[StateEntry]:
         for entry in old.operator_states:
             operator_id = self._ids.get(entry.operator_id)
-            if operator_id is not None:
+            is_list = entry.kind == OPERATOR_LIST_KIND
+            if operator_id is not None and (not is_list or operator_id in self._lists):
                 yield replace(entry, operator_id=operator_id)
             elif entry.kind != COUNTS_KIND:  # counts of a function that has left are not needed
                 self._dropped.append(
                     f"{entry.kind} of {self._named(entry.operator_id)} in region {old.region}"
                 )
+
+    @cached_property
+    def _lists(self) -> frozenset[str]:
+        return frozenset(i for region in self._plan.regions for i in region.list_ids)
 
     def _spark_state(self, old: RegionRecord, name: str | None) -> bool:
         """Whether the region of this name takes the old region's Spark state."""

@@ -20,6 +20,7 @@ from sluice.runtime.functions.function_run import (
     require_other_topics,
     require_within_limits,
 )
+from sluice.runtime.functions.function_states import states_after
 from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
@@ -363,6 +364,11 @@ class RegionQuery:
                 *(entry for part in output.staged for entry in part.operator_states),
                 *totals_after(batch.operator_states, counts),
                 *drops_after(batch.operator_states, dropped),
+                *states_after(
+                    batch.operator_states,
+                    [entry for result in output.results for entry in result.operator_states],
+                    self._spec.functions,
+                ),
             ),
         )
 

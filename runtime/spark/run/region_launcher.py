@@ -332,7 +332,11 @@ class RegionLauncher:
             strategy=strategy,
             ranges=CopyRanges(
                 chain=pickled_for_tasks(chain, region=region.name),
-                parallelism=self._job.spark.sparkContext.defaultParallelism,
+                parallelism=(
+                    1  # a region has one list of each operator state
+                    if any(function.state is not None for function in region.functions)
+                    else self._job.spark.sparkContext.defaultParallelism
+                ),
             ),
             schema=schema,
             frame=lambda records: records,

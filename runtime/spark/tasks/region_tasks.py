@@ -23,6 +23,7 @@ from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
@@ -88,6 +89,7 @@ class TaskResult:
         counts: of the functions that count their records, by operator id.
         examples: a description of one failed record for each of them.
         failed_rows: failed rows for each of them; see `FunctionRun`.
+        operator_states: that the task has changed; it is its region's only one of the batch then.
         stages: its times, as far as they are known.
         error: set when the task failed. Spark sees a finished task, so it does not retry against a
             broker that has already refused, and the error keeps its type.
@@ -102,6 +104,7 @@ class TaskResult:
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     failed_rows: Mapping[str, int] = field(default_factory=dict)
+    operator_states: tuple[StateEntry, ...] = ()
     stages: StageTimes | None = None
     error: StreamError | None = None
 
@@ -193,7 +196,8 @@ class Chain:
             splits,
             self.reader.read(splits),
             output=self.output,
-            functions=FunctionRun(self.functions, job_name=self.job_name),
+            functions=self.functions,
+            job_name=self.job_name,
         )
 
 
@@ -222,24 +226,27 @@ def _write_and_pre_commit(
     batches: Iterator[pa.RecordBatch],
     *,
     output: TaskOutput,
-    functions: FunctionRun | None = None,
+    functions: Sequence[ChainedFunction] | None = None,
+    job_name: str = "",
 ) -> Writing:
     """Write the functions' output for each batch and yield it; pre-commit at the end.
 
     A typed error becomes the result, and no further batch is yielded; Spark gets any other error.
     """
     timer = StageTimer(WRITING_STAGES if functions is None else ALL_STAGES)
-    functions = functions or FunctionRun()
     try:
         key, task = _identity(tasks)
+        states = _states(tasks, functions or ())
+        run = FunctionRun(states.functions, job_name=job_name)
         writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
-            applied = functions.applied(timer.reading(batches), writers.write_dead_letter)
+            applied = run.applied(timer.reading(batches), writers.write_dead_letter)
             for batch in map(output.conform, applied):
                 timer.enter("write_s")
                 writers.write(batch)
                 yield batch
                 timer.enter("function_s")
+            changed = states.end_epoch()
             timer.enter("flush_s")
             committables = writers.pre_commit()
         except BaseException:
@@ -260,11 +267,20 @@ def _write_and_pre_commit(
         decide_by_s=writers.decide_by_s,
         records_out=writers.records_out,
         task=task,
-        counts=functions.counts,
-        examples=functions.examples,
-        failed_rows=functions.failed_rows,
+        counts=run.counts,
+        examples=run.examples,
+        failed_rows=run.failed_rows,
+        operator_states=changed,
         stages=timer.times(),
     )
+
+
+def _states(tasks: RegionTasks, functions: Sequence[ChainedFunction]) -> FunctionStates:
+    """The functions with their state: as the last decided batch of the region has left it."""
+    if not any(function.state is not None for function in functions):
+        return FunctionStates(functions)
+    link = CoordinatorClient(tasks.address)
+    return FunctionStates(functions, link.operator_states(tasks.region, tasks.attempt_id))
 
 
 def _opened(
