@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
-from sluice.runtime.errors import WrongJobError
+from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
 from sluice.runtime.state.schema_text import require_readable, schema_from_json, shown_schema
@@ -33,12 +33,13 @@ def verify_keyed_state(record: CheckpointRecord, plan: JobPlan) -> None:
     Raises:
         WrongJobError: a function with state is gone, or its state is of another kind or key.
         ConfigError: the value of a state has another schema, and it is not the old one with
-            nullable columns at the end.
+            nullable columns at the end. Or a new state has the number of another one.
     """
-    declared = _declared(plan)
+    declared, recorded = _declared(plan), tables_of(record)
     names = {node.operator_id: node.name for node in (*record.graph, *plan.graph)}
+    _require_free_numbers(record, declared, names)
     lost = []
-    for table in tables_of(record):
+    for table in recorded:
         now = declared.get((table.operator_id, table.name))
         if now is None:
             lost.append(f"{names.get(table.operator_id, table.operator_id)}.{table.name}")
@@ -56,6 +57,30 @@ def verify_keyed_state(record: CheckpointRecord, plan: JobPlan) -> None:
             "Declare them again, with the uid or the name that they had. To drop them, restore a "
             "savepoint into an empty directory with allow_non_restored_state=True.",
         )
+
+
+def _require_free_numbers(
+    record: CheckpointRecord,
+    declared: Mapping[tuple[str, str], StateTableInfo],
+    names: Mapping[str, str],
+) -> None:
+    """Refuse a new state with the number of another one on record: it would find its entries."""
+    states = (region.keyed_state for region in record.regions)
+    every = [table for state in states if state is not None for table in state.tables]
+    known = {(table.operator_id, table.name) for table in every}
+    taken = {table.number: table for table in every}
+    for key, now in declared.items():
+        if key not in known and (before := taken.get(now.number)) is not None:
+            raise ConfigError(
+                "a new state has the number of another state in the checkpoint",
+                {
+                    "operator": names.get(now.operator_id, now.operator_id),
+                    "state": now.name,
+                    "checkpoint_has": before.name,
+                    "number": now.number,
+                },
+                "Rename the new state. A restore that dropped a state leaves its number taken.",
+            )
 
 
 def _declared(plan: JobPlan) -> dict[tuple[str, str], StateTableInfo]:

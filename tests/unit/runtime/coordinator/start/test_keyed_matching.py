@@ -96,14 +96,19 @@ class TestSameJob:
         verify_keyed_state(_record(_OLD, before), _plan(_OLD, *now))
 
     def test_the_same_tables_fit(self) -> None:
-        self._verify(_table(_COUNTS), _table(_COUNTS, "new ones"))
+        self._verify(_table(_COUNTS), _table(_COUNTS, "new ones", number=8))
 
     def test_a_function_that_is_gone_is_named(self) -> None:
         with pytest.raises(WrongJobError, match=r"states=counts\.totals count=1"):
-            self._verify(_table(_COUNTS, "others"))
+            self._verify(_table(_COUNTS, "others", number=8))
+
+    @pytest.mark.parametrize("operator_id", ["", _COUNTS])
+    def test_a_new_state_does_not_get_the_entries_of_another_one(self, operator_id: str) -> None:
+        with pytest.raises(ConfigError, match=r"state=others checkpoint_has=totals number=7"):
+            self._verify(_table(_COUNTS, "others"), before=_table(operator_id))
 
     def test_a_dropped_table_is_not_missed(self) -> None:
-        self._verify(_table(_COUNTS), before=_table(""))
+        self._verify(_table(_COUNTS, number=8), before=_table(""))
 
     def test_another_kind_is_refused(self) -> None:
         with pytest.raises(WrongJobError, match=r"another kind.*checkpoint=aggregate program=list"):
