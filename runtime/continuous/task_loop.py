@@ -198,6 +198,8 @@ class TaskLoop:
         barrier = self._client.take_barrier()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
+        if self._states.broadcasts.waits:
+            return False  # a barrier brings the first version
         timer = self._epoch.timer
         timer.enter("read_s")
         batch = self._stream.poll()
@@ -240,6 +242,11 @@ class TaskLoop:
         """Read the barrier's splits, from its start offsets."""
         starts = {split.key: split.start_offset for split in barrier.splits}
         known = self._epoch.starts
+        if not self._states.broadcasts.has(barrier.broadcasts):
+            self._states.adopt(barrier.broadcasts)
+            if self._client.has_read:
+                self._read_again(barrier)  # with the tables that all regions use
+                return barrier
         if starts == known:
             return barrier
         if known.items() <= starts.items():
@@ -341,6 +348,7 @@ class TaskLoop:
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
         epoch.timer.enter(None)
         self._last_checkpoint_id = barrier.checkpoint_id
+        self._states.adopt(barrier.next_broadcasts)
         streaming = self._begin({split.key: split.end_offset for split in ranges})
         # From here on the old epoch may be acknowledged, and this thread must not abort it.
         self._epoch = streaming

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sluice.runtime.contracts import DeserializingSource, EndableSource, Sink, Source
+from sluice.runtime.contracts.keyed import KeyBy, KeyedFunction
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     TOLERABLE_FAILURES,
@@ -37,8 +38,10 @@ from sluice.runtime.graph.pipeline import (
     Recovery,
     Step,
 )
+from sluice.runtime.job.broadcast_stream import BroadcastStream, steps_of
 from sluice.runtime.job.job_handle import JobHandle
 from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
+from sluice.runtime.keyed.broadcast import LatestRows
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
@@ -79,6 +82,7 @@ class Stream:
         on_error: OnError = "fail",
         deterministic: bool = True,
         state: OperatorState | None = None,
+        broadcast: BroadcastStream | Mapping[str, BroadcastStream] | None = None,
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
@@ -96,9 +100,12 @@ class Stream:
                 ``skip`` or dead letters, it is refused.
             state: rows that the function keeps in each region, as ``ctx.state``; the function takes
                 a second parameter, ``ctx``. All functions with ``on_error`` come before it.
+            broadcast: a broadcast stream, whose table the function sees as ``ctx.broadcast``; or
+                several by name: ``ctx.broadcast["rules"]``.
         """
         policy = policy_of(on_error)
-        if state is not None:
+        tables = steps_of(broadcast)
+        if state is not None or tables:
             _require_context(function, name or "", state)
         if policy is not None and not deterministic:
             raise ConfigError(
@@ -114,7 +121,32 @@ class Stream:
             deterministic=deterministic,
             policy=policy,
             state=state,
+            broadcasts=tables,
         )
+
+    def broadcast(
+        self,
+        *,
+        key: str | Sequence[str],
+        wait: bool = False,
+        name: str | None = None,
+        uid: str | None = None,
+    ) -> BroadcastStream:
+        """Keep the latest row of each key as a table that functions of other streams of the job
+        read: ``stream.map_batches(function, broadcast=rules)``.
+
+        The table is the same in all tasks for a whole epoch: the one that the last committed
+        checkpoint has when the epoch begins. A row removes its key if its ``value`` is null, or,
+        without such a column, all columns beside the key.
+
+        Args:
+            key: column or columns. Records with one key must be in one partition.
+            wait: readers read no record before the table has its first row.
+        """
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        self._add("key_by", None, None, None, keyed=KeyBy(columns=columns, partitioned=True))
+        self._add("broadcast", None, name, uid, keyed=LatestRows(columns=columns), waits=wait)
+        return BroadcastStream(self._pipeline.steps[-1])
 
     def transform(
         self,
@@ -153,7 +185,7 @@ class Stream:
     def _add(
         self,
         kind: str,
-        function: BatchFunction | FrameFunction,
+        function: BatchFunction | FrameFunction | None,
         name: str | None,
         uid: str | None,
         output_mode: str | None = None,
@@ -161,6 +193,9 @@ class Stream:
         force_rescale: bool = False,
         policy: Policy | None = None,
         state: OperatorState | None = None,
+        keyed: KeyBy | KeyedFunction | None = None,
+        broadcasts: Mapping[str, Step] | None = None,
+        waits: bool = False,
     ) -> Stream:
         pipeline = self._pipeline
         if pipeline.sinks:
@@ -175,7 +210,7 @@ class Stream:
                 {"source": pipeline.source.name, "added": kind},
                 "Leave them out, and use from_json or from_avro in the transform.",
             )
-        if pipeline.steps and pipeline.steps[-1].kind != kind:
+        if pipeline.steps and "transform" in {kind, pipeline.steps[-1].kind} != {kind}:
             raise ConfigError(
                 "map_batches and transform cannot follow each other in one pipeline",
                 {"source": pipeline.source.name, "have": pipeline.steps[-1].kind, "added": kind},
@@ -194,6 +229,9 @@ class Stream:
             force_rescale=force_rescale,
             policy=policy,
             state=state,
+            keyed=keyed,
+            broadcasts=broadcasts or {},
+            waits=waits,
         )
         pipeline.steps.append(step)
         require_one_mode((each.name, each.output_mode) for each in pipeline.steps)
@@ -364,7 +402,12 @@ class Job:
     @property
     def spec(self) -> JobSpec:
         """Settings and pipelines as described so far."""
-        return replace(self._spec, pipelines=tuple(self._pipelines))
+        spec, pipelines = self._spec, tuple(self._pipelines)
+        if any(pipeline.broadcast for pipeline in pipelines):
+            # An epoch may use the table of the checkpoint before the last decided one.
+            retained = max(spec.settings.retained, 2)
+            spec = replace(spec, settings=replace(spec.settings, retained=retained))
+        return replace(spec, pipelines=pipelines)
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
@@ -550,14 +593,15 @@ def _lost_timeout(seconds: float | None) -> float | None:
 
 
 def _require_context(function: BatchFunction, name: str, state: object) -> None:
-    if not isinstance(state, OperatorState) or not takes_context(function):
+    if not isinstance(state, OperatorState | None) or not takes_context(function):
         raise ConfigError(
-            "a function with state takes no context, or its state is another object",
+            "a function with state or broadcast takes no context, or its state is no OperatorState",
             {
                 "function": name or getattr(function, "__name__", "map_batches"),
                 "state": repr(state),
             },
-            "Write function(batch, ctx), use ctx.state, and pass state=OperatorState(schema).",
+            "Write function(batch, ctx) and use ctx.state or ctx.broadcast there; pass "
+            "state=OperatorState(schema).",
         )
 
 

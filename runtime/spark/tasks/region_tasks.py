@@ -22,6 +22,7 @@ from sluice.runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterF
 from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
+from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
@@ -43,6 +44,7 @@ __all__ = [
     "TaskOutput",
     "TaskResult",
     "Writing",
+    "function_states",
     "load_sent",
     "pickled_for_tasks",
     "results_of",
@@ -65,6 +67,7 @@ class RegionTasks:
         job_uid, region, attempt_id: the attempt that the tasks belong to.
         factories: writer factory by operator id of the sink.
         dead_letter_sink: operator id of the sink that takes dead letters.
+        load_table: reads the table of a broadcast stream.
     """
 
     address: CoordinatorAddress
@@ -73,6 +76,7 @@ class RegionTasks:
     attempt_id: int
     factories: Mapping[str, WriterFactory]
     dead_letter_sink: str | None = None
+    load_table: LoadTable = no_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +240,7 @@ def _write_and_pre_commit(
     timer = StageTimer(WRITING_STAGES if functions is None else ALL_STAGES)
     try:
         key, task = _identity(tasks)
-        states = _states(tasks, functions or ())
+        states = function_states(tasks, functions or (), CoordinatorClient(tasks.address))
         run = FunctionRun(states.functions, job_name=job_name)
         writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
@@ -275,12 +279,17 @@ def _write_and_pre_commit(
     )
 
 
-def _states(tasks: RegionTasks, functions: Sequence[ChainedFunction]) -> FunctionStates:
-    """The functions with their state: as the last decided batch of the region has left it."""
-    if not any(function.state is not None for function in functions):
+def function_states(
+    tasks: RegionTasks, functions: Sequence[ChainedFunction], link: CoordinatorClient
+) -> FunctionStates:
+    """The functions of a task with their operator states and tables, as its epoch begins with
+    them."""
+    if not any(function.state or function.broadcasts for function in functions):
         return FunctionStates(functions)
-    link = CoordinatorClient(tasks.address)
-    return FunctionStates(functions, link.operator_states(tasks.region, tasks.attempt_id))
+    inputs = link.task_inputs(tasks.region, tasks.attempt_id)
+    states = FunctionStates(functions, inputs.states, tasks.load_table)
+    states.adopt(inputs.broadcasts)
+    return states
 
 
 def _opened(
