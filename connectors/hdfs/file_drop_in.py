@@ -16,7 +16,6 @@ from sluice.connectors.hdfs.staging.staged_names import (
     staging_root,
     without_scheme,
 )
-from sluice.connectors.hdfs.staging.task_files import TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.contracts import (
@@ -32,6 +31,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.task_files import TaskFiles
 
 __all__ = ["FileDropIn", "FileWriter", "FileWriterFactory"]
 

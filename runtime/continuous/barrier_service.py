@@ -212,12 +212,14 @@ class AttemptEpochs:
                 *drops_after(self.operator_states, ()),
                 *states_after(self.operator_states, result.operator_states, self.functions),
             ),
+            keyed_state=result.keyed_state,
         )
         return Acknowledgement(
             batch=result.batch,
             checkpoint_id=result.checkpoint_id,
             region=region,
             decide_by_s=result.decide_by_s,
+            due=result.due,
             stages=result.stages,
             counts=added(
                 {function.name: counts[function.operator_id]}

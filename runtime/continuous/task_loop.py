@@ -1,7 +1,7 @@
 """The loop of a continuous task: read, apply, write; a barrier ends the epoch at its position."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -9,14 +9,18 @@ import pyarrow as pa
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient, EndedEpoch
 from sluice.runtime.continuous.task_messages import EpochResult
 from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, RecordStream
+from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.stage_timer import StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.keyed.keyed_run import KeyedRun
+from sluice.runtime.keyed.keyed_task import EndedState, KeyedTask
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.timestamps import later
 from sluice.runtime.process.failed_tasks import note_ranges
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
@@ -57,7 +61,7 @@ class _Epoch:
     batch: BatchKey
     starts: Mapping[SplitKey, int]
     writers: TaskWriters[ContinuousWriter]
-    functions: FunctionRun
+    functions: FunctionRun | KeyedRun
     timer: StageTimer
 
 
@@ -70,11 +74,14 @@ class _EndedEpoch(EndedEpoch):
     ranges: tuple[SplitRange, ...]
     clock: Clock
     operator_states: tuple[StateEntry, ...]
+    keyed: EndedState | None
 
     def pre_commit(self) -> EpochResult:
-        epoch = self.epoch
+        epoch, keyed = self.epoch, self.keyed
         epoch.timer.enter("flush_s")
         try:
+            # While the file is written, the brokers take the epoch's last records.
+            keyed_state = None if keyed is None else keyed.write(epoch.batch)
             committables = epoch.writers.pre_commit()
         except BaseException:
             epoch.writers.abort()  # it is not acknowledged, and never will be
@@ -90,6 +97,8 @@ class _EndedEpoch(EndedEpoch):
             decide_by_s=epoch.writers.decide_by_s,
             stages=epoch.timer.times(),
             operator_states=self.operator_states,
+            keyed_state=keyed_state,
+            due=None if keyed is None else keyed.due,
         )
 
     def commit(self, *, timeout_s: float) -> tuple[str, ...]:
@@ -128,6 +137,8 @@ class TaskLoop:
         open_writers: for a new epoch.
         functions: made for each epoch, since they count its records.
         states: of these functions; None: they have none.
+        keyed: keyed functions and their state, with that of the stream's splits; None: none. It
+            makes the run of each epoch then.
         begins_after: newest checkpoint when the attempt began.
         leaders: leader epochs of the splits at the attempt's begin, as far as they are known.
         no_progress_timeout_s: if nothing of a split is fetched for so long, though barriers say
@@ -145,6 +156,7 @@ class TaskLoop:
         open_writers: OpenWriters,
         functions: Callable[[], FunctionRun],
         states: FunctionStates | None = None,
+        keyed: KeyedTask | None = None,
         begins_after: int,
         leaders: Mapping[SplitKey, int] | None = None,
         no_progress_timeout_s: float = 120.0,
@@ -159,8 +171,9 @@ class TaskLoop:
         self._stream = stream
         self._client = client
         self._open_writers = open_writers
-        self._functions = functions
+        self._functions = functions if keyed is None else keyed.begin_epoch
         self._states = states or FunctionStates(())
+        self._keyed = keyed
         self._last_checkpoint_id = begins_after
         self._leaders = dict(leaders or {})
         self._barrier: Barrier | None = None
@@ -200,6 +213,8 @@ class TaskLoop:
             self._barrier = self._adopt(barrier)
         if self._states.broadcasts.waits:
             return False  # a barrier brings the first version
+        if self._barrier is None and self._keyed is not None and self._keyed.is_full:
+            return False  # the next barrier makes room
         timer = self._epoch.timer
         timer.enter("read_s")
         batch = self._stream.poll()
@@ -216,10 +231,16 @@ class TaskLoop:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch
+        write_dead_letter = epoch.writers.write_dead_letter
+        self._write_made(epoch.functions.applied(iter((batch,)), write_dead_letter))
+
+    def _write_made(self, output: Iterator[pa.RecordBatch]) -> None:
+        """Write the output of the epoch's functions."""
+        epoch = self._epoch
         timer = epoch.timer
         timer.enter("function_s")
         try:
-            for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
+            for made in output:
                 timer.enter("write_s")
                 epoch.writers.write(made)
                 timer.enter("function_s")
@@ -241,23 +262,32 @@ class TaskLoop:
     def _adopt(self, barrier: Barrier) -> Barrier:
         """Read the barrier's splits, from its start offsets."""
         starts = {split.key: split.start_offset for split in barrier.splits}
-        known = self._epoch.starts
+        known, new_state = self._epoch.starts, barrier.new_state
         if not self._states.broadcasts.has(barrier.broadcasts):
             self._states.adopt(barrier.broadcasts)
             if self._client.has_read:
                 self._read_again(barrier)  # with the tables that all regions use
                 return barrier
-        if starts == known:
+        is_replaced = new_state is not None and any(s.key in known for s in new_state.splits)
+        if starts == known and not is_replaced:
             return barrier
-        if known.items() <= starts.items():
+        if known.items() <= starts.items() and not is_replaced:
             restarts = {**starts, **self._after_records()}
+            self._adopt_state(barrier)
             self._stream.restart_at([_from(s, restarts[s.key]) for s in barrier.splits])
             self._epoch.starts = starts
         else:
-            # Also for a split that begins at a later offset: another region may have read it
-            # meanwhile, and its records are decided.
+            # Also for a split that begins at a later offset, or has another state: another region
+            # may have had it meanwhile, and what it read is decided.
             self._read_again(barrier)
         return barrier
+
+    def _adopt_state(self, barrier: Barrier) -> None:
+        """Load the keyed state of splits that are new here, and drop that of the others."""
+        if self._keyed is not None:
+            failpoint("before-state-adopted")
+            self._keyed.adopt(barrier.splits, barrier.new_state)
+            failpoint("after-state-adopted")
 
     def _after_records(self) -> dict[SplitKey, int]:
         """The positions for a new consumer: just after the epoch's last records.
@@ -293,6 +323,9 @@ class TaskLoop:
         self._epoch.writers.abort()
         failpoint("after-epoch-rewound")
         self._states.rollback()
+        if self._keyed is not None:
+            self._keyed.rollback()
+            self._adopt_state(barrier)
         self._stalled.clear()  # these positions are no longer those of the stream
         self._leaders |= _leaders_of(barrier)
         self._stream.restart_at(barrier.splits)
@@ -337,12 +370,19 @@ class TaskLoop:
         lasted_s, self._began_s = now_s - self._began_s, now_s
         self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
-            _range(split, epoch.starts[split.key], at[split.key], read_to.get(split.key))
+            _range(split, epoch.starts[split.key], at[split.key], read_to.get(split.key), barrier)
             for split in barrier.splits
         )
         read = [split for split in ranges if not split.is_empty]
         failpoint("before-epoch-end")
+        at_barrier = BarrierTime(
+            watermark_ms=barrier.watermark_ms, now_ms=barrier.time_ms, is_end=barrier.is_end
+        )
+        letters = epoch.writers.write_dead_letter
+        self._write_made(epoch.functions.at_barrier(at_barrier, letters))
         states = self._states.end_epoch()
+        keyed = None if self._keyed is None else self._keyed.end_epoch(at_barrier)
+        failpoint("after-state-frozen")
         epoch.timer.enter("flush_s")
         for writer in epoch.writers.writers.values():
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
@@ -353,7 +393,7 @@ class TaskLoop:
         # From here on the old epoch may be acknowledged, and this thread must not abort it.
         self._epoch = streaming
         self._client.submit_epoch(
-            _EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock, states)
+            _EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock, states, keyed)
         )
         failpoint("after-epoch-begun")
 
@@ -403,7 +443,9 @@ def _require_same_leader(barrier: Barrier, read_to: Mapping[SplitKey, RecordsRea
             )
 
 
-def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) -> SplitRange:
+def _range(
+    split: SplitRange, start: int, end: int, read: RecordsRead | None, barrier: Barrier
+) -> SplitRange:
     """The range that was read, and the leader epoch on record for it.
 
     Up to the start, the driver has checked the log of the barrier's leader. After that, only the
@@ -430,6 +472,7 @@ def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) ->
         end_offset=end,
         leader_epoch=epoch,
         leader_epoch_end=None if epoch is None or known_end == end else known_end,
+        barrier_watermark_ms=later(split.barrier_watermark_ms, barrier.watermark_ms),
     )
 
 

@@ -1,17 +1,19 @@
 """Repartition topics: how a source's system carries rows by key from one region to another."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
+from sluice.runtime.contracts.keyed import DecodedRows
 from sluice.runtime.contracts.operators import Sink, Source
+from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
 
 __all__ = [
-    "PARTITION_COLUMN",
     "SIDE_COLUMN",
+    "JobTopic",
     "JobTopicSink",
     "JobTopicSource",
     "KeyEncoder",
@@ -20,15 +22,12 @@ __all__ = [
     "TopicStart",
 ]
 
-PARTITION_COLUMN = "__partition"
-"""int32, the last column of a repartition topic's rows: the partition that they came from."""
-
 SIDE_COLUMN = "__side"
-"""int8, before `PARTITION_COLUMN`, if the topic has two sides: 0 left, 1 right. Columns that the
-row's side does not have are null."""
+"""int8, the last column of the rows of a topic with two sides: 0 left, 1 right."""
 
-KeyEncoder = Callable[[pa.RecordBatch], pa.LargeBinaryArray]
-"""The encoded key of each row; picklable, deterministic."""
+KeyEncoder = Callable[[pa.RecordBatch], tuple[pa.LargeBinaryArray, pa.Schema]]
+"""The encoded key of each row, and the schema of the keys (`sluice.runtime.keyed.row_keys`);
+picklable, deterministic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,48 +56,83 @@ class RepartitioningSource(Source, Protocol):
     def repartition(self, topic: Repartition) -> "tuple[tuple[JobTopicSink, ...], JobTopicSource]":
         """A sink for each side, in order, and the source that reads them all.
 
-        The sinks are exactly-once; the source yields committed rows, with `PARTITION_COLUMN` last.
+        The sinks are exactly-once; the source yields committed messages, which its
+        `JobTopicSource.decoder` decodes.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTopic:
+    """A topic of the job, as its regions need it in one run.
+
+    Attributes:
+        partitions: of the topic.
+        lineage: which messages the run reads.
+        writers: names of the regions that write it.
+    """
+
+    partitions: int
+    lineage: BatchLineage = field(default_factory=BatchLineage)
+    writers: tuple[str, ...] = ()
 
 
 @runtime_checkable
 class JobTopicSink(Sink, Protocol):
     """A sink that writes a topic of the job."""
 
+    @property
+    def source_id(self) -> str:
+        """Operator id of the source that reads the topic."""
+        ...
+
     def of_job(self, job_name: str, job_uid: str, source_id: str) -> Self:
-        """The same sink for this job; ``source_id``: of the source that reads the topic."""
+        """The same sink for this job."""
+        ...
+
+    def on_topic(self, topic: JobTopic) -> Self:
+        """The same sink for this run."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStart:
-    """What the start of a run knows of a job's topic.
+    """What the start of a run knows of a topic of the job.
 
     Attributes:
-        source_id: of the source that reads it.
         writers: the regions that write it, as restored.
         readers: the regions that read it, as restored.
-        settings: of the record that the run resumes from.
     """
 
-    source_id: str
     writers: Sequence[RegionRecord]
     readers: Sequence[RegionRecord]
-    settings: Mapping[str, str]
 
 
 @runtime_checkable
 class JobTopicSource(Source, Protocol):
-    """A source that reads a topic of the job."""
+    """A source that reads a topic of the job. It ends when the topic's writers have."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic; "" before `of_job`."""
+        ...
 
     def of_job(self, job_name: str, job_uid: str, source_id: str) -> Self:
         """The same source for this job."""
         ...
 
-    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> None:
-        """Create the topic if this is its first start, and check it. Driver; after the fencing
-        record, before any region runs. May be repeated.
+    def on_topic(self, topic: JobTopic) -> Self:
+        """The same source for this run."""
+        ...
+
+    def decoder(self) -> Callable[[pa.RecordBatch], Iterator[DecodedRows]]:
+        """Makes rows of its batches. Picklable; executor side."""
+        ...
+
+    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> int:
+        """Create the topic if no run has used it, and check it; returns its partitions.
+
+        Driver; after the fencing record, before any region runs. May be repeated.
 
         Raises:
             SourceChangedError: the topic of an earlier run is gone, or has other partitions.

@@ -13,11 +13,13 @@ from sluice.runtime.contracts import (
     DeadLetterSink,
     ForgettingSource,
     FrameSink,
+    JobTopicSink,
     RateLimitedSource,
     RereadingSource,
     Sink,
     Source,
     TaskSink,
+    TimedSource,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -34,6 +36,7 @@ from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.model.checkpoint_record import OperatorNode
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.model.rate_limit import PidRateLimit
 
@@ -430,10 +433,17 @@ def job_plan(
                 ),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
-                deterministic=all(step.deterministic for step in region.pipeline.steps),
+                keyed=region.pipeline.is_keyed,
+                event_time=_event_time(region.pipeline.source),
+                # A repeated batch would make other messages of a repartition topic.
+                deterministic=all(step.deterministic for step in region.pipeline.steps)
+                and not _topics_written(region),
                 follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,
                 rate_limit=_rate_limit(region.pipeline.source, checkpoints),
+                upstream=tuple(
+                    each.name for each in regions if region.source_id in _topics_written(each)
+                ),
             )
             for region in regions
         ),
@@ -449,6 +459,15 @@ def job_plan(
         sluice_version=version("sluice-spark"),
         spark_version=spark_version,
     )
+
+
+def _event_time(source: Source) -> EventTime | None:
+    return source.event_time if isinstance(source, TimedSource) else None
+
+
+def _topics_written(region: Region) -> set[str]:
+    """Operator ids of the sources that read what a region writes."""
+    return {s.source_id for s in region.sinks.values() if isinstance(s, JobTopicSink)}
 
 
 def _rate_limit(source: Source, checkpoints: CheckpointSettings) -> PidRateLimit | None:

@@ -56,6 +56,7 @@ class Step:
         broadcasts: of ``map_batches``: the last steps of the broadcast streams that it reads, by
             name; "": the only one.
         waits: of ``broadcast``: its readers wait for its first row.
+        other: of a join: the pipeline of its right side, up to its key; without sinks.
     """
 
     kind: str
@@ -70,6 +71,7 @@ class Step:
     state: OperatorState | None = None
     broadcasts: Mapping[str, Step] = field(default_factory=dict)
     waits: bool = False
+    other: Pipeline | None = None
 
     def __post_init__(self) -> None:
         # A text such as "false" would count as True, and promise a repair that is not exact.

@@ -18,15 +18,14 @@ from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
     RegionStatus,
 )
-from sluice.runtime.savepoint.file_copies import Progress
-from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
+from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint, references_of
 from sluice.runtime.savepoint.savepoint_directory import (
     FoundSavepoint,
     dispose,
     find_savepoints,
-    references_of,
     verify,
 )
+from sluice.runtime.storage.file_copies import Progress
 from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm
 
 __all__ = ["app"]

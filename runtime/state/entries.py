@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 
-__all__ = ["ENTRY_BYTES", "Entries", "TimedEntries", "Value"]
+__all__ = ["ENTRY_BYTES", "Entries", "TimedEntries", "Value", "by_time"]
 
 ENTRY_BYTES = 180
 """Of an entry beside the bytes of its key and value: two headers, rounding, the dict's slot."""
@@ -117,6 +117,16 @@ class TimedEntries:
             if time_ms != last and time_ms in self._by_time:
                 last = time_ms
                 yield time_ms, self._by_time[time_ms].values
+
+
+def by_time(
+    times: Iterable[int], keys: Iterable[bytes], values: Iterable[Value]
+) -> dict[int, dict[bytes, Value]]:
+    """The entries by their times."""
+    found: dict[int, dict[bytes, Value]] = {}
+    for time, key, value in zip(times, keys, values, strict=True):
+        found.setdefault(time, {})[key] = value
+    return found
 
 
 class _SortedKeys:

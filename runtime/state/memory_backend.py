@@ -6,7 +6,8 @@ from typing import cast
 import pyarrow as pa
 
 from sluice.runtime.state.backend import StateBackend, TableChanges
-from sluice.runtime.state.entries import Entries, TimedEntries, Value
+from sluice.runtime.state.entries import Entries, TimedEntries, Value, by_time
+from sluice.runtime.state.state_rows import slices
 
 __all__ = ["MemoryBackend"]
 
@@ -55,7 +56,13 @@ class MemoryBackend(StateBackend):
         return cast(Iterator[tuple[int, Mapping[bytes, bytes]]], found)
 
     def load(self, split: int, batches: Iterable[pa.RecordBatch]) -> None:
-        raise NotImplementedError
+        for batch in batches:
+            for number, times, keys, values in slices(batch):
+                if times is None:
+                    changes = TableChanges(plain={number: dict(zip(keys, values, strict=True))})
+                else:
+                    changes = TableChanges(timed={number: by_time(times, keys, values)})
+                self._splits[split].apply(changes)
 
     def close(self) -> None:
         self._splits.clear()
@@ -73,7 +80,7 @@ class _Split:
             before = table.size_bytes
             table.put(entries)
             self.size_bytes += table.size_bytes - before
-        for number, by_time in changes.timed.items():
+        for number, times in changes.timed.items():
             timed = self.timed.setdefault(number, TimedEntries(is_base=True))
-            for time_ms, entries in by_time.items():
+            for time_ms, entries in times.items():
                 self.size_bytes += timed.put(time_ms, entries)

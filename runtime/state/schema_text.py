@@ -3,13 +3,16 @@
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 
-__all__ = ["require_readable", "schema_from_json", "schema_to_json"]
+__all__ = ["Clock", "expiry_clock", "require_readable", "schema_from_json", "schema_to_json"]
+
+Clock = Literal["event", "processing"]
+"""Event time: the watermark of barriers. Processing time: their `now_ms`."""
 
 _PARAMETERS = re.compile(r"([a-z0-9_]+)\[(.*)\]")
 _DECIMAL = re.compile(r"(decimal\d+)\((\d+), (-?\d+)\)")
@@ -25,13 +28,24 @@ _LISTS = {
 }
 
 
-def schema_to_json(schema: pa.Schema) -> str:
+def schema_to_json(schema: pa.Schema, *, expires_by: Clock | None = None) -> str:
     """The fields of ``schema`` as JSON; metadata is left out.
 
+    Args:
+        expires_by: the clock of the table's time to live (`sluice.runtime.state.expiry`).
     Raises:
         ConfigError: state cannot have a column of this type.
     """
-    return json.dumps([_field_to_json(field) for field in schema], separators=(",", ":"))
+    shown: dict[str, Any] = {"fields": [_field_to_json(field) for field in schema]}
+    if expires_by is not None:
+        shown["expires_by"] = expires_by
+    return json.dumps(shown, separators=(",", ":"))
+
+
+def expiry_clock(text: str) -> Clock | None:
+    """The clock by which values of this schema expire; None: they do not. ``text`` may be ""."""
+    clock: Clock | None = json.loads(text).get("expires_by") if text else None
+    return clock
 
 
 def schema_from_json(text: str) -> pa.Schema:
@@ -41,7 +55,7 @@ def schema_from_json(text: str) -> pa.Schema:
         DamagedCheckpointError: the text is not one.
     """
     try:
-        return pa.schema([_field_from_json(field) for field in json.loads(text)])
+        return pa.schema([_field_from_json(field) for field in json.loads(text)["fields"]])
     except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         raise DamagedCheckpointError(
             "a state's schema in a checkpoint is not readable",
@@ -53,12 +67,19 @@ def schema_from_json(text: str) -> pa.Schema:
 def require_readable(written: str, declared: str, *, where: Mapping[str, object]) -> None:
     """Check that rows of the schema ``written`` are readable by the schema ``declared``.
 
-    New nullable columns at the end are the only change that is.
+    New nullable columns at the end are the only change that is. A time to live may get another
+    length, but not begin or end, nor change its clock: stored values have or lack their times.
 
     Raises:
         ConfigError: they are not; names both schemas.
     """
     old, new = schema_from_json(written), schema_from_json(declared)
+    if expiry_clock(written) != expiry_clock(declared):
+        raise ConfigError(
+            "a state has another kind of TTL than in the checkpoint",
+            {**where, "checkpoint": expiry_clock(written), "program": expiry_clock(declared)},
+            "Keep the TTL and its clock, or give the changed state another name.",
+        )
     begins_alike = new.names[: len(old)] == old.names and all(
         ours.type == theirs.type and (ours.nullable or not theirs.nullable)
         for ours, theirs in zip(new, old, strict=False)

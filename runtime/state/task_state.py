@@ -10,7 +10,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.state.backend import StateBackend, TableChanges
-from sluice.runtime.state.entries import Entries, TimedEntries, Value
+from sluice.runtime.state.entries import Entries, TimedEntries, Value, by_time
 
 __all__ = ["EpochChanges", "SplitChanges", "TaskState"]
 
@@ -253,10 +253,8 @@ class _TimedTable(_Tables, TimedTable):
         table = overlay.timed.get(self._number)
         if table is None:
             table = overlay.timed[self._number] = TimedEntries(is_base=False)
-        by_time: dict[int, dict[bytes, Value]] = {}
-        for time, key, value in zip(times, keys, values, strict=True):
-            by_time.setdefault(time, {})[key] = value
-        self._grown(overlay, sum(table.put(time, entries) for time, entries in by_time.items()))
+        grown = (table.put(*each) for each in by_time(times, keys, values).items())
+        self._grown(overlay, sum(grown))
 
     def due(self, split: int, until_ms: int) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
         return self._merged(split, until_ms)

@@ -18,7 +18,6 @@ from sluice import HdfsSink
 from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink
 from sluice.connectors.hdfs.formats.choice import FORMAT_NAMES, TASK_FORMAT_NAMES
 from sluice.connectors.hdfs.formats.spark_types import conform, spark_schema
-from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
 from sluice.runtime.contracts import (
     CommitOutcome,
     RegisteredAttempt,
@@ -28,6 +27,7 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.storage.task_files import LocalTaskFiles
 from tests.kit.files.format_rows import TEXT_COLUMNS, rows
 from tests.kit.files.odd_values import FAR, NESTED, cells, odd
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.files.ha_hdfs import HaHdfs
 from tests.kit.waiting import wait_for

@@ -22,8 +22,6 @@ from urllib.parse import quote, urlencode
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFile
-from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing.task_saver import session_task_files
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
@@ -37,7 +35,9 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
+from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFile
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from tests.kit.files.webhdfs import read_file
 from tests.kit.waiting import wait_for
 
@@ -170,7 +170,7 @@ def test_many_small_files(hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str
 
 _WRITER = """
 import os, sys
-from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 address = WebHdfsAddress(name_nodes=(sys.argv[1],), user=sys.argv[2])
 file = WebHdfsTaskFiles(address=address).create(sys.argv[3])

@@ -20,6 +20,7 @@ from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import entry_of
+from tests.simulation.keyed import AttemptState
 from tests.simulation.state_logs import StateLog
 from tests.simulation.tasks import KafkaTasks
 from tests.simulation.worker import scope_of
@@ -58,6 +59,7 @@ class Life:
             self.batch_id = self.log.first
         self._states = restored.operator_states  # in the last decided record
         self._tasks = KafkaTasks(process)
+        self._keyed = AttemptState(process.world)
         self._staging_task: FileTask | None = None
         self.dead = False
         self.open: tuple[OpenWork, ...] = ()
@@ -107,13 +109,16 @@ class Life:
 
     def orphan(self) -> None:
         """Its driver is gone; a task on another machine does not know yet."""
-        left = self._tasks.writers or self._staging_task
+        left = self._tasks.writers or self._staging_task or self._keyed.upload
         if left:
             self._world.note(f"a task of {self.region} continues without its driver")
         self._tasks.orphan()
         if self._staging_task is not None:
             self._world.zombies.append(self._staging_task)
             self._staging_task = None
+        if self._keyed.upload is not None:
+            self._world.zombies.append(self._keyed.upload)
+            self._keyed.upload = None
 
     def _run(self) -> Generator[None, None, None]:
         while True:
@@ -206,6 +211,10 @@ class Life:
             publishes_all = barrier is not None and barrier.publishes_all
             staged = yield from self._stage(splits, replace(scope, publishes_all=publishes_all))
             committables += staged.committables
+        keyed_state = None
+        if barrier is not None and barrier.new_state is not None:
+            self._keyed.adopt(barrier.new_state, splits)
+            keyed_state = yield from self._keyed.end_epoch(batch, splits)
         if committables:
             self.open = (OpenWork(batch=batch, committables=tuple(committables)),)
         yield
@@ -217,6 +226,7 @@ class Life:
             committables=tuple(committables),
             state=self._snapshot(splits),
             operator_states=staged.operator_states,
+            keyed_state=keyed_state,
         )
         decide_by_s = None
         if world.fault(world.profile.old, "a batch must be decided soon"):

@@ -20,8 +20,6 @@ from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import StagedFile
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, without_scheme
 from sluice.connectors.hdfs.staging.staged_output import StagedOutput
-from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
-from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing.frame_writer import FrameSaver, SavedFrame, StagingDirectory
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.spark_saver import chosen
@@ -30,6 +28,8 @@ from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamErr
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.spark.session.session_web_hdfs import session_web_address
 from sluice.runtime.storage.file_system_opening import needs_jvm
+from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFiles
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 
 __all__ = [
     "ANSWER_SCHEMA",

@@ -8,8 +8,8 @@ import pyarrow as pa
 from sluice.connectors.hdfs.formats.file_format import FileFormat, FormatWriter
 from sluice.connectors.hdfs.staging.committables import StagedFile
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, final_name, staged_name
-from sluice.connectors.hdfs.staging.task_files import TaskFile, TaskFiles
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+from sluice.runtime.storage.task_files import TaskFile, TaskFiles
 
 __all__ = ["StagingLocation", "TaskWriter"]
 

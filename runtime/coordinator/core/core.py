@@ -39,6 +39,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
+from sluice.runtime.coordinator.region.job_time import JobTime
 from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import (
     Fate,
@@ -107,13 +108,17 @@ class CoordinatorCore:
             last_committed=last_decided,
             last_decided=last_decided,
             draw=draw,
+            time=JobTime.restored(plans, records.values()),
         )
         self._state.planned = self._state.decided_broadcasts()
 
-    def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
+    def step(
+        self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0, wall_ms: int = 0
+    ) -> list[Action]:
         """Take in one event; return the actions, in order. A refused event raises.
 
         ``slept_s``: how long the host has slept, which ``now_s`` leaves out; ages include it.
+        ``wall_ms``: the wall clock, for barriers.
 
         Raises:
             FencedError: the sender's attempt is over.
@@ -122,7 +127,7 @@ class CoordinatorCore:
         state = self._state
         if state.is_fenced and not isinstance(event, _REQUESTS):
             return []
-        state.open_step(slept_s)
+        state.open_step(slept_s, wall_ms)
         if not isinstance(event, _ROUTINE):
             state.drop_cached_views()
         _HANDLERS[type(event)](state, event, now_s)
@@ -342,6 +347,7 @@ class CoordinatorCore:
             ),
             counters=counter_totals(states),
             function_records=record_totals(states),
+            time=state.time.view(state.regions.values()),
         )
 
 

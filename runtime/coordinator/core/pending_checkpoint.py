@@ -84,6 +84,7 @@ class PendingCheckpoint:
         broadcasts: versions of all broadcast streams in its epoch; None before the first barrier of
             a region that reads one.
         next_broadcasts: see `Barrier`.
+        watermark_ms, time_ms: of all its barriers; see `Barrier`.
         acks: by region; None: nothing to read, same offsets.
         acknowledged_at_s: clock at the acknowledgement of each region that has a barrier in it.
         skipped, failed_tasks: regions that it is decided without, and why.
@@ -116,6 +117,8 @@ class PendingCheckpoint:
     barriers: dict[str, Barrier] = field(default_factory=dict)
     broadcasts: tuple[BroadcastVersion, ...] | None = None
     next_broadcasts: tuple[BroadcastVersion, ...] = ()
+    watermark_ms: int | None = None
+    time_ms: int = 0
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     acknowledged_at_s: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)

@@ -62,6 +62,7 @@ from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestT
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
+from sluice.runtime.coordinator.start.recovery import lineage_settings
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
@@ -104,6 +105,7 @@ class BarrierCoordinator(Coordinator):
         repairer: writes lost work again, for ``on_lost="repair"``.
         tasks_first: of sinks that continuous tasks write to.
         require_known, require_restorable: see `StartSequence`.
+        new_job_uid: of a job that has no checkpoint yet; None: any.
         copier: writes savepoints and full checkpoints; None: nothing does.
 
     Attributes:
@@ -125,6 +127,7 @@ class BarrierCoordinator(Coordinator):
         tasks_first: Mapping[str, TasksFirst] | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
+        new_job_uid: str | None = None,
         copier: FileCopier | None = None,
     ) -> None:
         self.session = str(uuid.uuid4())
@@ -141,6 +144,7 @@ class BarrierCoordinator(Coordinator):
         self._repairer = repairer
         self._require_known = require_known
         self._require_restorable = require_restorable
+        self._new_job_uid = new_job_uid or str(uuid.uuid4())
         self._copier = copier
         self._requests: RequestThread | None = None
         self._listeners = ListenerThread(listeners)
@@ -200,6 +204,7 @@ class BarrierCoordinator(Coordinator):
             require_known=self._require_known,
             require_restorable=self._require_restorable,
             require_leased=self._leases.require_renewed,
+            new_job_uid=self._new_job_uid,
             registrations=registrations,
         )
         self._leases.start()
@@ -211,6 +216,7 @@ class BarrierCoordinator(Coordinator):
             regions={name: found.regions[name] for name in self._plans},
             restored_from=None if found.is_new else found.record.checkpoint_id,
             run_attempt=found.run_attempt,
+            lineage=found.lineage,
         )
         self._begin(found, self._started)
         log.info(
@@ -224,6 +230,10 @@ class BarrierCoordinator(Coordinator):
         return self._started
 
     def _begin(self, found: Found, started: StartedJob) -> None:
+        plan = self._job
+        if any(region.upstream for region in plan.regions):
+            own = lineage_settings(found.lineage, attempt_id=found.attempt_id)
+            plan = dataclasses.replace(plan, settings={**plan.settings, **own})
         core = CoordinatorCore(
             self._settings,
             self._job.regions,
@@ -238,7 +248,7 @@ class BarrierCoordinator(Coordinator):
             sinks=self._sinks,
             sources=self._sources,
             identity=RunIdentity(
-                plan=self._job,
+                plan=plan,
                 job_uid=started.job_uid,
                 session=self.session,
                 attempt_id=found.attempt_id,

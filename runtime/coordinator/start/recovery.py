@@ -1,5 +1,6 @@
 """Decides where a run starts, from the records in the checkpoint directory alone. Pure."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
+from sluice.runtime.model.batch_lineage import BatchLineage, Rewind
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointKind,
@@ -31,6 +33,8 @@ __all__ = [
     "is_already_restored",
     "is_bypassed",
     "left_open",
+    "lineage_of",
+    "lineage_settings",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -38,6 +42,9 @@ __all__ = [
     "verify_same_job",
 ]
 
+_LINEAGE = "lineage"
+_RUN_ATTEMPT_ID = "run_attempt_id"
+"""Settings of the records of a job with repartition topics."""
 _RESTORE_FROM = "restore_from"  # setting of a fencing record: the user's request
 
 
@@ -161,6 +168,33 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
         for slot in reversed(history.slots)
         if slot.is_decided and slot.checkpoint_id > resume_id and not slot.is_superseded
     ]
+
+
+def lineage_of(
+    record: CheckpointRecord, history: History, fenced: Collection[int], *, attempt_id: int
+) -> BatchLineage:
+    """The lineage of run ``attempt_id``, which resumes from a record.
+
+    If decisions after the record exist, their batches are not in its past. A slot that cannot be
+    read may hold one.
+
+    Args:
+        fenced: slots with fencing records.
+    """
+    lineage = BatchLineage.from_json(json.loads(record.settings.get(_LINEAGE, "[]")))
+    without = {slot.checkpoint_id for slot in history.slots if not slot.is_decided} | {*fenced}
+    later = range(record.checkpoint_id + 1, attempt_id)
+    if not any(i in later for i in history.ids if i not in without):
+        return lineage
+    run_attempt_id = int(record.settings.get(_RUN_ATTEMPT_ID, "0"))
+    return lineage.after(
+        Rewind.to(record.regions, run_attempt_id=run_attempt_id, attempt_id=attempt_id)
+    )
+
+
+def lineage_settings(lineage: BatchLineage, *, attempt_id: int) -> dict[str, str]:
+    """The settings of a run's records from which `lineage_of` makes that of a later run."""
+    return {_RUN_ATTEMPT_ID: str(attempt_id), _LINEAGE: json.dumps(lineage.to_json())}
 
 
 def left_open(

@@ -9,7 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
-from sluice.runtime.coordinator.policy.assignment import hand_over, recorded, to_least_loaded
+from sluice.runtime.coordinator.policy.assignment import (
+    hand_over,
+    keyed_state_of,
+    recorded,
+    to_least_loaded,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.functions.at_most_once import DROPS_KIND
@@ -159,8 +164,8 @@ def redistributed(
     """The regions of a run that resumes from a record, with their splits, and the assignment.
 
     If a source's regions have changed, its splits are assigned evenly to the present regions. They
-    keep the recorded ends; those of a skipped region come from its last completed snapshot. All
-    other splits stay, and unchanged regions give the recorded assignment.
+    keep the recorded ends and their keyed state; those of a skipped region come from its last
+    completed snapshot. All other splits stay, and unchanged regions give the recorded assignment.
 
     Args:
         attempt_id: of the run, for regions that the record does not have.
@@ -174,7 +179,11 @@ def redistributed(
         return tuple(found[name] for name in names), before
     splits = _assigned({name: found[name].splits for name in sorted(found)}, plan)
     regions = tuple(
-        _with_splits(found.get(name) or RegionRecord(region=name, attempt_id=attempt_id), mine)
+        _with_splits(
+            found.get(name) or RegionRecord(region=name, attempt_id=attempt_id),
+            mine,
+            record.regions,
+        )
         for name, mine in splits.items()
     )
     assignment = Assignment(
@@ -216,14 +225,21 @@ def _key(split: SplitRange) -> SplitKey:
     return split.key
 
 
-def _with_splits(region: RegionRecord, splits: tuple[SplitRange, ...]) -> RegionRecord:
+def _with_splits(
+    region: RegionRecord, splits: tuple[SplitRange, ...], before: Sequence[RegionRecord]
+) -> RegionRecord:
     mine = {split.key: split for split in region.splits}
     if mine.keys() == {split.key for split in splits}:
         return region
     own = tuple(mine.get(split.key, split.at_end()) for split in splits)
     # The region's watermark must not be later than that of any of its splits.
     least_ms = least_of(split.watermark_ms for split in own)
-    return replace(region, splits=own, least_watermark_ms=least_ms)
+    return replace(
+        region,
+        splits=own,
+        least_watermark_ms=least_ms,
+        keyed_state=keyed_state_of(before, {split.key for split in own}),
+    )
 
 
 # --- operator states of regions that vanish -------------------------------------------------------

@@ -87,11 +87,13 @@ class _Handler(BaseHTTPRequestHandler):
         elif query["op"] == ["GETFILESTATUS"]:
             status = {"FileStatus": {"length": len(self.fake.files.get(path, b""))}}
             self._answer(http.client.OK, status)
-        elif "offset" in query:
-            self._answer_bytes(http.client.OK, self.fake.files[path])
+        elif "of-data-node" in query:
+            start = int(query.get("offset", ["0"])[0])
+            length = int(query.get("length", [str(1 << 40)])[0])
+            self._answer_bytes(http.client.OK, self.fake.files[path][start : start + length])
         else:
             self.fake.users.add(query["user.name"][0])
-            location = f"http://{self.fake.data_node_for([])}{self.path}&offset=0"
+            location = f"http://{self.fake.data_node_for([])}{self.path}&of-data-node=yes"
             self._answer(http.client.TEMPORARY_REDIRECT, None, Location=location)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there

@@ -11,14 +11,14 @@ import pyarrow.dataset as ds
 import pytest
 
 from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink, FileWriter
-from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
-from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.runtime.contracts import CommitOutcome, TaskScope, WriterFactory
 from sluice.runtime.errors import AuthenticationError, ConfigError
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.drop_in_client import REGION, QueryRun
 from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.storage.task_files import LocalTaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from tests.kit.drop_in_simulation import QueryProcess
 from tests.kit.files.fake_webhdfs import FakeWebHdfs
 

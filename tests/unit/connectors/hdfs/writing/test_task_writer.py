@@ -13,8 +13,6 @@ from sluice.connectors.hdfs.formats.choice import TASK_FORMAT_NAMES, file_format
 from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import StagedFile, decode_file_set
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
-from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
-from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.connectors.hdfs.writing import task_writer
 from sluice.connectors.hdfs.writing.frame_writer import (
     FileFrameWriter,
@@ -28,7 +26,9 @@ from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWrit
 from sluice.runtime.contracts import RegisteredAttempt, TaskScope
 from sluice.runtime.errors import ConfigError, FencedError, StorageError
 from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 from tests.kit.files.fake_webhdfs import FakeWebHdfs
 from tests.kit.files.format_rows import task_format
@@ -161,7 +161,7 @@ def test_failed_file_fails_the_task(fake: FakeWebHdfs) -> None:
     second.write(_ROWS)
     (file,) = first.finish()
     assert len(fake.files[f"/staging/{file.staged}"]) == file.length_bytes
-    with pytest.raises(StorageError, match=r"could not close a staged file.*status=403"):
+    with pytest.raises(StorageError, match=r"could not close a task's file.*status=403"):
         second.finish()
     second.abandon()
 

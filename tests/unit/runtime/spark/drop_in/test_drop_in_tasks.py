@@ -11,10 +11,10 @@ import pytest
 from pyspark import TaskContext
 
 from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink
-from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.spark.drop_in import drop_in_writer
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter
+from sluice.runtime.storage.task_files import LocalTaskFiles
 from tests.kit.drop_in_simulation import QueryProcess
 
 _FORMAT = "sluice-files"

@@ -11,8 +11,6 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.hdfs.formats.choice import TASK_FORMAT_NAMES
-from sluice.connectors.hdfs.staging.task_files import LocalTaskFiles, TaskFiles
-from sluice.connectors.hdfs.staging.webhdfs_client import WebHdfsTaskFiles
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import (
     AuthenticationError,
@@ -21,7 +19,9 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
     UnreachableError,
 )
+from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from tests.kit.files.fake_webhdfs import FakeWebHdfs
 from tests.kit.files.format_rows import task_format
 
@@ -96,6 +96,28 @@ def test_a_local_file_is_told_once_its_content_and_its_name_are_durable(tmp_path
     assert synced[1][0] == path.parent.stat().st_ino
 
 
+def test_ranges_of_a_file_are_read(fake: FakeWebHdfs, tmp_path: Path) -> None:
+    """On both stores alike; a range beyond the end is shorter."""
+    stores: tuple[TaskFiles, ...] = (LocalTaskFiles(), _files(fake))
+    for files, path in zip(stores, (str(tmp_path / "a"), "/b"), strict=True):
+        assert files.length_bytes(path) is None
+        with pytest.raises(StorageError):
+            files.read(path, 0, 1)
+        _written(files, path)
+        assert files.length_bytes(path) == len(_CONTENT)
+        assert files.read(path, 1 << 20, 1 << 20) == _CONTENT[1 << 20 : 2 << 20]
+        assert files.read(path, len(_CONTENT) - 1, 9) == _CONTENT[-1:]
+        assert files.read(path, 5, 0) == b""
+
+
+def test_a_file_is_read_once_its_data_node_answers(fake: FakeWebHdfs) -> None:
+    """The NameNode names another one, or the deadline ends the call."""
+    _written(_files(fake), "/a")
+    fake.dead_data_nodes = _dead(1)
+    with pytest.raises(UnreachableError):
+        _files(fake, deadline_s=0.2).read("/a", 0, 1)
+
+
 def test_active_name_node_is_found(fake: FakeWebHdfs) -> None:
     """The first one is standby."""
     with FakeWebHdfs() as standby:
@@ -139,7 +161,7 @@ def test_lost_answer_of_a_shorter_file_is_an_error(
     fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is an orphan, and the error says how long it is."""
-    monkeypatch.setattr("sluice.connectors.hdfs.staging.webhdfs_client._SETTLE_S", 0.2)
+    monkeypatch.setattr("sluice.runtime.storage.web_hdfs_client._SETTLE_S", 0.2)
     fake.loses_answers, fake.drops_bytes = True, 1
     with pytest.raises(StorageError, match=f"length_bytes={len(_CONTENT) - 1}"):
         _written(_files(fake), "/a")
@@ -148,7 +170,7 @@ def test_lost_answer_of_a_shorter_file_is_an_error(
 def test_taken_name_is_refused(fake: FakeWebHdfs) -> None:
     """Its content stays."""
     fake.files["/a"] = b"first"
-    with pytest.raises(StorageError, match="close a staged file"):
+    with pytest.raises(StorageError, match="close a task's file"):
         _written(_files(fake), "/a", b"second")
     assert fake.files["/a"] == b"first"
 
@@ -167,7 +189,7 @@ def test_local_file_is_made_with_its_directories_and_not_twice(tmp_path: Path) -
     file.stream.write(_CONTENT)
     assert file.finish() == len(_CONTENT)
     assert path.read_bytes() == _CONTENT
-    with pytest.raises(StorageError, match="create a staged file"):
+    with pytest.raises(StorageError, match="create a task's file"):
         LocalTaskFiles().create(str(path))
 
 
@@ -208,7 +230,7 @@ def test_disk_that_fills_up_while_rows_are_written_is_a_typed_error(
         writer.write(batch)
         writer.close()
 
-    with pytest.raises(StorageError, match=r"write a staged file .*path=.*No space left"):
+    with pytest.raises(StorageError, match=r"write a task's file .*path=.*No space left"):
         write()
     writer.abandon()
     file.abandon()

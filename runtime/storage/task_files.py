@@ -1,4 +1,4 @@
-"""Files that a task stages without a JVM, on a local disk or over WebHDFS."""
+"""Files that a task writes and reads without a JVM, on a local disk or over WebHDFS."""
 
 import contextlib
 import io
@@ -39,7 +39,10 @@ class TaskFile(Protocol):
 
 
 class TaskFiles(Protocol):
-    """Makes files below a store's root. A picklable value, made on the driver, used in tasks."""
+    """Files of a store. A picklable value, made on the driver, used in tasks; any thread.
+
+    Paths are absolute, without scheme.
+    """
 
     def check(self) -> None:
         """Check that tasks can write at all; the driver calls it once, before any task starts.
@@ -64,11 +67,20 @@ class TaskFiles(Protocol):
         """A new file; directories above it are made.
 
         Args:
-            path: absolute, without scheme; only this attempt uses the name.
+            path: only this attempt uses the name.
         Raises:
             StorageError: the name is taken, or the store failed.
+            UnreachableError: no server answered in time.
             AuthenticationError: this user may not write there.
         """
+        ...
+
+    def length_bytes(self, path: str) -> int | None:
+        """The length of a file; None if there is none. Raises as `create` does."""
+        ...
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Bytes of a file, fewer if it is shorter. Raises as `create` does, also without a file."""
         ...
 
 
@@ -94,6 +106,16 @@ class LocalTaskFiles(TaskFiles):
         directory.make_directories("")
         with _translated("create", target):
             return _LocalFile(target, directory)
+
+    def length_bytes(self, path: str) -> int | None:
+        return LocalFileSystem(Path(path).parent).length_bytes(Path(path).name)
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        with _translated("read", Path(path)), Path(path).open("rb", buffering=0) as file:
+            found = bytearray()
+            while piece := os.pread(file.fileno(), length - len(found), offset + len(found)):
+                found += piece
+            return bytes(found)
 
 
 class _LocalFile(TaskFile):
@@ -136,4 +158,4 @@ def _translated(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise local_failure(error, f"{action} a staged file", {"path": path}) from error
+        raise local_failure(error, f"{action} a task's file", {"path": path}) from error

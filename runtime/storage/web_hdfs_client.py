@@ -1,4 +1,4 @@
-"""Writes files to HDFS over WebHDFS, from a process without a JVM.
+"""Writes and reads files of HDFS over WebHDFS, from a process without a JVM.
 
 A file is created in two steps: the NameNode names a DataNode, which takes the bytes and is an
 HDFS client itself. Measured on Hadoop 3.5.0 (tests/integration/test_webhdfs.py):
@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 
 import urllib3
 
-from sluice.connectors.hdfs.staging.task_files import TaskFile
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -32,6 +31,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.storage.file_system import NAME_TOO_LONG
+from sluice.runtime.storage.task_files import TaskFile
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_target
 
 __all__ = ["WebHdfsTaskFiles"]
@@ -46,6 +46,7 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 20
 _MOST_EXCLUDED = 3
+_REDIRECTS = 2  # the NameNode names the DataNode that has the bytes
 _END_OF_CHUNKS = b"0\r\n\r\n"
 _DENIED = ("AccessControlException", "AuthorizationException", "SecurityException")
 # A DataNode does not pass on the name of the NameNode's exception.
@@ -82,6 +83,16 @@ class WebHdfsTaskFiles:
                 excluded += _address_of(location)
                 if len(tried) > _MOST_EXCLUDED:
                     raise _unreachable(path, error, tried) from error
+
+    def length_bytes(self, path: str) -> int | None:
+        """See `TaskFiles.length_bytes`."""
+        return _NameNode(self.address, deadline_s=self.deadline_s).length_bytes(path)
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """See `TaskFiles.read`; after a DataNode that fails, the NameNode names one again."""
+        if not length:
+            return b""  # to WebHDFS, a length of 0 is wrong
+        return _NameNode(self.address, deadline_s=self.deadline_s).read(path, offset, length)
 
     def check(self) -> None:
         """See `TaskFiles.check`: sends one request to a NameNode."""
@@ -124,7 +135,7 @@ class _HdfsFile(TaskFile):
                 return
             time.sleep(_FIRST_PAUSE_S)  # the DataNode closes the file without an event for us
         raise StorageError(
-            "a staged file is incomplete",
+            "a task's file is incomplete",
             {"path": self._path, "length_bytes": found, "expected": expected, "error": error},
             "Read the DataNodes' logs if it happens again; the batch is written again.",
         ) from error
@@ -205,7 +216,7 @@ class _Chunks(io.RawIOBase):
             body = answer.read()
             return _refused("write", self._path, answer.status, body)
         return StorageError(
-            "a DataNode stopped taking a staged file",
+            "a DataNode stopped taking a task's file",
             {"path": self._path, "error": error},
             "Check that the DataNodes run and have space; the batch is written again.",
         )
@@ -249,16 +260,33 @@ class _NameNode:
         except (ValueError, LookupError, TypeError):
             raise _refused("look up", path, answer.status, answer.data) from None
 
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Bytes of a file, from a DataNode."""
+        parameters = {"offset": str(offset), "length": str(length)}
+        answer = self._call("GET", path, "OPEN", parameters, follows=_REDIRECTS)
+        if answer.status != http.client.OK:
+            raise _refused("read", path, answer.status, answer.data)
+        return answer.data
+
     def _call(
-        self, method: str, path: str, operation: str, parameters: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        operation: str,
+        parameters: Mapping[str, str],
+        *,
+        follows: int = 0,
     ) -> urllib3.BaseHTTPResponse:
         user = self._address.user
         target = web_hdfs_target(path, operation, user=user, parameters=parameters)
+        retries = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=follows)
         deadline, pause = time.monotonic() + self._deadline_s, _FIRST_PAUSE_S
         while True:
             problem: object
             try:
-                answer = self._pool.request(method, self._url(target), redirect=False)
+                answer = self._pool.request(
+                    method, self._url(target), redirect=follows > 0, retries=retries
+                )
                 problem = _exception_name(answer.data) if answer.status >= 400 else None
                 if problem not in _NOT_NOW:
                     return answer
@@ -309,14 +337,14 @@ def _refused(action: str, path: str, status: int, body: bytes) -> StreamError:
         )
     if name in _DENIED:
         return AuthenticationError(
-            f"may not {action} a staged file",
+            f"may not {action} a task's file",
             where,
             "Give this user the right to write beside the target.",
         )
     if _TOO_LONG in _message(body):
-        return ConfigError(f"cannot {action} a staged file", where, NAME_TOO_LONG)
+        return ConfigError(f"cannot {action} a task's file", where, NAME_TOO_LONG)
     return StorageError(
-        f"could not {action} a staged file",
+        f"could not {action} a task's file",
         where,
         "Check that HDFS is healthy and has space; the batch is written again.",
     )

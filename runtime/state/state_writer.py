@@ -1,0 +1,188 @@
+"""Writes what ended epochs changed, and keeps the list of parts of each split short."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluice.runtime.contracts.keyed import BarrierTime
+from sluice.runtime.errors import StorageUnreachableError
+from sluice.runtime.failpoints import failpoint
+from sluice.runtime.model.splits import SplitKey
+from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.state.background_merger import BackgroundMerger, MergeRun
+from sluice.runtime.state.expiry import expiry_times
+from sluice.runtime.state.merge_plan import first_to_merge
+from sluice.runtime.state.schema_text import expiry_clock
+from sluice.runtime.state.state_files import StateStore, state_file_name
+from sluice.runtime.state.state_parts import PlacedPart, keyed_state, placed_parts
+from sluice.runtime.state.state_rows import changed_rows
+from sluice.runtime.state.task_state import EpochChanges
+
+__all__ = ["StateWriter"]
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+_WEIGHT = 0.1
+_LIVE_SHARE = 4
+
+
+@dataclass(slots=True)
+class _Split:
+    """Attributes:
+    parts: oldest first.
+    usual_bytes: of a section of its changes; a moving average.
+    """
+
+    parts: list[PlacedPart]
+    usual_bytes: float = 0.0
+
+    def add(self, part: PlacedPart) -> None:
+        weight = _WEIGHT if self.usual_bytes else 1.0
+        self.usual_bytes += weight * (part.length - self.usual_bytes)
+        self.parts.append(part)
+
+
+class StateWriter:
+    """Writes one change file for each epoch of a task attempt. The checkpoint client's thread.
+
+    Whatever ends the attempt: a file is named by a record, or by none, and then a sweep deletes
+    it. So a failed write is repeated under another name.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        *,
+        region: str,
+        attempt_id: int,
+        on_outage: Callable[[StorageUnreachableError], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Args:
+        on_outage: called between tries while the store does not answer; raises to end the wait.
+        """
+        self._store = store
+        self._region = region
+        self._attempt_id = attempt_id
+        self._on_outage = on_outage
+        self._sleep = sleep
+        self._splits: dict[SplitKey, _Split] = {}
+        self._merger = BackgroundMerger(store)
+
+    def write_epoch(
+        self, batch_id: int, changes: EpochChanges, declared: KeyedState, at: BarrierTime
+    ) -> KeyedState:
+        """Write an epoch's changes; the state that the region's record names then.
+
+        Args:
+            declared: the tables and the partitioning.
+            at: the barrier that ended the epoch; a base leaves out what has expired by then.
+        Raises:
+            StreamError: of ``on_outage``, or the store refuses the file: the attempt ends.
+        """
+        self._follow_splits(changes)
+        self._take_merged()
+        if any(split.tables.plain or split.tables.timed for split in changes.splits):
+            self._write(batch_id, changes)
+        if self._merger.may_begin() and (runs := self._runs()):
+            clocks = {info.number: expiry_clock(info.value_schema) for info in declared.tables}
+            times = expiry_times({n: clock for n, clock in clocks.items() if clock}, at)
+            self._merger.begin(self._new_path(batch_id, "merged"), runs, times)
+        parts = {key: split.parts for key, split in self._splits.items()}
+        return keyed_state(declared, parts)
+
+    def close(self) -> None:
+        """End the background thread. Safe to repeat."""
+        self._merger.close()
+
+    def _follow_splits(self, changes: EpochChanges) -> None:
+        kept: dict[SplitKey, _Split] = {}
+        for split in changes.splits:
+            known = self._splits.get(split.key)
+            if known is None or split.restored is not None:
+                restored = placed_parts(split.restored) if split.restored else {}
+                known = _Split(restored.get(split.key, []))
+            kept[split.key] = known
+        self._splits = kept
+
+    def _take_merged(self) -> None:
+        for run, merged in self._merger.take():
+            split = self._splits.get(run.key)
+            at = _index_of(run.parts, split.parts) if split else None
+            if split and at is not None:
+                split.parts[at : at + len(run.parts)] = [merged]
+
+    def _write(self, batch_id: int, changes: EpochChanges) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                sections = self._try_to_write(self._new_path(batch_id, "changes"), changes)
+            except StorageUnreachableError as error:
+                log.warning("the changes of an epoch are not written yet: error=%s", error)
+                self._on_outage(error)
+                self._sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                continue
+            for key, part in sections.items():
+                self._splits[key].add(part)
+            return
+
+    def _try_to_write(self, path: str, changes: EpochChanges) -> dict[SplitKey, PlacedPart]:
+        writer = self._store.create(path)
+        try:
+            written = {
+                split.key: writer.write_section(changed_rows(split.tables))
+                for split in changes.splits
+                if split.tables.plain or split.tables.timed
+            }
+            failpoint("before-state-file")
+            file = writer.finish()
+        except BaseException:
+            writer.abandon()
+            raise
+        failpoint("after-state-file")
+        return {
+            key: PlacedPart(file=file, offset=offset, length=length)
+            for key, (offset, length) in written.items()
+        }
+
+    def _runs(self) -> list[MergeRun]:
+        """What to merge: of each split all from some part on; parts of files that are mostly
+        unused, so that these files can leave."""
+        unused = self._mostly_unused()
+        runs = []
+        for key, split in self._splits.items():
+            parts = split.parts
+            sizes = [part.length for part in parts]
+            first = first_to_merge(sizes, unit=split.usual_bytes or max(1, min(sizes, default=1)))
+            if first is not None:
+                runs.append(MergeRun(key=key, parts=tuple(parts[first:]), is_base=not first))
+                continue
+            runs += [
+                MergeRun(key=key, parts=(part,), is_base=not at)
+                for at, part in enumerate(parts)
+                if part.file in unused
+            ]
+        return runs
+
+    def _mostly_unused(self) -> set[FileReference]:
+        used: dict[FileReference, int] = {}
+        for split in self._splits.values():
+            for part in split.parts:
+                used[part.file] = used.get(part.file, 0) + part.length
+        return {file for file, length in used.items() if _LIVE_SHARE * length < file.length_bytes}
+
+    def _new_path(self, batch_id: int, kind: str) -> str:
+        return state_file_name(self._region, self._attempt_id, batch_id, kind)
+
+
+def _index_of(run: tuple[PlacedPart, ...], parts: list[PlacedPart]) -> int | None:
+    """Where the run is among a split's parts; None: the split left and came back meanwhile."""
+    if run[0] not in parts:
+        return None
+    at = parts.index(run[0])
+    return at if tuple(parts[at : at + len(run)]) == run else None
