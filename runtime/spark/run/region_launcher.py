@@ -207,6 +207,7 @@ class RegionLauncher:
             ends=self._continuous.ends(region.source_id),
             begins_after=attempt.after,
             lost_timeout_s=self._continuous.lost_timeout_s,
+            operator_states=attempt.restored.operator_states,
         )
         delete_attempts(self._fs, region.name, attempt_id=attempt.attempt_id)  # of micro-batches
         self._continuous.barrier_service.open(epochs)

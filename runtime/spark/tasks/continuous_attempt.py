@@ -31,17 +31,15 @@ from sluice.runtime.errors import (
     WaitedTooLongError,
 )
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.process.failed_tasks import note_task, task_failed
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.spark.session.spark_session import own_workers, scheduler_pool
-from sluice.runtime.spark.tasks.region_tasks import (
-    RegionTasks,
-    function_states,
-    pickled_for_tasks,
-)
+from sluice.runtime.spark.tasks.region_tasks import RegionTasks, pickled_for_tasks
 
 __all__ = ["ContinuousAttempt", "ContinuousChain"]
 
@@ -68,6 +66,7 @@ class ContinuousChain:
         ends: of a bounded source; None: there are none.
         begins_after: newest committed checkpoint when the attempt began.
         lost_timeout_s: how long the task runs without an answer from its coordinator.
+        operator_states: in the record that the attempt begins with.
     """
 
     tasks: RegionTasks
@@ -78,6 +77,7 @@ class ContinuousChain:
     ends: Mapping[SplitKey, int] | None
     begins_after: int
     lost_timeout_s: float
+    operator_states: tuple[StateEntry, ...] = ()
 
     def run(self) -> StreamError | None:
         """In the executor, until the attempt is over; returns the error that ended it, if any."""
@@ -110,7 +110,9 @@ class ContinuousChain:
         )
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         registry = TaskRegistry(client, checkpoint_client)
-        states = function_states(tasks, self.functions, client)
+        states = FunctionStates(self.functions, self.operator_states, tasks.load_table)
+        if any(function.broadcasts for function in self.functions):
+            states.adopt(client.task_inputs(tasks.region, tasks.attempt_id).broadcasts)
         return TaskLoop(
             tasks.region,
             tasks.attempt_id,

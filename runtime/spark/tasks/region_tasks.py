@@ -44,7 +44,6 @@ __all__ = [
     "TaskOutput",
     "TaskResult",
     "Writing",
-    "function_states",
     "load_sent",
     "pickled_for_tasks",
     "results_of",
@@ -240,7 +239,7 @@ def _write_and_pre_commit(
     timer = StageTimer(WRITING_STAGES if functions is None else ALL_STAGES)
     try:
         key, task = _identity(tasks)
-        states = function_states(tasks, functions or (), CoordinatorClient(tasks.address))
+        states = _function_states(tasks, functions or (), CoordinatorClient(tasks.address))
         run = FunctionRun(states.functions, job_name=job_name)
         writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
         try:
@@ -279,7 +278,7 @@ def _write_and_pre_commit(
     )
 
 
-def function_states(
+def _function_states(
     tasks: RegionTasks, functions: Sequence[ChainedFunction], link: CoordinatorClient
 ) -> FunctionStates:
     """The functions of a task with their operator states and tables, as its epoch begins with
