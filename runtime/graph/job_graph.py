@@ -134,8 +134,11 @@ def _dead_letter_target(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | N
 
 
 def _topics(pipeline: Pipeline) -> tuple[str, ...]:
+    """Topics of dead letters and of late rows."""
     policies = (step.policy for step in pipeline.steps)
-    return tuple(dict.fromkeys(p.topic for p in policies if isinstance(p, DeadLetters)))
+    late = (step.late_topic for step in pipeline.steps)
+    found = [p.topic for p in policies if isinstance(p, DeadLetters)]
+    return tuple(dict.fromkeys([*found, *(topic for topic in late if topic is not None)]))
 
 
 def _column_names(ddl: str) -> list[str]:
@@ -251,8 +254,16 @@ def require_chained(pipelines: Sequence[Pipeline]) -> None:
     """Approximate recovery needs tasks that read, apply and write by themselves.
 
     Raises:
-        ConfigError: a pipeline passes records between tasks, by state or a shuffle.
+        ConfigError: a pipeline passes records between tasks, by state or a shuffle; or keeps state
+            for keys, which a dropped range would make wrong for good.
     """
+    keyed = [p.source.name for p in pipelines if p.is_keyed]
+    if keyed:
+        raise ConfigError(
+            "recovery='approximate' is not possible with keyed state",
+            {"sources": ",".join(keyed)},
+            "Use recovery='region', or recovery='single-point': both are exactly once.",
+        )
     planned = [p.source.name for p in pipelines if not p.is_chained]
     if planned:
         raise ConfigError(
