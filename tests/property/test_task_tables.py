@@ -53,9 +53,7 @@ ACTIONS: st.SearchStrategy[list[Action]] = st.lists(
             ORDINALS,
             st.dictionaries(KEYS, VALUES, max_size=5),
         ),
-        st.builds(
-            PutTimed, ORDINALS, st.dictionaries(st.tuples(TIMES, KEYS), VALUES, max_size=5)
-        ),
+        st.builds(PutTimed, ORDINALS, st.dictionaries(st.tuples(TIMES, KEYS), VALUES, max_size=5)),
         st.builds(End, st.booleans()),
     ),
     max_size=30,
