@@ -375,7 +375,8 @@ class KeyedStream(Stream):
             suffixes=suffixes,
         )
         for side in (self, other):
-            _require_shared_topic(side, is_other=side._pipeline is not self._pipeline)
+            is_other = side._pipeline is not self._pipeline  # noqa: SLF001 - of this class
+            _require_shared_topic(side, is_other=is_other)
         return self._append("join", name, uid, keyed=keyed, other=other._pipeline)
 
     def process(
