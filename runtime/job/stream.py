@@ -374,10 +374,10 @@ class KeyedStream(Stream):
             is_left=how == "left",
             suffixes=suffixes,
         )
-        for side in (self, other):
-            is_other = side._pipeline is not self._pipeline  # noqa: SLF001 - of this class
-            _require_shared_topic(side, is_other=is_other)
-        return self._append("join", name, uid, keyed=keyed, other=other._pipeline)
+        pipelines = self._pipeline, other._pipeline
+        for pipeline in pipelines:
+            _require_shared_topic(pipeline)
+        return self._append("join", name, uid, keyed=keyed, other=pipelines[1])
 
     def process(
         self,
@@ -451,13 +451,12 @@ def _positive_ms(given: Duration, setting: str) -> int:
     return duration_ms(given, setting=setting, may_be_zero=False)
 
 
-def _require_shared_topic(side: KeyedStream, *, is_other: bool) -> None:
-    steps = side._pipeline.steps  # noqa: SLF001 - of this module
-    key_by = steps[-1].keyed if steps else None
-    if not isinstance(key_by, KeyBy) or key_by.partitioned or side._pipeline.sinks:  # noqa: SLF001
+def _require_shared_topic(side: Pipeline) -> None:
+    key_by = side.steps[-1].keyed if side.steps else None
+    if not isinstance(key_by, KeyBy) or key_by.partitioned or side.sinks:
         raise ConfigError(
             "a side of a join is not directly after key_by with a repartition topic",
-            {"source": side._pipeline.source.name, "is_other": is_other},  # noqa: SLF001
+            {"source": side.source.name},
             "Call join on key_by(…), and give it key_by(…), both without partitioned=True.",
         )
 
