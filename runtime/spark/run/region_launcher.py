@@ -195,8 +195,7 @@ class RegionLauncher:
         return KeyedPlan(
             store=_state_store(self._fs),
             source_id=region.source_id,
-            backend=self._job.state_backend,
-            memory_mib=self._job.state_memory_mib,
+            settings=self._job.state,
         )
 
     # --- continuous ---------------------------------------------------------------------------
