@@ -245,9 +245,11 @@ class FunctionRun:
 
 
 def dead_letter_topics(functions: Sequence[ChainedFunction]) -> tuple[str, ...]:
-    """Topics that the functions' policies name, each once."""
-    policies = (function.policy for function in functions)
-    return tuple(dict.fromkeys(p.topic for p in policies if isinstance(p, DeadLetters)))
+    """Topics that the functions' policies name, and those of late rows, each once."""
+    found = [f.policy.topic for f in functions if isinstance(f.policy, DeadLetters)]
+    keyed = [f.keyed for f in functions if not isinstance(f.keyed, KeyBy | None)]
+    late = [each.late_topic for each in keyed if each.late_topic is not None]
+    return tuple(dict.fromkeys([*found, *late]))
 
 
 def require_other_topics(

@@ -35,6 +35,7 @@ from sluice.runtime.graph.graph_model import graph_of_operators, spread
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
 from sluice.runtime.graph.pipeline import Pipeline, Step
+from sluice.runtime.keyed.keyed_task import numbered_tables
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters
@@ -134,8 +135,11 @@ def _dead_letter_target(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | N
 
 
 def _topics(pipeline: Pipeline) -> tuple[str, ...]:
+    """Topics of dead letters and of late rows."""
     policies = (step.policy for step in pipeline.steps)
-    return tuple(dict.fromkeys(p.topic for p in policies if isinstance(p, DeadLetters)))
+    late = (step.late_topic for step in pipeline.steps)
+    found = [p.topic for p in policies if isinstance(p, DeadLetters)]
+    return tuple(dict.fromkeys([*found, *(topic for topic in late if topic is not None)]))
 
 
 def _column_names(ddl: str) -> list[str]:
@@ -241,8 +245,16 @@ def require_chained(pipelines: Sequence[Pipeline]) -> None:
     """Approximate recovery needs tasks that read, apply and write by themselves.
 
     Raises:
-        ConfigError: a pipeline passes records between tasks, by state or a shuffle.
+        ConfigError: a pipeline passes records between tasks, by state or a shuffle; or keeps state
+            for keys, which a dropped range would make wrong for good.
     """
+    keyed = [p.source.name for p in pipelines if p.is_keyed]
+    if keyed:
+        raise ConfigError(
+            "recovery='approximate' is not possible with keyed state",
+            {"sources": ",".join(keyed)},
+            "Use recovery='region', or recovery='single-point': both are exactly once.",
+        )
     planned = [p.source.name for p in pipelines if not p.is_chained]
     if planned:
         raise ConfigError(
@@ -400,6 +412,7 @@ def job_plan(
                 sink_ids=tuple(region.sinks),
                 stateful_sink_ids=tuple(region.frame_sinks),
                 list_ids=tuple(f.operator_id for f in region.functions or () if f.state),
+                tables=numbered_tables(region.functions or (), ()),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
                 keyed=region.pipeline.is_keyed,

@@ -88,6 +88,11 @@ class Step:
         )
 
     @property
+    def late_topic(self) -> str | None:
+        """Where late rows go; None: nowhere."""
+        return None if isinstance(self.keyed, KeyBy | None) else self.keyed.late_topic
+
+    @property
     def remembers(self) -> bool:
         """Whether its output depends on more than the rows that it gets."""
         return self.state is not None or self.keyed is not None

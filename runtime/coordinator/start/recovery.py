@@ -8,6 +8,7 @@ from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state
 from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
@@ -340,7 +341,9 @@ def verify_same_job(
         is_settled: whether the decision has nothing left to commit: then its sinks may be removed.
         stateless: regions whose state location in the record is empty.
     Raises:
-        WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
+        WrongJobError: another name, unknown operators, regions that cannot be exchanged, or keyed
+            state that no function takes.
+        ConfigError: keyed state has another schema.
     """
     if record.job_name != plan.name:
         raise WrongJobError(
@@ -352,6 +355,7 @@ def verify_same_job(
     _verify_operators(record, plan, pending - set(sink_ids))
     verify_rescalable(record, plan)
     _verify_state(record, plan, stateless)
+    verify_keyed_state(record, plan)
 
 
 def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection[str]) -> None:

@@ -5,6 +5,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from sluice.runtime.contracts import SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import Steps
@@ -28,6 +29,8 @@ from sluice.runtime.model.checkpoint_record import (
     StateEntry,
 )
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.savepoint.restored_files import restored_path
 from sluice.runtime.savepoint.savepoint import Savepoint
 
 __all__ = [
@@ -66,6 +69,8 @@ class RestoreRequest:
         require_fitting: raises if Spark's operators differ from those of the job's frames.
         copy: copies Spark's files, whole and synced, under names that no other start uses. Yields
             between two files.
+        copy_keyed: the same with the files of keyed state, from the paths in the savepoint to those
+            in the checkpoint directory.
     """
 
     uri: str
@@ -75,6 +80,9 @@ class RestoreRequest:
     transferred: Callable[[StateEntry, str], StateEntry] = lambda entry, _: entry
     require_fitting: Callable[[Sequence[RestoredState]], None] = lambda _: None
     copy: Callable[[Savepoint, Sequence[RestoredState]], Iterator[None]] = lambda *_: iter(())
+    copy_keyed: Callable[[Savepoint, Mapping[FileReference, str]], Iterator[None]] = lambda *_: (
+        iter(())
+    )
 
 
 def restored_regions(
@@ -107,7 +115,13 @@ def restored_regions(
     # As at any start: no sink with state has moved, and the regions can replace the old ones.
     verify_same_job(replace(record, job_name=plan.name), plan, (), is_settled=True)
     regions, _ = redistributed(record, plan, attempt_id=0)
-    regions = tuple(_with_location(region, session=session) for region in regions)
+    files = {
+        file: restored_path(file.path, session=session)
+        for region in regions
+        if region.keyed_state is not None
+        for file in region.keyed_state.files
+    }
+    regions = tuple(_with_location(region, files, session=session) for region in regions)
     states = [
         RestoredState(taken=found.taken[region.region], now=region)
         for region in regions
@@ -116,7 +130,7 @@ def restored_regions(
     request.require_fitting(states)
     _report(found, request)
     yield "before-restore-copy"
-    for _ in request.copy(savepoint, states):
+    for _ in chain(request.copy(savepoint, states), request.copy_keyed(savepoint, files)):
         yield "restore-copy"
     yield "after-restore-copy"
     own = copy_settings(savepoint.record, plan)
@@ -217,8 +231,14 @@ def _with_positions(
     return replace(found.record, regions=regions, assignment=assignment_of(regions))
 
 
-def _with_location(region: RegionRecord, *, session: str) -> RegionRecord:
+def _with_location(
+    region: RegionRecord, files: Mapping[FileReference, str], *, session: str
+) -> RegionRecord:
     """The region in checkpoint 0; its state under a name of this start's own."""
+    keyed = region.keyed_state
+    if keyed is not None:
+        named = tuple(replace(file, path=files[file]) for file in keyed.files)
+        region = replace(region, keyed_state=replace(keyed, files=named))
     if region.state is None:
         return region
     location = f"spark/{region.region}/restored-{session}/state"
