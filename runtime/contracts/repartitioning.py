@@ -159,6 +159,11 @@ class JobTopicSource(Source, Protocol):
         """The same source for this run."""
         ...
 
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups; 0 before `on_topic`."""
+        ...
+
     def decoder(self) -> Callable[[pa.RecordBatch], Iterator[DecodedRows]]:
         """Makes rows of its batches. Picklable; executor side."""
         ...

@@ -137,6 +137,10 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
     def on_topic(self, topic: JobTopic) -> Self:
         return self._with(_run=topic)
 
+    @property
+    def max_parallelism(self) -> int:
+        return self._run.max_parallelism
+
     def _with(self, **attributes: object) -> Self:
         made = copy.copy(self)
         vars(made).update(attributes)

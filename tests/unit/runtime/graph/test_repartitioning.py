@@ -1,5 +1,6 @@
 """Pipelines with key_by become pipelines with a repartition topic between them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -99,6 +100,23 @@ def test_a_joined_side_with_operators_keeps_its_key_before_the_topic() -> None:
         ["kafka-payments", "paid-right"],
         ["paid-topic", "paid-key", "paid", "kafka-sink-counts"],
     ]
+
+
+def test_the_right_side_of_a_join_is_no_pipeline_of_its_own() -> None:
+    right = Pipeline(source("payments"), [key_by("by-payer")], [])
+    join = Step(kind="join", name="paid", uid=None, function=lambda batch: batch, other=right)
+    described = [right, Pipeline(source(), [key_by(), join], [sink()])]
+    assert len(SPLITTING.pipelines(described)) == 3
+
+
+def test_a_stream_cannot_join_itself() -> None:
+    described = Pipeline(source(), [key_by()], [sink()])
+    described.steps.append(
+        Step(kind="join", name="own", uid=None, function=lambda batch: batch, other=described)
+    )
+    left = replace(described)
+    with pytest.raises(ConfigError, match="is the left one"):
+        SPLITTING.pipelines([left])
 
 
 def test_the_reader_ends_after_its_writers_and_knows_the_topic_of_the_run() -> None:
