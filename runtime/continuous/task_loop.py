@@ -219,6 +219,8 @@ class TaskLoop:
         if barrier is not None:
             self._barrier = self._adopt(barrier)
             self._time.note_barrier(barrier)
+        if self._states.broadcasts.waits:
+            return False  # a barrier brings the first version
         if self._barrier is None and self._keyed is not None and self._keyed.is_full:
             return False  # the next barrier makes room
         timer = self._epoch.timer
@@ -270,6 +272,11 @@ class TaskLoop:
         """Read the barrier's splits, from its start offsets."""
         starts = {split.key: split.start_offset for split in barrier.splits}
         known, new_state = self._epoch.starts, barrier.new_state
+        if not self._states.broadcasts.has(barrier.broadcasts):
+            self._states.adopt(barrier.broadcasts)
+            if self._client.has_read:
+                self._read_again(barrier)  # with the tables that all regions use
+                return barrier
         is_replaced = new_state is not None and any(s.key in known for s in new_state.splits)
         if starts == known and not is_replaced:
             return barrier
@@ -396,6 +403,7 @@ class TaskLoop:
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
         epoch.timer.enter(None)
         self._last_checkpoint_id = barrier.checkpoint_id
+        self._states.adopt(barrier.next_broadcasts)
         streaming = self._begin({split.key: split.end_offset for split in ranges})
         # From here on the old epoch may be acknowledged, and this thread must not abort it.
         self._epoch = streaming

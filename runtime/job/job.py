@@ -226,7 +226,12 @@ class Job:
     @property
     def spec(self) -> JobSpec:
         """Settings and pipelines as described so far."""
-        return replace(self._spec, pipelines=tuple(self._pipelines))
+        spec, pipelines = self._spec, tuple(self._pipelines)
+        if any(pipeline.broadcast for pipeline in pipelines):
+            # An epoch may use the table of the checkpoint before the last decided one.
+            retained = max(spec.settings.retained, 2)
+            spec = replace(spec, settings=replace(spec.settings, retained=retained))
+        return replace(spec, pipelines=pipelines)
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""

@@ -118,7 +118,9 @@ class ContinuousChain:
         )
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         registry = TaskRegistry(client, checkpoint_client)
-        states = FunctionStates(self.functions, self.operator_states)
+        states = FunctionStates(self.functions, self.operator_states, tasks.load_table)
+        if any(function.broadcasts for function in self.functions):
+            states.adopt(client.task_inputs(tasks.region, tasks.attempt_id).broadcasts)
         keyed = self._keyed(states.functions, checkpoint_client)
         if keyed is not None:
             opened.callback(keyed.close)
