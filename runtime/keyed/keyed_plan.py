@@ -94,4 +94,4 @@ class KeyedPlan:
             raise
 
     def _opened_backend(self) -> StateBackend:
-        return MemoryBackend()
+        return MemoryBackend(memory_bytes=self.memory_mib << 20)

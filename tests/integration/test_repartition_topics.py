@@ -8,9 +8,10 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice import Count, KafkaSink, KafkaSource
+from sluice import KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.job.job import Job
+from sluice.runtime.keyed.declarations import Count
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read, unique
 
