@@ -248,9 +248,14 @@ class Job:
             ConfigError: one of its sources has no end.
         """
         job = copy.copy(self)
-        job._pipelines = [  # noqa: SLF001 - a job like this one
-            replace(each, source=_until_end(each.source)) for each in self._pipelines
-        ]
+        made = [replace(each, source=_until_end(each.source)) for each in self._pipelines]
+        ended = {id(old): new for old, new in zip(self._pipelines, made, strict=True)}
+        for each in made:  # the other sides of joins end, too
+            each.steps = [
+                step if step.other is None else replace(step, other=ended[id(step.other)])
+                for step in each.steps
+            ]
+        job._pipelines = made  # noqa: SLF001 - a job like this one
         return job
 
     def graph(self) -> GraphView:

@@ -68,9 +68,7 @@ def test_a_job_counts_on_with_another_engine_and_other_regions(
 
 @pytest.mark.extended
 @pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
-def test_counts_are_exact_after_kills(
-    kafka: EmbeddedKafka, tmp_path: Path, engine: str
-) -> None:
+def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engine: str) -> None:
     """Of everything at once, at each step of an epoch, twice in a row."""
     with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
         source, sink = create("events", partitions=4), create("counts", partitions=2)
