@@ -31,6 +31,7 @@ from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 from sluice.runtime.job.job_handle import JobHandle
 from sluice.runtime.job.stream import Stream, own_steps
 from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
+from sluice.runtime.keyed.keyed_plan import BackendKind
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
@@ -112,6 +113,10 @@ class Job:
         task_memory_mib: MiB for the records of one task: fetched, in the current batch, and sent
             without acknowledgement. Queues and fetches adapt; ``kafka.*`` options count. Python,
             Spark and their libraries come on top; >= 64.
+        state_backend: where a task keeps keyed state: ``memory``, the fastest; or ``rocksdb``, on
+            its local disk, for state beyond memory (extra ``state``). A later start may change it.
+        state_memory_mib: MiB of one task for keyed state and its changes in an epoch, beside
+            ``task_memory_mib``; >= 64.
         restore_from: start from this checkpoint id instead of the last one. Later records are read
             and written again. A path or URI of a savepoint, a full checkpoint or a committed
             checkpoint begins a new job with its state instead, in an empty ``checkpoint_dir``. Done
@@ -163,6 +168,8 @@ class Job:
         load_balancer: Balancer | None = None,
         on_lost: str = "fail",
         task_memory_mib: int = DEFAULT_MIB,
+        state_backend: str = "memory",
+        state_memory_mib: int = DEFAULT_MIB,
         restore_from: int | str | os.PathLike[str] | None = None,
         topic_map: Mapping[str, str] | None = None,
         match: str = "name",
@@ -202,6 +209,8 @@ class Job:
             resource_timeout_s=_resource_timeout(resource_timeout_s),
             recovery=_recovery(recovery),
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
+            state_backend=choice_of(BackendKind, state_backend, setting="state_backend"),
+            state_memory_mib=checked_mib(state_memory_mib, name="state_memory_mib"),
             restore_from=checked_origin(restore_from),
             restore_rules=RestoreRules.of(
                 restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
@@ -217,7 +226,12 @@ class Job:
     @property
     def spec(self) -> JobSpec:
         """Settings and pipelines as described so far."""
-        return replace(self._spec, pipelines=tuple(self._pipelines))
+        spec, pipelines = self._spec, tuple(self._pipelines)
+        if any(pipeline.broadcast for pipeline in pipelines):
+            # An epoch may use the table of the checkpoint before the last decided one.
+            retained = max(spec.settings.retained, 2)
+            spec = replace(spec, settings=replace(spec.settings, retained=retained))
+        return replace(spec, pipelines=pipelines)
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""

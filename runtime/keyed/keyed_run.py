@@ -69,7 +69,7 @@ class KeyedOperators:
         self._closed_ms, self._time_column = closed_ms, time_column
         keyed = [at for at, function in enumerate(functions) if function.keyed is not None]
         first, end = keyed[0], keyed[-1] + 1
-        self.before, self.after = tuple(functions[:first]), tuple(functions[end:])
+        self.first, self.end = first, end
         self.functions, self.job_name = tuple(functions), job_name
         self.source_id, self.tables, self.encode = source_id, tables, encode
         self.current: KeyedRun | None = None
@@ -105,9 +105,9 @@ class KeyedOperators:
         assert self.current is not None  # operators run inside an epoch
         return self.current
 
-    def begin_epoch(self) -> "KeyedRun":
-        """The run of the next epoch."""
-        self.current = KeyedRun(self)
+    def begin_epoch(self, functions: Sequence[ChainedFunction] = ()) -> "KeyedRun":
+        """The run of the next epoch; ``functions``: instead of those that are not keyed."""
+        self.current = KeyedRun(self, functions or self.functions)
         return self.current
 
     def rollback(self) -> None:
@@ -124,14 +124,16 @@ class KeyedOperators:
 class KeyedRun:
     """All the functions of a keyed pipeline, over the batches of one epoch; as `FunctionRun`."""
 
-    def __init__(self, operators: KeyedOperators) -> None:
-        counted = (each.operator_id for each in operators.functions if each.is_counted)
+    def __init__(self, operators: KeyedOperators, functions: Sequence[ChainedFunction]) -> None:
+        counted = (each.operator_id for each in functions if each.is_counted)
         self.counts = {operator_id: RecordCounts() for operator_id in counted}
         self.examples: dict[str, str] = {}
         self.failed_rows: dict[str, int] = {}
         self._operators = operators
-        self._before = FunctionRun(operators.before, job_name=operators.job_name)
-        self._after = FunctionRun(operators.after, job_name=operators.job_name)
+        before, after = functions[: operators.first], functions[operators.end :]
+        self._has_before = bool(before)
+        self._before = FunctionRun(before, job_name=operators.job_name)
+        self._after = FunctionRun(after, job_name=operators.job_name)
         for run in (self._before, self._after):  # they count into this run
             run.counts, run.examples, run.failed_rows = self.counts, self.examples, self.failed_rows
         self._write: WriteDeadLetter | None = None
@@ -194,7 +196,7 @@ class KeyedRun:
             yield from map(self._decoded, first.decode(batch))
             return
         splits = self._splits_of(batch)
-        if not self._operators.before:
+        if not self._has_before:
             yield _unkeyed(batch, splits)
             return
         parts: list[pa.RecordBatch] = []

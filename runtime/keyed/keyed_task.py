@@ -145,9 +145,9 @@ class KeyedTask:
         """Whether the epoch has changed so much that its barrier should come first."""
         return self._state.is_full
 
-    def begin_epoch(self) -> KeyedRun:
-        """The run of the next epoch."""
-        return self._operators.begin_epoch()
+    def begin_epoch(self, functions: Sequence[ChainedFunction] = ()) -> KeyedRun:
+        """The run of the next epoch; ``functions``: instead of those that are not keyed."""
+        return self._operators.begin_epoch(functions)
 
     def adopt(self, splits: Sequence[SplitRange], new_state: KeyedState | None) -> None:
         """Have exactly these splits.

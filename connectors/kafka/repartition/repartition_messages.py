@@ -115,11 +115,11 @@ def partition_slices(
     """The rows of each partition, in order."""
     order = np.argsort(partitions, kind="stable")
     ordered = partitions[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else ordered
-    ends = np.r_[starts[1:], len(ordered)]
+    found, starts = np.unique(ordered, return_index=True)
     rows = rows.take(pa.array(order))
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield int(ordered[start]), rows.slice(start, end - start)
+    bounds = pairwise([*starts.tolist(), len(ordered)])
+    for partition, (start, end) in zip(found.tolist(), bounds, strict=True):
+        yield partition, rows.slice(start, end - start)
 
 
 def messages_of(rows: pa.RecordBatch, *, limit_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:

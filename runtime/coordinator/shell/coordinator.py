@@ -68,8 +68,9 @@ from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
-from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.task_inputs import TaskInputs
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
@@ -404,9 +405,9 @@ class BarrierCoordinator(Coordinator):
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
         return self._barrier_service.replayable(batch)
 
-    def operator_states(self, region: str, attempt_id: int) -> tuple[StateEntry, ...]:
-        """See `CoordinatorCore.operator_states`."""
-        return self._ask(lambda core: core.operator_states(region, attempt_id))
+    def task_inputs(self, region: str, attempt_id: int) -> TaskInputs:
+        """See `CoordinatorCore.task_inputs`."""
+        return self._ask(lambda core: core.task_inputs(region, attempt_id))
 
     def is_decided(self, batch: BatchKey) -> bool:
         return self._ask(lambda core: core.is_decided(batch))

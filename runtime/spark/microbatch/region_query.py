@@ -26,6 +26,7 @@ from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange, ranges_text
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
@@ -315,6 +316,7 @@ class RegionQuery:
                     default=None,
                 ),
                 state_is_due=self._spec.stateful and wants_another(self._query, batch.frame),
+                due=Due.first(result.due for result in output.results if result.due is not None),
                 counts=added(
                     [
                         *(
@@ -360,6 +362,7 @@ class RegionQuery:
             ),
             least_watermark_ms=least_watermark_ms,
             state=None if self._state is None else self._state.after(batch.key.batch_id),
+            keyed_state=_keyed_state(barrier, output.results),
             operator_states=(
                 *(entry for part in output.staged for entry in part.operator_states),
                 *totals_after(batch.operator_states, counts),
@@ -412,3 +415,10 @@ class RegionQuery:
         if self._spec.drops is not None:
             self._spec.drops.claim(barrier.region, barrier.checkpoint_id, dropped)
         return dropped
+
+
+def _keyed_state(barrier: Barrier, results: Sequence[TaskResult]) -> KeyedState | None:
+    """The state of all splits after a batch; None: the region is not keyed."""
+    if barrier.new_state is None:
+        return None
+    return KeyedState.merged(r.keyed_state for r in results if r.keyed_state is not None)

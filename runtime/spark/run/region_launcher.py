@@ -20,9 +20,11 @@ from sluice.runtime.contracts import (
     Source,
     SplitReader,
 )
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.functions.function_run import require_other_topics
 from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.model.splits import Barrier, SplitKey
 from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
 from sluice.runtime.service.service_client import CoordinatorAddress
@@ -78,7 +80,10 @@ from sluice.runtime.spark.tasks.region_tasks import (
     TaskOutput,
     pickled_for_tasks,
 )
+from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import needs_jvm
+from sluice.runtime.storage.task_files import LocalTaskFiles
 
 __all__ = ["ContinuousRegions", "RegionLauncher"]
 
@@ -183,6 +188,17 @@ class RegionLauncher:
             dead_letter_sink=region.dead_letter_sink,
         )
 
+    def _keyed_plan(self, region: Region) -> KeyedPlan | None:
+        """Where the keyed state of a region is; None: it has no keys."""
+        if not region.pipeline.is_keyed:
+            return None
+        return KeyedPlan(
+            store=_state_store(self._fs),
+            source_id=region.source_id,
+            backend=self._job.state_backend,
+            memory_mib=self._job.state_memory_mib,
+        )
+
     # --- continuous ---------------------------------------------------------------------------
 
     def _start_continuous(self, attempt: RegionAttempt, region: Region) -> ContinuousAttempt:
@@ -207,6 +223,8 @@ class RegionLauncher:
             ends=self._continuous.ends(region.source_id),
             begins_after=attempt.after,
             lost_timeout_s=self._continuous.lost_timeout_s,
+            keyed=self._keyed_plan(region),
+            keyed_state=attempt.restored.keyed_state,
             operator_states=attempt.restored.operator_states,
         )
         delete_attempts(self._fs, region.name, attempt_id=attempt.attempt_id)  # of micro-batches
@@ -327,6 +345,7 @@ class RegionLauncher:
             job_name=self._job.name,
             output=output,
             most_dropped=0 if self._drops is None else self._drops.left(),
+            keyed=self._keyed_plan(region),
         )
         return _BatchMode(
             strategy=strategy,
@@ -382,6 +401,17 @@ class RegionLauncher:
         if read is None or not isinstance(source, NarrowingSource):
             return source
         return source.narrowed(read)
+
+
+def _state_store(fs: FileSystem) -> StateStore:
+    """The checkpoint directory as tasks see it."""
+    if needs_jvm(fs.uri):
+        raise ConfigError(
+            "tasks cannot keep keyed state in this checkpoint directory",
+            {"checkpoint_dir": fs.uri},
+            "Use a checkpoint_dir that all hosts mount.",
+        )
+    return StateStore(files=LocalTaskFiles(), root=fs.uri.removeprefix("file://"))
 
 
 def _transformed(records: DataFrame, region: Region) -> DataFrame:
