@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+import pyarrow as pa
 
 from sluice.runtime.contracts import DeserializingSource, Sink, Source
 from sluice.runtime.contracts.keyed import KeyBy
@@ -11,11 +15,18 @@ from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.graph.pipeline import BatchFunction, FrameFunction, Pipeline, Step
 from sluice.runtime.job.broadcast_stream import BroadcastStream, steps_of
+from sluice.runtime.keyed.aggregate import Aggregation
 from sluice.runtime.keyed.broadcast import LatestRows
-from sluice.runtime.model.on_error import OnError, Policy, policy_of
+from sluice.runtime.keyed.declarations import Aggregate, State, Window, require_names
+from sluice.runtime.keyed.deduplicate import Deduplication
+from sluice.runtime.keyed.interval_join import IntervalJoin
+from sluice.runtime.keyed.process import Process, ProcessFunction, TimerFunction
+from sluice.runtime.keyed.windows import WindowAggregation
+from sluice.runtime.model.on_error import OnError, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
+from sluice.runtime.model.timestamps import Duration, duration_ms
 
-__all__ = ["Stream", "own_steps"]
+__all__ = ["KeyedStream", "Stream", "WindowedStream", "own_steps"]
 
 
 class Stream:
@@ -64,16 +75,23 @@ class Stream:
                 {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
                 "Use on_error='fail': the failing records are found by a second call.",
             )
-        return self._add(
+        if policy is not None and any(map(_has_state, self._pipeline.steps)):
+            raise ConfigError(
+                "a function with on_error follows a keyed function",
+                {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
+                "Put functions with on_error before key_by: their batch passes them again.",
+            )
+        self._append(
             "map_batches",
-            function,
             name,
             uid,
+            function=function,
             deterministic=deterministic,
             policy=policy,
             state=state,
             broadcasts=tables,
         )
+        return Stream(self._pipeline)
 
     def broadcast(
         self,
@@ -94,20 +112,10 @@ class Stream:
             key: column or columns. Records with one key must be in one partition.
             wait: tasks that read the table read no record before it has its first row.
         """
-        pipeline = self._pipeline
-        _require_no_sink(pipeline, "broadcast")
+        keyed = self.key_by(key, partitioned=True)
         columns = (key,) if isinstance(key, str) else tuple(key)
-        begin = f"{pipeline.source.name}-key_by"
-        key_by = KeyBy(columns=columns, partitioned=True)
-        step = Step(
-            kind="broadcast",
-            name=name or f"{pipeline.source.name}-broadcast",
-            uid=uid,
-            keyed=LatestRows(columns=columns),
-            waits=wait,
-        )
-        pipeline.steps += [Step(kind="key_by", name=begin, uid=None, keyed=key_by), step]
-        return BroadcastStream(step)
+        keyed._append("broadcast", name, uid, keyed=LatestRows(columns=columns), waits=wait)
+        return BroadcastStream(self._pipeline.steps[-1])
 
     def transform(
         self,
@@ -136,35 +144,85 @@ class Stream:
                 another one.
         """
         mode = None if output_mode is None else checked_mode(output_mode)
-        return self._add("transform", function, name, uid, mode, deterministic, force_rescale)
+        return self._append(
+            "transform",
+            name,
+            uid,
+            function=function,
+            output_mode=mode,
+            deterministic=deterministic,
+            force_rescale=force_rescale,
+        )
 
     def sink(self, sink: Sink) -> Stream:
         """Write this stream; may be called again for further sinks of the same records."""
         self._pipeline.sinks.append(sink)
         return self
 
-    def _add(
+    def key_by(
         self,
-        kind: str,
-        function: BatchFunction | FrameFunction,
-        name: str | None,
-        uid: str | None,
-        output_mode: str | None = None,
-        deterministic: bool = True,
-        force_rescale: bool = False,
-        policy: Policy | None = None,
-        state: OperatorState | None = None,
-        broadcasts: Mapping[str, Step] | None = None,
-    ) -> Stream:
+        key: str | Sequence[str] | Callable[[pa.RecordBatch], pa.Array],
+        *,
+        partitioned: bool = False,
+        partitions: int | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+    ) -> KeyedStream:
+        """Give each row a key: functions with state follow.
+
+        Args:
+            key: a column, several columns, or a function that takes a batch of n rows and returns
+                an array of n keys. A struct is a key of several columns. Keys are text, bytes,
+                numbers, times, bools or decimals; null is a key, too.
+            partitioned: the source's topic is partitioned by this key, so all rows of a key are in
+                one partition. False: rows pass through a repartition topic of the job.
+            partitions: of the repartition topic, at its creation; >= 1. None: the default.
+        Raises:
+            ConfigError: there is no key, or the stream has functions with state and
+                ``partitioned``: their rows belong to the partitions of the earlier key.
+        """
+        columns = () if callable(key) else (key,) if isinstance(key, str) else tuple(key)
+        if not callable(key) and not (columns and all(isinstance(c, str) for c in columns)):
+            raise ConfigError(
+                "a keyed stream has no key", {"key": key}, "Name a column, or give a function."
+            )
+        if partitions is not None and (partitioned or partitions < 1):
+            raise ConfigError(
+                "this number of partitions cannot be used",
+                {"partitions": partitions, "partitioned": partitioned},
+                "Leave it out, or set 1 or more without partitioned=True.",
+            )
+        if partitioned and any(_has_state(step) for step in self._pipeline.steps):
+            raise ConfigError(
+                "the output of a keyed function is not partitioned by another key",
+                {"source": self._pipeline.source.name, "key": key},
+                "Leave partitioned out: the rows pass through a repartition topic.",
+            )
+        key_by = KeyBy(
+            columns=columns,
+            function=key if callable(key) else None,
+            partitioned=partitioned,
+            partitions=partitions,
+        )
+        self._append("key_by", name, uid, keyed=key_by)
+        return KeyedStream(self._pipeline)
+
+    def _append(self, kind: str, name: str | None, uid: str | None, **fields: Any) -> Self:  # noqa: ANN401 - of a `Step`
         pipeline = self._pipeline
-        _require_no_sink(pipeline, kind)
-        if kind != "map_batches" and own_steps(pipeline.source):
+        if pipeline.sinks or pipeline.broadcast is not None:
+            raise ConfigError(
+                "a function cannot follow a sink",
+                {"source": pipeline.source.name, "function": kind},
+                "Add functions first, sinks last; start another pipeline for another branch.",
+            )
+        is_frame = kind == "transform"
+        if is_frame and own_steps(pipeline.source):
             raise ConfigError(
                 "a source with deserializers feeds a transform",
                 {"source": pipeline.source.name, "added": kind},
                 "Leave them out, and use from_json or from_avro in the transform.",
             )
-        if pipeline.steps and pipeline.steps[-1].kind != kind:
+        if pipeline.steps and (pipeline.steps[-1].kind == "transform") != is_frame:
             raise ConfigError(
                 "map_batches and transform cannot follow each other in one pipeline",
                 {"source": pipeline.source.name, "have": pipeline.steps[-1].kind, "added": kind},
@@ -173,29 +231,228 @@ class Stream:
         default = f"{pipeline.source.name}-{kind}"
         if pipeline.steps:
             default += f"-{len(pipeline.steps) + 1}"
-        step = Step(
-            kind=kind,
-            name=name or default,
-            uid=uid,
-            function=function,
-            output_mode=output_mode,
-            deterministic=deterministic,
-            force_rescale=force_rescale,
-            policy=policy,
-            state=state,
-            broadcasts=broadcasts or {},
-        )
-        pipeline.steps.append(step)
+        pipeline.steps.append(Step(kind=kind, name=name or default, uid=uid, **fields))
         require_one_mode((each.name, each.output_mode) for each in pipeline.steps)
         return self
 
 
-def _require_no_sink(pipeline: Pipeline, kind: str) -> None:
-    if pipeline.sinks or pipeline.broadcast is not None:
+class KeyedStream(Stream):
+    """A stream whose rows have a key; see `Stream.key_by`.
+
+    All its functions keep their state for each key, exactly once: state and output of an epoch
+    become valid together.
+    """
+
+    def aggregate(
+        self, *, name: str | None = None, uid: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """Aggregate all rows of each key so far; each changed key comes out once in an epoch.
+
+        Args:
+            aggregates: by the name of their column: ``count=Count(), total=Sum("amount")``.
+        Returns:
+            Rows with the columns of the key, and one column for each aggregate. A key of a function
+            has the column ``key``.
+        Raises:
+            ConfigError: there is no aggregate.
+        """
+        require_names(aggregates, Aggregate, what="aggregate")
+        self._append("aggregate", name, uid, keyed=Aggregation(aggregates=aggregates))
+        return Stream(self._pipeline)
+
+    def deduplicate(
+        self,
+        *,
+        within: Duration,
+        on: str | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+    ) -> KeyedStream:
+        """Pass on the first row of each key, and forget the key after ``within``.
+
+        Args:
+            within: so long after the time of the first row, a barrier's time forgets the key; > 0.
+            on: the column of event time: a timestamp, a date, or milliseconds since 1970. Rows
+                whose own ``within`` the watermark has passed are late: counted, and left out; so
+                are rows without a time. None: the processing time of barriers.
+        """
+        keyed = Deduplication(within_ms=_positive_ms(within, "within"), on=on)
+        return self._append("deduplicate", name, uid, keyed=keyed)
+
+    def window(
+        self,
+        window: Window,
+        *,
+        on: str,
+        allowed_lateness: Duration = 0,
+        late_topic: str | None = None,
+        emit: str = "close",
+    ) -> WindowedStream:
+        """Group the rows of each key into windows of event time.
+
+        A window closes at the first barrier whose watermark is at its end or later. A row is late
+        if the barriers before its epoch have closed all its windows, and the allowed lateness is
+        over too. Late rows are counted. A row without a time is late.
+
+        Args:
+            window: a `Tumbling`, `Sliding` or `Session`. A late row that touches an open session
+                belongs to it. Sessions that touch become one.
+            on: the column of event time: a timestamp, a date, or milliseconds since 1970.
+            allowed_lateness: a closed window takes rows for so much longer, and comes out again at
+                the barrier after them; >= 0.
+            late_topic: late rows are written there, in the epoch's transaction. None: only counted.
+            emit: ``close``: a window comes out when it closes. ``update``: each changed window
+                comes out at each barrier.
+        Raises:
+            ConfigError: a setting is out of range.
+        """
+        if not isinstance(window, Window):
+            raise ConfigError(
+                "a keyed stream has no windows of this kind",
+                {"window": window},
+                "Use Tumbling, Sliding or Session.",
+            )
+        if emit not in ("close", "update"):
+            raise ConfigError(
+                "windows come out in no such way", {"emit": emit}, "Use close or update."
+            )
+        lateness_ms = duration_ms(allowed_lateness, setting="allowed_lateness")
+        return WindowedStream(
+            self._pipeline,
+            partial(
+                WindowAggregation,
+                window=window,
+                on=on,
+                lateness_ms=lateness_ms,
+                late_topic=late_topic,
+                updates=emit == "update",
+            ),
+        )
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        within: Duration | tuple[Duration, Duration],
+        on: str,
+        how: str = "inner",
+        other_on: str | None = None,
+        suffixes: tuple[str, str] | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+    ) -> KeyedStream:
+        """Join rows of two streams with the same key whose times are close.
+
+        Args:
+            other: the right side, of another source of this job. Both sides are keyed without
+                ``partitioned``: they share one repartition topic.
+            within: a row of the right side may be so much earlier or later than the left one, both
+                bounds included. A pair: earlier by the first, later by the second.
+            on: the column of event time, of both sides.
+            how: ``inner``; ``left``: a left row without a match comes out, with nulls, at the first
+                barrier whose watermark has passed its interval.
+            other_on: the column of event time of the right side, if it is another one.
+            suffixes: for columns, except the key, that both sides have: ``("_left", "_right")``.
+                None: such columns are refused.
+        Returns:
+            Rows with the columns of both sides; the key's columns once.
+        Raises:
+            ConfigError: a setting is out of range, or a stream is not directly after ``key_by``.
+        """
+        if how not in ("inner", "left"):
+            raise ConfigError("there is no such join", {"how": how}, "Use inner or left.")
+        early, late = within if isinstance(within, tuple) else (within, within)
+        keyed = IntervalJoin(
+            before_ms=duration_ms(early, setting="within"),
+            after_ms=duration_ms(late, setting="within"),
+            on=(on, other_on or on),
+            is_left=how == "left",
+            suffixes=suffixes,
+        )
+        for side in (self, other):
+            _require_shared_topic(side, is_other=side._pipeline is not self._pipeline)
+        return self._append("join", name, uid, keyed=keyed, other=other._pipeline)
+
+    def process(
+        self,
+        function: ProcessFunction,
+        *,
+        output: pa.Schema,
+        state: Mapping[str, State] | None = None,
+        on_timer: TimerFunction | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+    ) -> Stream:
+        """Call a function with the rows of one key, its state and its timers.
+
+        ``function(key, rows, state, timers)`` is called once for each key of a chunk of rows. The
+        chunk ends at the latest at the barrier. It returns rows of ``output``, as a RecordBatch, a
+        Table, a dict or a list of dicts, or None.
+
+        Args:
+            function: ``key`` is the key as a Python value, a tuple if it has several columns.
+                ``rows`` is a RecordBatch, in the order of the split. ``state.last.value`` reads and
+                sets a declared `ValueState`; a `ListState` and a `MapState` are a list and a dict;
+                each has ``clear()``. ``timers.at_event_time(ms)`` and ``timers.at_time(ms)`` set
+                timers, ``timers.delete_event_time(ms)`` and ``timers.delete_time(ms)`` delete them;
+                ``timers.watermark_ms`` and ``timers.now_ms`` are those of the last barrier.
+            output: schema of the rows that both functions return.
+            state: declared states by name.
+            on_timer: ``on_timer(key, time_ms, state, timers)`` is called at the first barrier whose
+                watermark, or processing time, is at the timer's time or later. Timers fire in the
+                order of their times, each once.
+        Raises:
+            ConfigError: a function or a state cannot be used.
+        """
+        if state:
+            require_names(state, State, what="state")
+        keyed = Process(
+            function=function, on_timer=on_timer, states=dict(state or {}), output=output
+        )
+        self._append("process", name, uid, keyed=keyed)
+        return Stream(self._pipeline)
+
+
+class WindowedStream:
+    """A keyed stream in windows; see `KeyedStream.window`."""
+
+    def __init__(self, pipeline: Pipeline, function: Callable[..., WindowAggregation]) -> None:
+        self._pipeline = pipeline
+        self._function = function
+
+    def aggregate(
+        self, *, name: str | None = None, uid: str | None = None, **aggregates: Aggregate
+    ) -> Stream:
+        """Aggregate the rows of each window of each key.
+
+        Args:
+            aggregates: as in `KeyedStream.aggregate`.
+        Returns:
+            Rows with ``window_start`` and ``window_end`` (timestamps in milliseconds, UTC; the end
+            is not part of the window), the columns of the key, and one for each aggregate.
+        """
+        require_names(aggregates, Aggregate, what="aggregate")
+        keyed = self._function(aggregates=aggregates)
+        stream = Stream(self._pipeline)
+        return stream._append("window", name, uid, keyed=keyed)  # noqa: SLF001 - its own stream
+
+
+def _has_state(step: Step) -> bool:
+    return step.keyed is not None and not isinstance(step.keyed, KeyBy)
+
+
+def _positive_ms(given: Duration, setting: str) -> int:
+    return duration_ms(given, setting=setting, may_be_zero=False)
+
+
+def _require_shared_topic(side: KeyedStream, *, is_other: bool) -> None:
+    steps = side._pipeline.steps  # noqa: SLF001 - of this module
+    key_by = steps[-1].keyed if steps else None
+    if not isinstance(key_by, KeyBy) or key_by.partitioned or side._pipeline.sinks:  # noqa: SLF001
         raise ConfigError(
-            "a function cannot follow a sink",
-            {"source": pipeline.source.name, "function": kind},
-            "Add functions first, sinks last; start another pipeline for another branch.",
+            "a side of a join is not directly after key_by with a repartition topic",
+            {"source": side._pipeline.source.name, "is_other": is_other},  # noqa: SLF001
+            "Call join on key_by(…), and give it key_by(…), both without partitioned=True.",
         )
 
 

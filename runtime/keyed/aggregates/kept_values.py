@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.sums import grown
+from sluice.runtime.keyed.aggregates.sums import grown
 
 __all__ = ["Firsts", "Lasts", "Lists", "extremes_of"]
 
@@ -218,12 +218,14 @@ def _image(values: pa.Array) -> npt.NDArray[np.int64]:
     if pa.types.is_floating(kind):
         numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
         bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
-        return np.where(bits < 0, bits ^ _LARGEST, bits)
+        image: _Ids = np.where(bits < 0, bits ^ _LARGEST, bits)
+        return image
     if pa.types.is_temporal(kind):
         values = values.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
     elif pa.types.is_boolean(kind):
         values = values.cast(pa.uint8())
-    return values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    integers: _Ids = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return integers
 
 
 def _from_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:

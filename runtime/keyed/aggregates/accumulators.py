@@ -15,7 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.approx_distinct import Sketches
+from sluice.runtime.keyed.aggregates.approx_distinct import Sketches
+from sluice.runtime.keyed.aggregates.kept_values import Firsts, Lasts, Lists, extremes_of
+from sluice.runtime.keyed.aggregates.sums import Counts, means_of, sums_of
 from sluice.runtime.keyed.declarations import (
     Aggregate,
     ApproxDistinct,
@@ -28,8 +30,6 @@ from sluice.runtime.keyed.declarations import (
     Min,
     Sum,
 )
-from sluice.runtime.keyed.kept_values import Firsts, Lasts, Lists, extremes_of
-from sluice.runtime.keyed.sums import Counts, means_of, sums_of
 
 __all__ = ["Accumulators", "Groups", "columns_of"]
 
@@ -55,7 +55,8 @@ class Groups:
             place_of: of shape (rows,): index in ``places``.
         """
         encoded = keys.dictionary_encode()
-        codes, distinct = encoded.indices.to_numpy(), encoded.dictionary
+        codes: npt.NDArray[np.int32] = encoded.indices.to_numpy()
+        distinct = encoded.dictionary
         if len(places) == 1:
             return self._numbers(places[0], distinct.to_pylist())[codes]
         pairs = pa.array(place_of.astype(np.int64) * len(distinct) + codes).dictionary_encode()
@@ -65,7 +66,8 @@ class Groups:
             mine = np.flatnonzero(found // len(distinct) == at)
             of_place = distinct.take(pa.array(found[mine] % len(distinct))).to_pylist()
             numbers[mine] = self._numbers(place, of_place)
-        return numbers[pairs.indices.to_numpy()]
+        pair_of: npt.NDArray[np.int32] = pairs.indices.to_numpy()
+        return numbers[pair_of]
 
     def _numbers(self, place: tuple[int, ...], keys: list[bytes]) -> _Ids:
         index = self.of.setdefault(place, {})
