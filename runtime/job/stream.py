@@ -112,9 +112,9 @@ class Stream:
             key: column or columns. Records with one key must be in one partition.
             wait: tasks that read the table read no record before it has its first row.
         """
-        keyed = self.key_by(key, partitioned=True)
+        self.key_by(key, partitioned=True)
         columns = (key,) if isinstance(key, str) else tuple(key)
-        keyed._append("broadcast", name, uid, keyed=LatestRows(columns=columns), waits=wait)
+        self._append("broadcast", name, uid, keyed=LatestRows(columns=columns), waits=wait)
         return BroadcastStream(self._pipeline.steps[-1])
 
     def transform(
