@@ -6,7 +6,7 @@ Also chooses the sink of a pipeline that takes its dead letters.
 import enum
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 
 from sluice.runtime.contracts import (
@@ -35,6 +35,7 @@ from sluice.runtime.graph.graph_model import graph_of_operators, spread
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
 from sluice.runtime.graph.pipeline import Pipeline, Step
+from sluice.runtime.keyed.keyed_task import numbered_tables
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters
@@ -160,6 +161,7 @@ class Region:
         sinks: by operator id; one of them takes the dead letters, if a policy may write some.
         stateful: whether its frame keeps state.
         step_ids: operator ids of the pipeline's steps.
+        broadcast_ids: operator ids of the job's broadcast streams, by ``id`` of their last steps.
     """
 
     name: str
@@ -168,6 +170,7 @@ class Region:
     sinks: Mapping[str, Sink]
     stateful: bool
     step_ids: tuple[str, ...] = ()
+    broadcast_ids: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def task_sinks(self) -> Mapping[str, TaskSink]:
@@ -185,7 +188,7 @@ class Region:
         if not self.pipeline.is_chained:
             return None
         return tuple(
-            step.chained(operator_id)
+            step.chained(operator_id, self.broadcast_ids)
             for step, operator_id in zip(self.pipeline.steps, self.step_ids, strict=True)
         )
 
@@ -218,6 +221,13 @@ def regions_of(
     for pipeline, keeps_state in zip(pipelines, stateful, strict=True):
         _require_runnable(pipeline, stateful=keeps_state)
     nodes, positions = _operators(pipelines, stateful, _of_each(parts, pipelines))
+    broadcast_ids = {
+        id(step): nodes[at].operator_id
+        for pipeline, (_, steps, _) in zip(pipelines, positions, strict=True)
+        for step, at in zip(pipeline.steps, steps, strict=True)
+        if step.kind == "broadcast"
+    }
+    _require_broadcasts(pipelines, broadcast_ids)
     found = failover_regions(graph_of_operators(nodes))
     regions = tuple(
         Region(
@@ -230,6 +240,7 @@ def regions_of(
             },
             stateful=keeps_state,
             step_ids=tuple(nodes[at].operator_id for at in steps),
+            broadcast_ids=broadcast_ids,
         )
         for pipeline, keeps_state, (source, steps, sinks) in zip(
             pipelines, stateful, positions, strict=True
@@ -275,7 +286,9 @@ def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> Graph
 
 
 def _of_each(parts: int | Sequence[int], pipelines: Sequence[Pipeline]) -> Sequence[int]:
-    return [parts] * len(pipelines) if isinstance(parts, int) else parts
+    """The parts of each pipeline; one table is kept by one region."""
+    found = [parts] * len(pipelines) if isinstance(parts, int) else parts
+    return [1 if p.broadcast else n for p, n in zip(pipelines, found, strict=True)]
 
 
 def _operators(
@@ -315,9 +328,12 @@ def _joins(step: Step, pipeline: Pipeline, parts: int, *, stateful: bool) -> boo
 
 def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
     where = {"source": pipeline.source.name}
-    if not pipeline.sinks:
-        raise ConfigError("a source has no sink", where, "End the pipeline with .sink(…).")
+    if not pipeline.sinks and pipeline.broadcast is None:
+        raise ConfigError(
+            "a source has no sink", where, "End the pipeline with .sink(…) or .broadcast(…)."
+        )
     exact = [sink.name for sink in pipeline.sinks if sink.is_exactly_once]
+    exact += [] if pipeline.broadcast is None else [pipeline.broadcast.name]
     if exact and not pipeline.source.yields_only_committed:
         raise ConfigError(
             "a source of uncommitted records feeds an exactly-once sink",
@@ -341,6 +357,17 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
             "Make it deterministic, or write its rows to one topic and read that in a second "
             "pipeline.",
         )
+
+
+def _require_broadcasts(pipelines: Sequence[Pipeline], ids: Mapping[int, str]) -> None:
+    for pipeline in pipelines:
+        for step in pipeline.steps:
+            if any(id(each) not in ids for each in step.broadcasts.values()):
+                raise ConfigError(
+                    "a function reads a broadcast stream of another job",
+                    {"source": pipeline.source.name, "function": step.name},
+                    "Make the stream in this job: rules = job.source(…).broadcast(key=…).",
+                )
 
 
 def _require_state_possible(pipeline: Pipeline) -> None:
@@ -411,6 +438,12 @@ def job_plan(
                 sink_ids=tuple(region.sinks),
                 stateful_sink_ids=tuple(region.frame_sinks),
                 list_ids=tuple(f.operator_id for f in region.functions or () if f.state),
+                tables=numbered_tables(region.functions or (), ()),
+                broadcast_id=region.step_ids[-1] if region.pipeline.broadcast else "",
+                reads=tuple(b.operator_id for f in region.functions or () for b in f.broadcasts),
+                waits_for=tuple(
+                    b.operator_id for f in region.functions or () for b in f.broadcasts if b.waits
+                ),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
                 keyed=region.pipeline.is_keyed,

@@ -14,7 +14,9 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.graph.pipeline import BatchFunction, FrameFunction, Pipeline, Step
+from sluice.runtime.job.broadcast_stream import BroadcastStream, steps_of
 from sluice.runtime.keyed.aggregate import Aggregation
+from sluice.runtime.keyed.broadcast import LatestRows
 from sluice.runtime.keyed.declarations import Aggregate, State, Window, require_names
 from sluice.runtime.keyed.deduplicate import Deduplication
 from sluice.runtime.keyed.interval_join import IntervalJoin
@@ -43,6 +45,7 @@ class Stream:
         on_error: OnError = "fail",
         deterministic: bool = True,
         state: OperatorState | None = None,
+        broadcast: BroadcastStream | Mapping[str, BroadcastStream] | None = None,
     ) -> Stream:
         """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
 
@@ -60,9 +63,11 @@ class Stream:
                 ``skip`` or dead letters, it is refused.
             state: rows that the function keeps in each region, as ``ctx.state``; the function takes
                 a second parameter, ``ctx``. All functions with ``on_error`` come before it.
+            broadcast: a broadcast stream, whose table the function reads as ``ctx.broadcast``; or
+                several by name: ``ctx.broadcast["rules"]``.
         """
-        policy = policy_of(on_error)
-        if state is not None:
+        policy, tables = policy_of(on_error), steps_of(broadcast)
+        if state is not None or tables:
             _require_context(function, name or "", state)
         if policy is not None and not deterministic:
             raise ConfigError(
@@ -84,8 +89,33 @@ class Stream:
             deterministic=deterministic,
             policy=policy,
             state=state,
+            broadcasts=tables,
         )
         return Stream(self._pipeline)
+
+    def broadcast(
+        self,
+        *,
+        key: str | Sequence[str],
+        wait: bool = False,
+        name: str | None = None,
+        uid: str | None = None,
+    ) -> BroadcastStream:
+        """Keep the latest row of each key as a table, which functions of other streams of the job
+        read: ``stream.map_batches(function, broadcast=rules)``.
+
+        The table is the same in all tasks for a whole epoch: a version that a checkpoint has
+        decided before. A row removes its key if its ``value`` is null, or, without such a column,
+        all columns beside the key. Before the first row the table has no columns.
+
+        Args:
+            key: column or columns. Records with one key must be in one partition.
+            wait: tasks that read the table read no record before it has its first row.
+        """
+        self.key_by(key, partitioned=True)
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        self._append("broadcast", name, uid, keyed=LatestRows(columns=columns), waits=wait)
+        return BroadcastStream(self._pipeline.steps[-1])
 
     def transform(
         self,
@@ -179,12 +209,7 @@ class Stream:
 
     def _append(self, kind: str, name: str | None, uid: str | None, **fields: Any) -> Self:  # noqa: ANN401 - of a `Step`
         pipeline = self._pipeline
-        if pipeline.sinks:
-            raise ConfigError(
-                "a function cannot follow a sink",
-                {"source": pipeline.source.name, "function": kind},
-                "Add functions first, sinks last; start another pipeline for another branch.",
-            )
+        _require_no_sink(pipeline, kind)
         is_frame = kind == "transform"
         if is_frame and own_steps(pipeline.source):
             raise ConfigError(
@@ -339,9 +364,10 @@ class KeyedStream(Stream):
             is_left=how == "left",
             suffixes=suffixes,
         )
-        for side in (self, other):
-            _require_shared_topic(side, is_other=side._pipeline is not self._pipeline)
-        return self._append("join", name, uid, keyed=keyed, other=other._pipeline)
+        pipelines = self._pipeline, other._pipeline
+        for pipeline in pipelines:
+            _require_shared_topic(pipeline)
+        return self._append("join", name, uid, keyed=keyed, other=pipelines[1])
 
     def process(
         self,
@@ -415,13 +441,12 @@ def _positive_ms(given: Duration, setting: str) -> int:
     return duration_ms(given, setting=setting, may_be_zero=False)
 
 
-def _require_shared_topic(side: KeyedStream, *, is_other: bool) -> None:
-    steps = side._pipeline.steps  # noqa: SLF001 - of this module
-    key_by = steps[-1].keyed if steps else None
-    if not isinstance(key_by, KeyBy) or key_by.partitioned or side._pipeline.sinks:  # noqa: SLF001
+def _require_shared_topic(side: Pipeline) -> None:
+    key_by = side.steps[-1].keyed if side.steps else None
+    if not isinstance(key_by, KeyBy) or key_by.partitioned or side.sinks:
         raise ConfigError(
             "a side of a join is not directly after key_by with a repartition topic",
-            {"source": side._pipeline.source.name, "is_other": is_other},  # noqa: SLF001
+            {"source": side.source.name},
             "Call join on key_by(…), and give it key_by(…), both without partitioned=True.",
         )
 
@@ -442,13 +467,23 @@ def own_steps(source: Source) -> list[Step]:
     ]
 
 
-def _require_context(function: BatchFunction, name: str, state: object) -> None:
-    if not isinstance(state, OperatorState) or not takes_context(function):
+def _require_no_sink(pipeline: Pipeline, kind: str) -> None:
+    if pipeline.sinks or pipeline.broadcast is not None:
         raise ConfigError(
-            "a function with state takes no context, or its state is another object",
+            "a function cannot follow a sink",
+            {"source": pipeline.source.name, "function": kind},
+            "Add functions first, sinks last; start another pipeline for another branch.",
+        )
+
+
+def _require_context(function: BatchFunction, name: str, state: object) -> None:
+    if not isinstance(state, OperatorState | None) or not takes_context(function):
+        raise ConfigError(
+            "a function with state or broadcast lacks its context parameter",
             {
                 "function": name or getattr(function, "__name__", "map_batches"),
                 "state": repr(state),
             },
-            "Write function(batch, ctx), use ctx.state, and pass state=OperatorState(schema).",
+            "Write function(batch, ctx), and use ctx.state or ctx.broadcast there; pass "
+            "state=OperatorState(schema).",
         )

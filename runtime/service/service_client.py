@@ -17,11 +17,11 @@ from sluice.runtime.continuous.checkpoint_client import CoordinatorLink
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
 from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
-from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import seconds
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.task_inputs import TaskInputs
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service.error_json import error_from_json
@@ -198,14 +198,13 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         body = WaitMessage(**self._envelope, batch=batch, what=what, why=why)
         self._send("/v1/waits", body, timeout_s=_WAIT_S, deadline_s=0.0)
 
-    def operator_states(self, region: str, attempt_id: int) -> tuple[StateEntry, ...]:
-        """The operator states that the region's batch begins with; FencedError if this attempt is
-        over."""
-        path = "/v1/operator-states"
+    def task_inputs(self, region: str, attempt_id: int) -> TaskInputs:
+        """What the attempt's functions begin with; FencedError if it is over."""
+        path = "/v1/task-inputs"
         body = RegionMessage(**self._envelope, region=region, attempt_id=attempt_id)
         answer = self._send(path, body)
         with _understood(path):
-            return from_json(tuple[StateEntry, ...], answer["states"])
+            return from_json(TaskInputs, answer["inputs"])
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""

@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionMessage(Message):
-    """``POST /v1/operator-states``."""
+    """``POST /v1/task-inputs``."""
 
     region: str
     attempt_id: int

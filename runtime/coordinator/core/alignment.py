@@ -345,12 +345,10 @@ def _broadcasts(
 def _awaits_broadcast(
     state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState
 ) -> bool:
-    """Whether a stream that the region waits for has no version yet. A task that waits needs one
-    barrier to begin: its epoch reads nothing, and the next one has the version."""
-    found = state.decided_broadcasts()
-    if not region.plan.follows and checkpoint.broadcasts is not None:
-        found = checkpoint.broadcasts
-    return any(v.state is None and v.operator_id in region.plan.waits_for for v in found)
+    """Whether a stream that the region waits for has no version yet."""
+    fixed = checkpoint.broadcasts
+    found = state.decided_broadcasts() if fixed is None else fixed
+    return any(v.is_empty and v.operator_id in region.plan.waits_for for v in found)
 
 
 def _is_empty(event: RegionBarrierOffsets) -> bool:

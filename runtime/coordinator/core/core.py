@@ -54,10 +54,11 @@ from sluice.runtime.coordinator.region.status_views import (
 )
 from sluice.runtime.errors import FencedError
 from sluice.runtime.functions.record_counts import counter_totals, record_totals
-from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
 from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.state.task_inputs import TaskInputs
 
 __all__ = ["CoordinatorCore"]
 
@@ -200,12 +201,18 @@ class CoordinatorCore:
         """`PendingTime.ratio` by region, except suspended ones."""
         return self._state.pending_ratios(now_s)
 
-    def operator_states(self, region: str, attempt_id: int) -> tuple[StateEntry, ...]:
-        """The operator states that the region's next batch begins with; FencedError if this attempt
-        is over."""
+    def task_inputs(self, region: str, attempt_id: int) -> TaskInputs:
+        """What an attempt's functions begin with; FencedError if it is over."""
         found = region_of(self._state.regions, region)
         found.require(attempt_id)
-        return found.record.operator_states
+        versions = self._state.planned
+        if not found.plan.follows:
+            versions = () if found.barrier is None else found.barrier.broadcasts
+        reads = found.plan.reads
+        return TaskInputs(
+            states=found.record.operator_states,
+            broadcasts=tuple(v for v in versions if v.operator_id in reads),
+        )
 
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
         """The start of each region's next epoch; for a suspended one, of its next attempt."""

@@ -65,11 +65,13 @@ from sluice.runtime.coordinator.shell.source_service import SerialSource, Source
 from sluice.runtime.coordinator.start.recovery import lineage_settings
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
-from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord, StateEntry
+from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.task_inputs import TaskInputs
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
@@ -216,6 +218,7 @@ class BarrierCoordinator(Coordinator):
             restored_from=None if found.is_new else found.record.checkpoint_id,
             run_attempt=found.run_attempt,
             lineage=found.lineage,
+            copies=copies_of(found.record),
         )
         self._begin(found, self._started)
         log.info(
@@ -404,9 +407,9 @@ class BarrierCoordinator(Coordinator):
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
         return self._barrier_service.replayable(batch)
 
-    def operator_states(self, region: str, attempt_id: int) -> tuple[StateEntry, ...]:
-        """See `CoordinatorCore.operator_states`."""
-        return self._ask(lambda core: core.operator_states(region, attempt_id))
+    def task_inputs(self, region: str, attempt_id: int) -> TaskInputs:
+        """See `CoordinatorCore.task_inputs`."""
+        return self._ask(lambda core: core.task_inputs(region, attempt_id))
 
     def is_decided(self, batch: BatchKey) -> bool:
         return self._ask(lambda core: core.is_decided(batch))

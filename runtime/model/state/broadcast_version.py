@@ -18,3 +18,8 @@ class BroadcastVersion:
 
     operator_id: str
     state: KeyedState | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row of the stream is decided yet."""
+        return self.state is None or not any(split.parts for split in self.state.splits)

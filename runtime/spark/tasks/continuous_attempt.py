@@ -32,6 +32,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
+from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.keyed.keyed_task import KeyedTask
@@ -117,7 +118,9 @@ class ContinuousChain:
         )
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         registry = TaskRegistry(client, checkpoint_client)
-        states = FunctionStates(self.functions, self.operator_states)
+        states = FunctionStates(self.functions, self.operator_states, tasks.load_table)
+        if any(function.broadcasts for function in self.functions):
+            states.adopt(client.task_inputs(tasks.region, tasks.attempt_id).broadcasts)
         keyed = self._keyed(states.functions, checkpoint_client)
         if keyed is not None:
             opened.callback(keyed.close)
@@ -132,6 +135,7 @@ class ContinuousChain:
             functions=lambda: FunctionRun(states.functions, job_name=self.job_name),
             states=states,
             keyed=keyed,
+            clocks=clocks_of(states.functions),
             begins_after=self.begins_after,
             leaders={s.key: s.leader_epoch for s in self.splits if s.leader_epoch is not None},
             no_progress_timeout_s=self.reader.no_progress_timeout_s,

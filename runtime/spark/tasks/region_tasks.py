@@ -24,6 +24,7 @@ from sluice.runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterF
 from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
+from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
@@ -72,6 +73,7 @@ class RegionTasks:
         job_uid, region, attempt_id: the attempt that the tasks belong to.
         factories: writer factory by operator id of the sink.
         dead_letter_sink: operator id of the sink that takes dead letters.
+        load_table: reads the table of a broadcast stream.
     """
 
     address: CoordinatorAddress
@@ -80,6 +82,7 @@ class RegionTasks:
     attempt_id: int
     factories: Mapping[str, WriterFactory]
     dead_letter_sink: str | None = None
+    load_table: LoadTable = no_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +290,7 @@ def _write_and_pre_commit(
     timer = StageTimer(WRITING_STAGES if functions is None else ALL_STAGES)
     try:
         key, task = _identity(tasks)
-        states = _states(tasks, functions or ())
+        states = _function_states(tasks, functions or (), CoordinatorClient(tasks.address))
         keyed = None if open_keyed is None else open_keyed(key)
         writers: TaskWriters[SinkWriter] | None = None
         try:
@@ -344,12 +347,17 @@ def _write_and_pre_commit(
     )
 
 
-def _states(tasks: RegionTasks, functions: Sequence[ChainedFunction]) -> FunctionStates:
-    """The functions with their state: as the last decided batch of the region has left it."""
-    if not any(function.state is not None for function in functions):
+def _function_states(
+    tasks: RegionTasks, functions: Sequence[ChainedFunction], link: CoordinatorClient
+) -> FunctionStates:
+    """The functions of a task with their operator states and tables, as its epoch begins with
+    them."""
+    if not any(function.state or function.broadcasts for function in functions):
         return FunctionStates(functions)
-    link = CoordinatorClient(tasks.address)
-    return FunctionStates(functions, link.operator_states(tasks.region, tasks.attempt_id))
+    inputs = link.task_inputs(tasks.region, tasks.attempt_id)
+    states = FunctionStates(functions, inputs.states, tasks.load_table)
+    states.adopt(inputs.broadcasts)
+    return states
 
 
 def _opened(
