@@ -67,10 +67,10 @@ def test_counts_are_exact_after_the_death_of_tasks(
 ) -> None:
     """Twice in a row: of a first attempt, and of the one that has restored its state."""
     source, sink = topic(partitions=4), topic(partitions=2)
-    produce(kafka.bootstrap, source, records(300))
+    produce(kafka.bootstrap, source, records(100))
     counting_job(spark, kafka.bootstrap, source, sink, tmp_path, engine=engine, kills=2).run()
     assert len(list(tmp_path.glob("killed-*"))) == 2
-    assert counted(kafka.bootstrap, sink) == expected(300)
+    assert counted(kafka.bootstrap, sink) == expected(100)
 
 
 @pytest.mark.extended
@@ -79,7 +79,7 @@ def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engi
     """Of the driver and everything else at once."""
     with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
         source, sink = create("events", partitions=4), create("counts", partitions=2)
-        produce(kafka.bootstrap, source.name, records(300))
+        produce(kafka.bootstrap, source.name, records(100))
         report = kill_and_restart(
             count_by_key,
             [source.bootstrap, source.name, sink.name, tmp_path, engine],
@@ -87,4 +87,4 @@ def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engi
             timeout=PATIENCE_S,
         )
         assert len(report.kills) == len(KILLS)
-        assert counted(kafka.bootstrap, sink.name) == expected(300)
+        assert counted(kafka.bootstrap, sink.name) == expected(100)

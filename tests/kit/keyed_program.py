@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from sluice.runtime.keyed.declarations import Count
 
 __all__ = ["count_by_key", "counting_job"]
 
-_ROWS_BEFORE_DEATH = 1_000
+_ROWS_BEFORE_DEATH = 300
+_passed: Counter[Path] = Counter()
+"""Rows that this process has passed on, of each program."""
 
 
 def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -32,17 +35,15 @@ class _Slowly:
     Attributes:
         directory: of marks, one for each death.
         kills: deaths.
-        rows: that the process has passed on.
     """
 
     directory: Path
     kills: int
-    rows: int = 0
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         time.sleep(batch.num_rows / 4_000)
-        self.rows += batch.num_rows
-        for number in range(self.kills) if self.rows > _ROWS_BEFORE_DEATH else ():
+        _passed[self.directory] += batch.num_rows
+        for number in range(self.kills) if _passed[self.directory] > _ROWS_BEFORE_DEATH else ():
             try:
                 (self.directory / f"killed-{number}").touch(exist_ok=False)
             except FileExistsError:
