@@ -8,7 +8,7 @@ MUTANTS = (
         rules=("state-with-output",),
         wrong="A task that reads an epoch again keeps what the aborted epoch has changed, so its records count twice.",
         catchers=(
-            "tests/unit/runtime/continuous/test_keyed_loop.py::test_state_with_output_an_epoch_that_is_read_again_has_changed_no_state",
+            "tests/unit/runtime/continuous/test_keyed_loop.py::test_state_with_output_records_that_are_read_again_count_once",
         ),
         edits=(
             Edit(
