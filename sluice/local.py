@@ -3,8 +3,8 @@
 from sluice.runtime.extras import extras_named
 
 with extras_named():
+    from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
     from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-    from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
     from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 
 __all__ = ["EmbeddedHdfs", "EmbeddedKafka", "NewTopic", "create_topics"]

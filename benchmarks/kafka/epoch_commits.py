@@ -12,7 +12,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -157,6 +157,9 @@ class _Follower:
 
     def active(self) -> frozenset[SplitKey]:
         return frozenset()
+
+    def pause(self, splits: Collection[SplitKey]) -> None:
+        """No split has a time."""
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         return {}

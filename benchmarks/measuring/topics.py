@@ -15,7 +15,7 @@ from sluice.connectors.kafka.client.confluent import (
     make_producer,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
+from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 from sluice.runtime.model.splits import SplitRange
 

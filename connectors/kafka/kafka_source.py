@@ -4,9 +4,12 @@ import copy
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Self, TypeAlias
+
+import pyarrow as pa
 
 from sluice.connectors.kafka.client.client_options import Role, translate_names
 from sluice.connectors.kafka.client.client_tuning import (
@@ -24,6 +27,7 @@ from sluice.connectors.kafka.records.serde.deserializing import (
     Deserializer,
     require_deserializable,
 )
+from sluice.connectors.kafka.repartition.repartition_source import repartition_topic
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.enumerator.outlived_records import (
@@ -41,8 +45,12 @@ from sluice.runtime.contracts import (
     DeserializingSource,
     EndableSource,
     ForgettingSource,
+    JobTopicSink,
+    JobTopicSource,
     NarrowingSource,
     RateLimitedSource,
+    Repartition,
+    RepartitioningSource,
     RereadingSource,
     Sink,
     SourceFunction,
@@ -53,6 +61,7 @@ from sluice.runtime.contracts import (
     TunedSource,
 )
 from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import OnError, Policy, policy_of
 from sluice.runtime.model.rate_limit import PidRateLimit
@@ -81,6 +90,7 @@ class KafkaSource(
     ContinuousSource,
     RereadingSource,
     AgeingSource,
+    RepartitioningSource,
     TimedSource,
 ):
     """Records of Kafka topics. Picklable; connects nowhere until a job starts.
@@ -208,23 +218,26 @@ class KafkaSource(
 
     @property
     def functions(self) -> tuple[SourceFunction, ...]:
-        return tuple(
-            SourceFunction(
-                name=f"{self._name}-{column}",
-                uid=None if self._uid is None else f"{self._uid}-{column}",
-                function=DeserializedColumn(column=column, deserializer=deserializer),
-                policy=self._policy,
-            )
+        made = [
+            self._function(column, DeserializedColumn(column=column, deserializer=deserializer))
             for column, deserializer in self._deserializers.items()
+        ]
+        if self._time is not None:
+            clocks = SplitClocks(self._time, KafkaRowTimes(of=self._time.of))
+            made.append(replace(self._function("time", clocks), policy=None))
+        return tuple(made)
+
+    def _function(self, name: str, function: Callable[..., pa.RecordBatch]) -> SourceFunction:
+        return SourceFunction(
+            name=f"{self._name}-{name}",
+            uid=None if self._uid is None else f"{self._uid}-{name}",
+            function=function,
+            policy=self._policy,
         )
 
     @property
     def event_time(self) -> EventTime | None:
         return self._time
-
-    def row_times(self) -> KafkaRowTimes:
-        assert self._time is not None  # asked only then
-        return KafkaRowTimes(of=self._time.of)
 
     @property
     def forgotten(self) -> frozenset[str]:
@@ -374,6 +387,10 @@ class KafkaSource(
             return None
         ranges = " ".join(map(str, old[:_MOST_NAMED]))
         return f"topic={sink.topic} retention.ms={retention_ms} partitions={len(old)} ({ranges})"
+
+    def repartition(self, topic: Repartition) -> tuple[tuple[JobTopicSink, ...], JobTopicSource]:
+        """See `RepartitioningSource`: a topic of this source's cluster."""
+        return repartition_topic(self._options, topic)
 
     def schema_ddl(self) -> str:
         """Spark DDL of the columns."""

@@ -16,7 +16,7 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
+from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.verify.topic_history import read_records
 from sluice.connectors.testing.sides import Content
 from sluice.runtime.checker import Record

@@ -19,6 +19,7 @@ __all__ = [
     "METADATA",
     "RETIRED",
     "SAVEPOINT_NAME",
+    "STATE",
     "KnownSlots",
     "read_slots",
     "slot_name",
@@ -27,6 +28,8 @@ __all__ = [
 METADATA = "_metadata"
 FULL = "full"
 """Directory of the full checkpoints in a checkpoint directory."""
+STATE = "state"
+"""Directory of the files of keyed state, in a checkpoint directory and in its copies."""
 RETIRED = "_retired"
 """In a full checkpoint that retention has begun to delete."""
 SAVEPOINT_NAME = re.compile(r"savepoint-[A-Za-z0-9-]{1,8}-\d+-[0-9a-f]{6}")

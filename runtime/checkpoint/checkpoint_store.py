@@ -9,6 +9,7 @@
                      _accepted      those of them that no longer stop a start (JSON)
                      _repair-1      replacements of lost committables, or claims on them (Avro)
                      .{name}.{session}.{random}.tmp   half-made; never read
+    state/…                         files of keyed state (`sluice.runtime.state`)
     _leader                         where the coordinator is (`run_record`)
     .{name}.{random}.tmp            half-made likewise (`sluice.runtime.checkpoint.leftover_files`)
 """
@@ -27,7 +28,7 @@ from sluice.runtime.checkpoint.acceptance import (
     encode_accepted,
     encode_unsettled,
 )
-from sluice.runtime.checkpoint.checkpoint_slots import METADATA, KnownSlots, slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import METADATA, STATE, KnownSlots, slot_name
 from sluice.runtime.checkpoint.format.metadata import (
     Repair,
     decode,
@@ -55,7 +56,8 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateEntry, Verdict
 from sluice.runtime.model.json_text import parsed_json
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_copies import wrong_files, wrong_lengths
+from sluice.runtime.storage.file_system import FileSystem, files_below
 from sluice.runtime.storage.file_system_opening import open_file_system
 
 __all__ = ["STORE_FAILPOINTS", "CheckpointStore", "open_store"]
@@ -87,6 +89,7 @@ _ACCEPTING = "accept-loss"  # the session of a claim, which no run has
 _REPAIR = re.compile(r"_repair-([1-9]\d*)")
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
 _PAUSE_S = 0.05
+_MOST_FAULTS = 10
 
 
 def open_store(uri: str, jvm: Any = None) -> "CheckpointStore":  # noqa: ANN401 - py4j's view
@@ -390,6 +393,27 @@ class CheckpointStore(MetadataStore):
         for checkpoint_id in sorted(wanted):
             self.fs.delete(slot_name(checkpoint_id))
             log.debug("checkpoint retired: checkpoint_id=%d", checkpoint_id)
+
+    def state_files(self) -> list[str]:
+        """See `MetadataStore.state_files`."""
+        return list(files_below(self.fs, STATE))
+
+    def require_files(self, record: CheckpointRecord, *, whole: bool) -> None:
+        """See `MetadataStore.require_files`."""
+        faults = (wrong_files if whole else wrong_lengths)(self.fs, record.keyed_files)
+        if faults:
+            shown = {each.path: each.problem for each in faults[:_MOST_FAULTS]}
+            raise DamagedCheckpointError(
+                "files of keyed state are missing or damaged",
+                {**self._where(record.checkpoint_id), "files": len(faults), **shown},
+                "Restore from another checkpoint or savepoint, or copy these files back.",
+            )
+
+    def delete_files(self, paths: Collection[str]) -> None:
+        """See `MetadataStore.delete_files`."""
+        for path in paths:
+            self.fs.delete(path)
+            log.debug("file of keyed state deleted: path=%s", path)
 
     def _clean_once(self) -> None:
         if self._uncleaned_session is not None:

@@ -1,22 +1,28 @@
 """The loop of a continuous task: read, apply, write; a barrier ends the epoch at its position."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient, EndedEpoch
 from sluice.runtime.continuous.task_messages import EpochResult
+from sluice.runtime.continuous.task_time import TaskTime
 from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, RecordStream
+from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.functions.stage_timer import StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.keyed.keyed_run import KeyedRun
+from sluice.runtime.keyed.keyed_task import EndedState, KeyedTask
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.timestamps import later
 from sluice.runtime.process.failed_tasks import note_ranges
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
@@ -57,8 +63,9 @@ class _Epoch:
     batch: BatchKey
     starts: Mapping[SplitKey, int]
     writers: TaskWriters[ContinuousWriter]
-    functions: FunctionRun
+    functions: FunctionRun | KeyedRun
     timer: StageTimer
+    paused: tuple[SplitKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +77,14 @@ class _EndedEpoch(EndedEpoch):
     ranges: tuple[SplitRange, ...]
     clock: Clock
     operator_states: tuple[StateEntry, ...]
+    keyed: EndedState | None
 
     def pre_commit(self) -> EpochResult:
-        epoch = self.epoch
+        epoch, keyed = self.epoch, self.keyed
         epoch.timer.enter("flush_s")
         try:
+            # While the file is written, the brokers take the epoch's last records.
+            keyed_state = None if keyed is None else keyed.write(epoch.batch)
             committables = epoch.writers.pre_commit()
         except BaseException:
             epoch.writers.abort()  # it is not acknowledged, and never will be
@@ -89,7 +99,10 @@ class _EndedEpoch(EndedEpoch):
             failed_rows=tuple(epoch.functions.failed_rows.items()),
             decide_by_s=epoch.writers.decide_by_s,
             stages=epoch.timer.times(),
+            paused=epoch.paused,
             operator_states=self.operator_states,
+            keyed_state=keyed_state,
+            due=None if keyed is None else keyed.due,
         )
 
     def commit(self, *, timeout_s: float) -> tuple[str, ...]:
@@ -128,7 +141,10 @@ class TaskLoop:
         open_writers: for a new epoch.
         functions: made for each epoch, since they count its records.
         states: of these functions; None: they have none.
+        keyed: keyed functions and their state, with that of the stream's splits; None: none. It
+            makes the run of each epoch then.
         begins_after: newest checkpoint when the attempt began.
+        clocks: of the pipeline's source; None: its rows have no event time.
         leaders: leader epochs of the splits at the attempt's begin, as far as they are known.
         no_progress_timeout_s: if nothing of a split is fetched for so long, though barriers say
             that it has records, the task ends. Time in functions and sinks does not count.
@@ -145,7 +161,9 @@ class TaskLoop:
         open_writers: OpenWriters,
         functions: Callable[[], FunctionRun],
         states: FunctionStates | None = None,
+        keyed: KeyedTask | None = None,
         begins_after: int,
+        clocks: SplitClocks | None = None,
         leaders: Mapping[SplitKey, int] | None = None,
         no_progress_timeout_s: float = 120.0,
         clock: Clock = time.monotonic,
@@ -159,10 +177,12 @@ class TaskLoop:
         self._stream = stream
         self._client = client
         self._open_writers = open_writers
-        self._functions = functions
+        self._functions = functions if keyed is None else keyed.begin_epoch
         self._states = states or FunctionStates(())
+        self._keyed = keyed
         self._last_checkpoint_id = begins_after
         self._leaders = dict(leaders or {})
+        self._time = TaskTime(stream, clocks)
         self._barrier: Barrier | None = None
         self._began_s = clock()
         self._pause_s = _SHORTEST_PAUSE_S
@@ -198,6 +218,11 @@ class TaskLoop:
         barrier = self._client.take_barrier()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
+            self._time.note_barrier(barrier)
+        if self._states.broadcasts.waits:
+            return False  # a barrier brings the first version
+        if self._barrier is None and self._keyed is not None and self._keyed.is_full:
+            return False  # the next barrier makes room
         timer = self._epoch.timer
         timer.enter("read_s")
         batch = self._stream.poll()
@@ -205,6 +230,7 @@ class TaskLoop:
         if batch is not None:
             self._client.has_read = True
             self._write(batch)
+            self._time.align()
         if self._barrier is not None:
             self._require_progress(self._barrier)
             if self._has_read(self._barrier) and not self._rereads_markers(self._barrier):
@@ -214,10 +240,16 @@ class TaskLoop:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         epoch = self._epoch
+        write_dead_letter = epoch.writers.write_dead_letter
+        self._write_made(epoch.functions.applied(iter((batch,)), write_dead_letter))
+
+    def _write_made(self, output: Iterator[pa.RecordBatch]) -> None:
+        """Write the output of the epoch's functions."""
+        epoch = self._epoch
         timer = epoch.timer
         timer.enter("function_s")
         try:
-            for made in epoch.functions.applied(iter((batch,)), epoch.writers.write_dead_letter):
+            for made in output:
                 timer.enter("write_s")
                 epoch.writers.write(made)
                 timer.enter("function_s")
@@ -239,18 +271,32 @@ class TaskLoop:
     def _adopt(self, barrier: Barrier) -> Barrier:
         """Read the barrier's splits, from its start offsets."""
         starts = {split.key: split.start_offset for split in barrier.splits}
-        known = self._epoch.starts
-        if starts == known:
+        known, new_state = self._epoch.starts, barrier.new_state
+        if not self._states.broadcasts.has(barrier.broadcasts):
+            self._states.adopt(barrier.broadcasts)
+            if self._client.has_read:
+                self._read_again(barrier)  # with the tables that all regions use
+                return barrier
+        is_replaced = new_state is not None and any(s.key in known for s in new_state.splits)
+        if starts == known and not is_replaced:
             return barrier
-        if known.items() <= starts.items():
+        if known.items() <= starts.items() and not is_replaced:
             restarts = {**starts, **self._after_records()}
-            self._stream.restart_at([_from(s, restarts[s.key]) for s in barrier.splits])
+            self._adopt_state(barrier)
+            self._time.restart_at([_from(s, restarts[s.key]) for s in barrier.splits])
             self._epoch.starts = starts
         else:
-            # Also for a split that begins at a later offset: another region may have read it
-            # meanwhile, and its records are decided.
+            # Also for a split that begins at a later offset, or has another state: another region
+            # may have had it meanwhile, and what it read is decided.
             self._read_again(barrier)
         return barrier
+
+    def _adopt_state(self, barrier: Barrier) -> None:
+        """Load the keyed state of splits that are new here, and drop that of the others."""
+        if self._keyed is not None:
+            failpoint("before-state-adopted")
+            self._keyed.adopt(barrier.splits, barrier.new_state)
+            failpoint("after-state-adopted")
 
     def _after_records(self) -> dict[SplitKey, int]:
         """The positions for a new consumer: just after the epoch's last records.
@@ -278,7 +324,7 @@ class TaskLoop:
         )
         self._leaders |= leaders
         if found:
-            self._stream.restart_at([_from(split, ends[split.key]) for split in barrier.splits])
+            self._time.restart_at([_from(split, ends[split.key]) for split in barrier.splits])
         return found
 
     def _read_again(self, barrier: Barrier) -> None:
@@ -286,14 +332,18 @@ class TaskLoop:
         self._epoch.writers.abort()
         failpoint("after-epoch-rewound")
         self._states.rollback()
+        if self._keyed is not None:
+            self._keyed.rollback()
+            self._adopt_state(barrier)
         self._stalled.clear()  # these positions are no longer those of the stream
         self._leaders |= _leaders_of(barrier)
-        self._stream.restart_at(barrier.splits)
+        self._time.forget()
+        self._time.restart_at(barrier.splits)
         self._epoch = self._begin({split.key: split.start_offset for split in barrier.splits})
 
     def _has_read(self, barrier: Barrier) -> bool:
         """Whether the epoch may end: it has read something, or the barrier has nothing to read."""
-        if all(split.is_empty for split in barrier.splits):
+        if all(split.is_empty or split.key in self._time.paused for split in barrier.splits):
             return True
         at = self._stream.positions()
         return any(at[key] > start for key, start in self._epoch.starts.items())
@@ -309,7 +359,7 @@ class TaskLoop:
             before, since_s = self._stalled.get(split.key, (None, now_s))
             if at[split.key] >= split.end_offset:
                 self._stalled.pop(split.key, None)
-            elif before != at[split.key] or split.key in active:
+            elif before != at[split.key] or split.key in active or split.key in self._time.paused:
                 self._stalled[split.key] = (at[split.key], now_s)
             elif now_s - since_s >= self._no_progress_timeout_s:
                 raise UnreachableError(
@@ -330,22 +380,35 @@ class TaskLoop:
         lasted_s, self._began_s = now_s - self._began_s, now_s
         self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
-            _range(split, epoch.starts[split.key], at[split.key], read_to.get(split.key))
+            self._time.ended(
+                _range(
+                    split, epoch.starts[split.key], at[split.key], read_to.get(split.key), barrier
+                )
+            )
             for split in barrier.splits
         )
         read = [split for split in ranges if not split.is_empty]
+        epoch.paused = tuple(sorted(self._time.paused))
         failpoint("before-epoch-end")
+        at_barrier = BarrierTime(
+            watermark_ms=barrier.watermark_ms, now_ms=barrier.time_ms, is_end=barrier.is_end
+        )
+        letters = epoch.writers.write_dead_letter
+        self._write_made(epoch.functions.at_barrier(at_barrier, letters))
         states = self._states.end_epoch()
+        keyed = None if self._keyed is None else self._keyed.end_epoch(at_barrier)
+        failpoint("after-state-frozen")
         epoch.timer.enter("flush_s")
         for writer in epoch.writers.writers.values():
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
         epoch.timer.enter(None)
         self._last_checkpoint_id = barrier.checkpoint_id
+        self._states.adopt(barrier.next_broadcasts)
         streaming = self._begin({split.key: split.end_offset for split in ranges})
         # From here on the old epoch may be acknowledged, and this thread must not abort it.
         self._epoch = streaming
         self._client.submit_epoch(
-            _EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock, states)
+            _EndedEpoch(epoch, barrier.checkpoint_id, ranges, self._clock, states, keyed)
         )
         failpoint("after-epoch-begun")
 
@@ -395,7 +458,9 @@ def _require_same_leader(barrier: Barrier, read_to: Mapping[SplitKey, RecordsRea
             )
 
 
-def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) -> SplitRange:
+def _range(
+    split: SplitRange, start: int, end: int, read: RecordsRead | None, barrier: Barrier
+) -> SplitRange:
     """The range that was read, and the leader epoch on record for it.
 
     Up to the start, the driver has checked the log of the barrier's leader. After that, only the
@@ -422,6 +487,7 @@ def _range(split: SplitRange, start: int, end: int, read: RecordsRead | None) ->
         end_offset=end,
         leader_epoch=epoch,
         leader_epoch_end=None if epoch is None or known_end == end else known_end,
+        barrier_watermark_ms=later(split.barrier_watermark_ms, barrier.watermark_ms),
     )
 
 

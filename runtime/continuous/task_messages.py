@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
-from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 
 __all__ = ["CommittedEpoch", "EpochResult", "NextBarrier"]
 
@@ -57,7 +57,8 @@ class EpochResult:
         failed_rows: failed rows for each of them; see `FunctionRun`.
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
         stages: times of the task in this epoch.
-        keyed_state: of all splits of the task at the end of ``ranges``; None without any.
+        keyed_state: of all splits of the task at the end of ``ranges``; None: it is not keyed.
+        due, paused: see `Acknowledgement`.
         operator_states: that the epoch has changed, as they are at its end.
     """
 
@@ -71,4 +72,6 @@ class EpochResult:
     decide_by_s: float | None = None
     stages: StageTimes | None = None
     keyed_state: KeyedState | None = None
+    due: Due | None = None
+    paused: tuple[SplitKey, ...] = ()
     operator_states: tuple[StateEntry, ...] = ()

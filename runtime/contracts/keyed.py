@@ -9,9 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.runtime.model.splits import SplitKey
+from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = [
     "BarrierTime",
+    "DecodedRows",
     "Due",
     "KeyBy",
     "KeyedFunction",
@@ -57,6 +59,24 @@ class KeyedRows:
     key_schema: pa.Schema
 
 
+class DecodedRows(NamedTuple):
+    """Rows of a repartition topic, in the order of each partition.
+
+    Attributes:
+        batch: the rows, of one side if the topic has two; see
+            `sluice.runtime.contracts.repartitioning.SIDE_COLUMN`.
+        topic: its name.
+        partitions: of shape (rows,): each row's partition.
+        keys, key_schema: as of `KeyedRows`.
+    """
+
+    batch: pa.RecordBatch
+    topic: str
+    partitions: npt.NDArray[np.int32]
+    keys: pa.LargeBinaryArray
+    key_schema: pa.Schema
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBy:
     """How the rows of a stream get their key. Picklable as far as the function is.
@@ -66,12 +86,15 @@ class KeyBy:
         function: a batch's keys, one for each row; a struct is a key of several columns.
         partitioned: the source's topic is partitioned by this key; else a repartition topic is.
         partitions: of the repartition topic; None: the default.
+        decode: of a pipeline that reads a repartition topic: the rows, with their keys, in a batch
+            of its source. None: the pipeline's rows get their keys here.
     """
 
     columns: tuple[str, ...] = ()
     function: Callable[[pa.RecordBatch], pa.Array] | None = None
     partitioned: bool = False
     partitions: int | None = None
+    decode: Callable[[pa.RecordBatch], Iterator[DecodedRows]] | None = None
 
 
 class StateTable(Protocol):
@@ -139,18 +162,6 @@ class TaskTables(Protocol):
     def ordinal(self, split: SplitKey) -> int:
         """A small number for a split of this task; it stays while the task has the split."""
         ...
-
-
-class Due(NamedTuple):
-    """When keyed functions have more output though no record comes; None: never.
-
-    Attributes:
-        event_ms: once the watermark has reached it.
-        time_ms: once the processing time has.
-    """
-
-    event_ms: int | None = None
-    time_ms: int | None = None
 
 
 class KeyedOperator(Protocol):

@@ -221,7 +221,7 @@ class SourceFunction:
 
     name: str
     uid: str | None
-    function: Callable[[pa.RecordBatch], pa.RecordBatch]
+    function: Callable[..., pa.RecordBatch]
     policy: Policy | None
 
 
@@ -237,15 +237,12 @@ class DeserializingSource(Source, Protocol):
 
 @runtime_checkable
 class TimedSource(Source, Protocol):
-    """A source whose rows have an event time, so that its splits have watermarks."""
+    """A source whose rows have an event time. The last of its own functions observes it
+    (`sluice.runtime.functions.split_clocks`)."""
 
     @property
     def event_time(self) -> EventTime | None:
         """The user's settings; None: the source has no event time."""
-        ...
-
-    def row_times(self) -> RowTimes:
-        """How to find the times of rows, after the source's own functions. Picklable."""
         ...
 
 

@@ -1,34 +1,35 @@
 """Repartition topics: how a source's system carries rows by key from one region to another."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
+from sluice.runtime.contracts.keyed import DecodedRows
 from sluice.runtime.contracts.operators import Sink, Source
+from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.state.key_groups import default_max_parallelism
 
 __all__ = [
-    "PARTITION_COLUMN",
     "SIDE_COLUMN",
+    "JobTopic",
     "JobTopicSink",
     "JobTopicSource",
     "KeyEncoder",
     "Repartition",
     "RepartitioningSource",
+    "TopicCopy",
     "TopicStart",
 ]
 
-PARTITION_COLUMN = "__partition"
-"""int32, the last column of a repartition topic's rows: the partition that they came from."""
-
 SIDE_COLUMN = "__side"
-"""int8, before `PARTITION_COLUMN`, if the topic has two sides: 0 left, 1 right. Columns that the
-row's side does not have are null."""
+"""int8, the last column of the rows of a topic with two sides: 0 left, 1 right."""
 
-KeyEncoder = Callable[[pa.RecordBatch], pa.LargeBinaryArray]
-"""The encoded key of each row; picklable, deterministic."""
+KeyEncoder = Callable[[pa.RecordBatch], tuple[pa.LargeBinaryArray, pa.Schema]]
+"""The encoded key of each row, and the schema of the keys (`sluice.runtime.keyed.row_keys`);
+picklable, deterministic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,51 +58,124 @@ class RepartitioningSource(Source, Protocol):
     def repartition(self, topic: Repartition) -> "tuple[tuple[JobTopicSink, ...], JobTopicSource]":
         """A sink for each side, in order, and the source that reads them all.
 
-        The sinks are exactly-once; the source yields committed rows, with `PARTITION_COLUMN` last.
+        The sinks are exactly-once; the source yields committed messages, which its
+        `JobTopicSource.decoder` decodes.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTopic:
+    """A topic of the job, as its regions need it in one run.
+
+    Attributes:
+        partitions: of the topic.
+        max_parallelism: number of key groups.
+        lineage: which messages the run reads.
+        writers: names of the regions that write it.
+    """
+
+    partitions: int
+    max_parallelism: int
+    lineage: BatchLineage = field(default_factory=BatchLineage)
+    writers: tuple[str, ...] = ()
 
 
 @runtime_checkable
 class JobTopicSink(Sink, Protocol):
     """A sink that writes a topic of the job."""
 
+    @property
+    def source_id(self) -> str:
+        """Operator id of the source that reads the topic."""
+        ...
+
     def of_job(self, job_name: str, job_uid: str, source_id: str) -> Self:
-        """The same sink for this job; ``source_id``: of the source that reads the topic."""
+        """The same sink for this job."""
+        ...
+
+    def on_topic(self, topic: JobTopic) -> Self:
+        """The same sink for this run."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicStart:
-    """What the start of a run knows of a job's topic.
+class TopicCopy:
+    """Rows in flight in a topic of another job, for the begin of a restored one.
 
     Attributes:
-        source_id: of the source that reads it.
-        writers: the regions that write it, as restored.
-        readers: the regions that read it, as restored.
-        settings: of the record that the run resumes from.
+        topic, topic_id: of the other job.
+        offsets: of each partition: what that job had read.
+        lineage: which messages after that are copied.
     """
 
-    source_id: str
+    topic: str
+    topic_id: str
+    offsets: Mapping[int, int]
+    lineage: BatchLineage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicStart:
+    """What the start of a run knows of a topic of the job.
+
+    Attributes:
+        writers: the regions that write it, as restored.
+        readers: the regions that read it, as restored.
+        copy: rows that the topic begins with; None: there are none.
+    """
+
     writers: Sequence[RegionRecord]
     readers: Sequence[RegionRecord]
-    settings: Mapping[str, str]
+    copy: TopicCopy | None = None
+
+    @property
+    def partitions(self) -> int:
+        """Of the topic: a region reads each of them."""
+        return sum(len(region.splits) for region in self.readers)
+
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups, as recorded, else as it follows from the partitions."""
+        states = (region.keyed_state for region in self.readers)
+        recorded = max((s.max_parallelism for s in states if s is not None), default=0)
+        return recorded or default_max_parallelism(self.partitions)
 
 
 @runtime_checkable
 class JobTopicSource(Source, Protocol):
-    """A source that reads a topic of the job."""
+    """A source that reads a topic of the job. It ends when the topic's writers have."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic; "" before `of_job`."""
+        ...
 
     def of_job(self, job_name: str, job_uid: str, source_id: str) -> Self:
         """The same source for this job."""
         ...
 
+    def on_topic(self, topic: JobTopic) -> Self:
+        """The same source for this run."""
+        ...
+
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups; 0 before `on_topic`."""
+        ...
+
+    def decoder(self) -> Callable[[pa.RecordBatch], Iterator[DecodedRows]]:
+        """Makes rows of its batches. Picklable; executor side."""
+        ...
+
     def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> None:
-        """Create the topic if this is its first start, and check it. Driver; after the fencing
-        record, before any region runs. May be repeated.
+        """Create the topic if no run has used it, copy into it what it begins with, and check it.
+
+        Driver; after the fencing record, before any region runs. May be repeated.
 
         Raises:
             SourceChangedError: the topic of an earlier run is gone, or has other partitions.
             ConfigError: settings of the topic are unsafe.
+            DataLostError: rows to be copied are gone.
         """
         ...

@@ -149,3 +149,21 @@ class MetadataStore(Protocol):
         """Delete retired slots; refuses an unfinished decision and every fencing record
         (`retire-after-commit`)."""
         ...
+
+    def state_files(self) -> list[str]:
+        """All files of keyed state, relative to the directory."""
+        ...
+
+    def require_files(self, record: CheckpointRecord, *, whole: bool) -> None:
+        """Check the files of keyed state that a record names.
+
+        Args:
+            whole: read them, and compare their digests; else they are there with their lengths.
+        Raises: DamagedCheckpointError: names the first that are missing or differ.
+        """
+        ...
+
+    def delete_files(self, paths: Collection[str]) -> None:
+        """Delete files of keyed state that no record names; those that are gone do not matter.
+        After an error some are there."""
+        ...

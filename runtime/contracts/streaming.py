@@ -1,6 +1,6 @@
 """Reading and writing without a pause between epochs: the contracts of the continuous engine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -60,6 +60,11 @@ class RecordStream(Protocol):
         It may have been records that `poll` does not return, such as aborted ones. A split for
         which a quota delays the client is active, too.
         """
+        ...
+
+    def pause(self, splits: Collection[SplitKey]) -> None:
+        """Read these splits no further, and all others. Their positions stay; a later call without
+        them reads on from there. `restart_at` resumes all."""
         ...
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:

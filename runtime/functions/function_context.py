@@ -11,7 +11,10 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.broadcasts import Tables
 from sluice.runtime.functions.operator_state import StateList
 
 __all__ = ["FunctionContext", "FunctionCounter", "require_few", "takes_context"]
@@ -27,11 +30,15 @@ class FunctionContext:
     Args:
         operator_name: of the function.
         state: its operator state; None: it has declared none.
+        tables: of the broadcast streams that it reads; None: it reads none.
     """
 
-    def __init__(self, operator_name: str, state: StateList | None = None) -> None:
+    def __init__(
+        self, operator_name: str, state: StateList | None = None, tables: Tables | None = None
+    ) -> None:
         self._operator_name = operator_name
         self._state = state
+        self._tables = tables
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._is_over = False
@@ -50,6 +57,23 @@ class FunctionContext:
                 "Declare it: map_batches(function, state=OperatorState(schema)).",
             )
         return self._state
+
+    @property
+    def broadcast(self) -> pa.Table | Mapping[str, pa.Table]:
+        """The table of the function's broadcast stream: the latest row of each key. It is the same
+        in all tasks for a whole epoch. Of several streams: their tables by name.
+
+        Raises:
+            ConfigError: the function reads none.
+        """
+        if self._tables is None:
+            raise ConfigError(
+                "a function without a broadcast stream uses ctx.broadcast",
+                {"function": self._operator_name},
+                "Declare it: map_batches(function, broadcast=rules), after "
+                "rules = job.source(…).broadcast(key=…).",
+            )
+        return self._tables.current
 
     def counter(self, name: str) -> "FunctionCounter":
         """The counter of this name. It is reported from now on, also with 0.

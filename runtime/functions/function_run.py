@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import BarrierTime, KeyBy, KeyedFunction
 from sluice.runtime.errors import ConfigError, FunctionFailedError, PoisonRecordsError, StreamError
+from sluice.runtime.functions.broadcasts import Broadcast, Tables
 from sluice.runtime.functions.dead_letters import NEEDED_COLUMNS, Failure, dead_letter_rows
 from sluice.runtime.functions.function_context import FunctionContext, require_few
 from sluice.runtime.functions.operator_state import OperatorState, StateList
@@ -62,6 +63,8 @@ class ChainedFunction:
         keyed: how rows get their key, or a function with keyed state (`KeyedRun`); None: neither.
         state: the declared operator state; None: it has none.
         list: the rows of that state, in a task; see `FunctionStates`.
+        broadcasts: the broadcast streams that it reads.
+        tables: their tables, in a task.
     """
 
     name: str
@@ -72,6 +75,8 @@ class ChainedFunction:
     keyed: KeyBy | KeyedFunction | None = None
     state: OperatorState | None = None
     list: StateList | None = None
+    broadcasts: tuple[Broadcast, ...] = ()
+    tables: Tables | None = None
 
     @property
     def is_counted(self) -> bool:
@@ -84,7 +89,7 @@ class ChainedFunction:
         function = cast(Any, self.function)
         if not self.takes_context:
             return function(rows), _NO_COUNTERS
-        context = FunctionContext(self.name, self.list)
+        context = FunctionContext(self.name, self.list, self.tables)
         try:
             return function(rows, context), context.close()
         finally:
@@ -245,9 +250,11 @@ class FunctionRun:
 
 
 def dead_letter_topics(functions: Sequence[ChainedFunction]) -> tuple[str, ...]:
-    """Topics that the functions' policies name, each once."""
-    policies = (function.policy for function in functions)
-    return tuple(dict.fromkeys(p.topic for p in policies if isinstance(p, DeadLetters)))
+    """Topics that the functions' policies name, and those of late rows, each once."""
+    found = [f.policy.topic for f in functions if isinstance(f.policy, DeadLetters)]
+    keyed = [f.keyed for f in functions if not isinstance(f.keyed, KeyBy | None)]
+    late = [each.late_topic for each in keyed if each.late_topic is not None]
+    return tuple(dict.fromkeys([*found, *late]))
 
 
 def require_other_topics(

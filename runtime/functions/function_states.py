@@ -1,9 +1,11 @@
-"""The operator states of the functions of one task: loaded, rolled back, and saved at a barrier."""
+"""What the functions of one task have beside their rows: operator states, which are saved at a
+barrier, and the tables of broadcast streams."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.broadcasts import LoadTable, Tables, TaskBroadcasts, no_table
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.operator_state import (
     MOST_BYTES,
@@ -14,6 +16,7 @@ from sluice.runtime.functions.operator_state import (
     state_entry,
 )
 from sluice.runtime.model.checkpoint_record import StateEntry
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 
 __all__ = ["FunctionStates", "states_after"]
 
@@ -24,22 +27,41 @@ class FunctionStates:
     Args:
         functions: of the region.
         entries: operator states of the region's record, of any kind.
+        load: reads the table of a broadcast stream.
 
     Attributes:
-        functions: the same, each with its list of rows.
+        functions: the same, each with its list of rows and its tables.
+        broadcasts: that they read.
     """
 
     def __init__(
-        self, functions: Sequence[ChainedFunction], entries: Iterable[StateEntry] = ()
+        self,
+        functions: Sequence[ChainedFunction],
+        entries: Iterable[StateEntry] = (),
+        load: LoadTable = no_table,
     ) -> None:
+        self.broadcasts = TaskBroadcasts([b for f in functions for b in f.broadcasts], load)
         saved = {e.operator_id: e for e in entries if e.kind == OPERATOR_LIST_KIND}
         self._sizes = {i: len(entry.payload) for i, entry in saved.items()}
         self.functions = tuple(
-            function
-            if function.state is None
-            else replace(function, list=_loaded(function, function.state, saved))
+            replace(
+                function,
+                list=None if function.state is None else _loaded(function, function.state, saved),
+                tables=Tables(function.broadcasts) if function.broadcasts else None,
+            )
             for function in functions
         )
+
+    def adopt(self, versions: Iterable[BroadcastVersion]) -> None:
+        """Let the functions read these versions of broadcast streams.
+
+        Raises:
+            StreamError: a table cannot be read.
+        """
+        if self.broadcasts.adopt(versions):
+            for function in self.functions:
+                if function.tables is not None:
+                    function.tables.update(self.broadcasts.tables)
 
     def rollback(self) -> None:
         """Take back the changes of the epoch under way."""

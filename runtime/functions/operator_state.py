@@ -18,11 +18,13 @@ from sluice.runtime.model.spelling import choice_of
 __all__ = [
     "MOST_BYTES",
     "OPERATOR_LIST_KIND",
+    "OPERATOR_LIST_VERSION",
     "OperatorState",
     "Row",
     "StateList",
     "dealt",
     "decoded",
+    "described_list",
     "encoded",
     "state_entry",
 ]
@@ -33,7 +35,7 @@ OPERATOR_LIST_KIND = "operator-list"
 MOST_BYTES = 8 * 1024 * 1024
 """Bound of all lists of a region: each checkpoint's record holds them whole."""
 
-_VERSION = 1
+OPERATOR_LIST_VERSION = 1
 _WORTH_ZSTD = 1_000  # bytes; less is not smaller compressed
 _STATE_NAME = "list"
 _REDISTRIBUTIONS = (Redistribution.SPLIT, Redistribution.UNION, Redistribution.BROADCAST)
@@ -86,7 +88,7 @@ class OperatorState:
 
 
 class StateList(MutableSequence[dict[str, Any]]):
-    """``ctx.state``: the rows of one region, as a Python list of dicts. Executor, one thread.
+    """``ctx.state``: the rows of one region, as a list of dicts. Executor, the task's thread.
 
     Changes belong to the epoch under way. Its checkpoint saves them together with the output, and a
     replay of the epoch begins with the list as it was before.
@@ -185,7 +187,7 @@ def state_entry(payload: bytes, *, operator_id: str, redistribution: Redistribut
         operator_id=operator_id,
         state_name=_STATE_NAME,
         kind=OPERATOR_LIST_KIND,
-        version=_VERSION,
+        version=OPERATOR_LIST_VERSION,
         redistribution=redistribution,
         payload=payload,
     )
@@ -208,7 +210,7 @@ def decoded(entry: StateEntry) -> pa.Table:
         DamagedCheckpointError: it cannot be read.
     """
     where = {"operator_id": entry.operator_id, "kind": entry.kind, "version": entry.version}
-    if entry.kind != OPERATOR_LIST_KIND or not 1 <= entry.version <= _VERSION:
+    if entry.kind != OPERATOR_LIST_KIND or not 1 <= entry.version <= OPERATOR_LIST_VERSION:
         raise UnsupportedFormatError(
             "this version does not know such an operator state",
             where,
@@ -222,6 +224,12 @@ def decoded(entry: StateEntry) -> pa.Table:
             where | {"error": str(err)},
             "Restore from another checkpoint (sluice checkpoint list), and report this one.",
         ) from err
+
+
+def described_list(entry: StateEntry) -> dict[str, object]:
+    """The list for people."""
+    rows = decoded(entry)
+    return {"rows": rows.num_rows, "columns": {f.name: str(f.type) for f in rows.schema}}
 
 
 def _rows_in(payload: bytes) -> list[dict[str, Any]]:

@@ -6,18 +6,20 @@ Also chooses the sink of a pipeline that takes its dead letters.
 import enum
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 
 from sluice.runtime.contracts import (
     DeadLetterSink,
     ForgettingSource,
     FrameSink,
+    JobTopicSink,
     RateLimitedSource,
     RereadingSource,
     Sink,
     Source,
     TaskSink,
+    TimedSource,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -33,7 +35,9 @@ from sluice.runtime.graph.graph_model import graph_of_operators, spread
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
 from sluice.runtime.graph.pipeline import Pipeline, Step
+from sluice.runtime.keyed.keyed_task import numbered_tables
 from sluice.runtime.model.checkpoint_record import OperatorNode
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.model.rate_limit import PidRateLimit
 
@@ -131,8 +135,11 @@ def _dead_letter_target(sinks: Sequence[Sink]) -> tuple[int, DeadLetterSink] | N
 
 
 def _topics(pipeline: Pipeline) -> tuple[str, ...]:
+    """Topics of dead letters and of late rows."""
     policies = (step.policy for step in pipeline.steps)
-    return tuple(dict.fromkeys(p.topic for p in policies if isinstance(p, DeadLetters)))
+    late = (step.late_topic for step in pipeline.steps)
+    found = [p.topic for p in policies if isinstance(p, DeadLetters)]
+    return tuple(dict.fromkeys([*found, *(topic for topic in late if topic is not None)]))
 
 
 def _column_names(ddl: str) -> list[str]:
@@ -154,6 +161,7 @@ class Region:
         sinks: by operator id; one of them takes the dead letters, if a policy may write some.
         stateful: whether its frame keeps state.
         step_ids: operator ids of the pipeline's steps.
+        broadcast_ids: operator ids of the job's broadcast streams, by ``id`` of their last steps.
     """
 
     name: str
@@ -162,6 +170,7 @@ class Region:
     sinks: Mapping[str, Sink]
     stateful: bool
     step_ids: tuple[str, ...] = ()
+    broadcast_ids: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def task_sinks(self) -> Mapping[str, TaskSink]:
@@ -179,7 +188,7 @@ class Region:
         if not self.pipeline.is_chained:
             return None
         return tuple(
-            step.chained(operator_id)
+            step.chained(operator_id, self.broadcast_ids)
             for step, operator_id in zip(self.pipeline.steps, self.step_ids, strict=True)
         )
 
@@ -212,6 +221,13 @@ def regions_of(
     for pipeline, keeps_state in zip(pipelines, stateful, strict=True):
         _require_runnable(pipeline, stateful=keeps_state)
     nodes, positions = _operators(pipelines, stateful, _of_each(parts, pipelines))
+    broadcast_ids = {
+        id(step): nodes[at].operator_id
+        for pipeline, (_, steps, _) in zip(pipelines, positions, strict=True)
+        for step, at in zip(pipeline.steps, steps, strict=True)
+        if step.kind == "broadcast"
+    }
+    _require_broadcasts(pipelines, broadcast_ids)
     found = failover_regions(graph_of_operators(nodes))
     regions = tuple(
         Region(
@@ -224,6 +240,7 @@ def regions_of(
             },
             stateful=keeps_state,
             step_ids=tuple(nodes[at].operator_id for at in steps),
+            broadcast_ids=broadcast_ids,
         )
         for pipeline, keeps_state, (source, steps, sinks) in zip(
             pipelines, stateful, positions, strict=True
@@ -238,8 +255,16 @@ def require_chained(pipelines: Sequence[Pipeline]) -> None:
     """Approximate recovery needs tasks that read, apply and write by themselves.
 
     Raises:
-        ConfigError: a pipeline passes records between tasks, by state or a shuffle.
+        ConfigError: a pipeline passes records between tasks, by state or a shuffle; or keeps state
+            for keys, which a dropped range would make wrong for good.
     """
+    keyed = [p.source.name for p in pipelines if p.is_keyed]
+    if keyed:
+        raise ConfigError(
+            "recovery='approximate' is not possible with keyed state",
+            {"sources": ",".join(keyed)},
+            "Use recovery='region', or recovery='single-point': both are exactly once.",
+        )
     planned = [p.source.name for p in pipelines if not p.is_chained]
     if planned:
         raise ConfigError(
@@ -261,7 +286,9 @@ def view_of_pipelines(pipelines: Sequence[Pipeline], *, parts: int = 1) -> Graph
 
 
 def _of_each(parts: int | Sequence[int], pipelines: Sequence[Pipeline]) -> Sequence[int]:
-    return [parts] * len(pipelines) if isinstance(parts, int) else parts
+    """The parts of each pipeline; one table is kept by one region."""
+    found = [parts] * len(pipelines) if isinstance(parts, int) else parts
+    return [1 if p.broadcast else n for p, n in zip(pipelines, found, strict=True)]
 
 
 def _operators(
@@ -301,9 +328,12 @@ def _joins(step: Step, pipeline: Pipeline, parts: int, *, stateful: bool) -> boo
 
 def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
     where = {"source": pipeline.source.name}
-    if not pipeline.sinks:
-        raise ConfigError("a source has no sink", where, "End the pipeline with .sink(…).")
+    if not pipeline.sinks and pipeline.broadcast is None:
+        raise ConfigError(
+            "a source has no sink", where, "End the pipeline with .sink(…) or .broadcast(…)."
+        )
     exact = [sink.name for sink in pipeline.sinks if sink.is_exactly_once]
+    exact += [] if pipeline.broadcast is None else [pipeline.broadcast.name]
     if exact and not pipeline.source.yields_only_committed:
         raise ConfigError(
             "a source of uncommitted records feeds an exactly-once sink",
@@ -327,6 +357,17 @@ def _require_runnable(pipeline: Pipeline, *, stateful: bool) -> None:
             "Make it deterministic, or write its rows to one topic and read that in a second "
             "pipeline.",
         )
+
+
+def _require_broadcasts(pipelines: Sequence[Pipeline], ids: Mapping[int, str]) -> None:
+    for pipeline in pipelines:
+        for step in pipeline.steps:
+            if any(id(each) not in ids for each in step.broadcasts.values()):
+                raise ConfigError(
+                    "a function reads a broadcast stream of another job",
+                    {"source": pipeline.source.name, "function": step.name},
+                    "Make the stream in this job: rules = job.source(…).broadcast(key=…).",
+                )
 
 
 def _require_state_possible(pipeline: Pipeline) -> None:
@@ -396,19 +437,26 @@ def job_plan(
                 source_ids=(region.source_id,),
                 sink_ids=tuple(region.sinks),
                 stateful_sink_ids=tuple(region.frame_sinks),
-                list_ids=tuple(
-                    operator_id
-                    for step, operator_id in zip(
-                        region.pipeline.steps, region.step_ids, strict=True
-                    )
-                    if step.state is not None
+                list_ids=tuple(f.operator_id for f in region.functions or () if f.state),
+                tables=numbered_tables(region.functions or (), ()),
+                broadcast_id=region.step_ids[-1] if region.pipeline.broadcast else "",
+                reads=tuple(b.operator_id for f in region.functions or () for b in f.broadcasts),
+                waits_for=tuple(
+                    b.operator_id for f in region.functions or () for b in f.broadcasts if b.waits
                 ),
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
-                deterministic=all(step.deterministic for step in region.pipeline.steps),
+                keyed=region.pipeline.is_keyed,
+                event_time=_event_time(region.pipeline.source),
+                # A repeated batch would make other messages of a repartition topic.
+                deterministic=all(step.deterministic for step in region.pipeline.steps)
+                and not _topics_written(region),
                 follows=region.name in continuous,
                 bounded=region.pipeline.source.bounded,
                 rate_limit=_rate_limit(region.pipeline.source, checkpoints),
+                upstream=tuple(
+                    each.name for each in regions if region.source_id in _topics_written(each)
+                ),
             )
             for region in regions
         ),
@@ -424,6 +472,15 @@ def job_plan(
         sluice_version=version("sluice-spark"),
         spark_version=spark_version,
     )
+
+
+def _event_time(source: Source) -> EventTime | None:
+    return source.event_time if isinstance(source, TimedSource) else None
+
+
+def _topics_written(region: Region) -> set[str]:
+    """Operator ids of the sources that read what a region writes."""
+    return {s.source_id for s in region.sinks.values() if isinstance(s, JobTopicSink)}
 
 
 def _rate_limit(source: Source, checkpoints: CheckpointSettings) -> PidRateLimit | None:

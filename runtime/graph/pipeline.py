@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from sluice.runtime.contracts import Sink, Source
 from sluice.runtime.contracts.keyed import KeyBy, KeyedFunction
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.broadcasts import Broadcast
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.function_run import ArrowFunction, ChainedFunction
 from sluice.runtime.functions.operator_state import OperatorState
@@ -30,7 +31,10 @@ __all__ = [
 
 BatchFunction = ArrowFunction
 FrameFunction = Callable[["DataFrame"], "DataFrame"]
-KEYED_KINDS = frozenset({"key_by", "aggregate", "deduplicate", "window", "join", "process"})
+_NO_IDS: Mapping[int, str] = {}
+KEYED_KINDS = frozenset(
+    {"key_by", "aggregate", "deduplicate", "window", "join", "process", "broadcast"}
+)
 """Steps with `Step.keyed`; they run in the chained task."""
 
 
@@ -49,6 +53,10 @@ class Step:
         policy: of ``map_batches``: for records that it raises for; None: the task fails.
         keyed: how rows get their key, or a function with keyed state; None: neither.
         state: of ``map_batches``: its operator state; None: it has none.
+        broadcasts: of ``map_batches``: the last steps of the broadcast streams that it reads, by
+            name; "": the only one.
+        waits: of ``broadcast``: its readers wait for its first row.
+        other: of a join: the pipeline of its right side, up to its key; without sinks.
     """
 
     kind: str
@@ -61,6 +69,9 @@ class Step:
     policy: Policy | None = None
     keyed: KeyBy | KeyedFunction | None = None
     state: OperatorState | None = None
+    broadcasts: Mapping[str, Step] = field(default_factory=dict)
+    waits: bool = False
+    other: Pipeline | None = None
 
     def __post_init__(self) -> None:
         # A text such as "false" would count as True, and promise a repair that is not exact.
@@ -72,8 +83,12 @@ class Step:
                     f"Give {flag} as a Python bool.",
                 )
 
-    def chained(self, operator_id: str) -> ChainedFunction:
-        """The function of a chained pipeline as the tasks call it."""
+    def chained(self, operator_id: str, ids: Mapping[int, str] = _NO_IDS) -> ChainedFunction:
+        """The function of a chained pipeline as the tasks call it.
+
+        Args:
+            ids: operator ids of broadcast steps by ``id(step)``.
+        """
         function = self.function
         return ChainedFunction(
             name=self.name,
@@ -83,12 +98,21 @@ class Step:
             takes_context=function is not None and takes_context(function),
             keyed=self.keyed,
             state=self.state,
+            broadcasts=tuple(
+                Broadcast(name=name, operator_id=ids.get(id(step), ""), waits=step.waits)
+                for name, step in self.broadcasts.items()
+            ),
         )
+
+    @property
+    def late_topic(self) -> str | None:
+        """Where late rows go; None: nowhere."""
+        return None if isinstance(self.keyed, KeyBy | None) else self.keyed.late_topic
 
     @property
     def remembers(self) -> bool:
         """Whether its output depends on more than the rows that it gets."""
-        return self.state is not None or self.keyed is not None
+        return self.state is not None or self.keyed is not None or bool(self.broadcasts)
 
 
 @dataclass(slots=True)
@@ -108,6 +132,12 @@ class Pipeline:
     def is_keyed(self) -> bool:
         """Whether its rows have keys, and its functions may keep state for them."""
         return any(step.keyed is not None for step in self.steps)
+
+    @property
+    def broadcast(self) -> Step | None:
+        """Its last function, if that makes it a broadcast stream; then it has no sink."""
+        last = self.steps[-1] if self.steps else None
+        return last if last is not None and last.kind == "broadcast" else None
 
     @property
     def is_stateless(self) -> bool:

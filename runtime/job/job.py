@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import DeserializingSource, EndableSource, Sink, Source
+from sluice.runtime.contracts import EndableSource, Source
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     TOLERABLE_FAILURES,
@@ -27,26 +27,17 @@ from sluice.runtime.coordinator.start.translation import RestoreRules, checked_o
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
-from sluice.runtime.functions.function_context import takes_context
-from sluice.runtime.functions.operator_state import OperatorState
-from sluice.runtime.graph.pipeline import (
-    BatchFunction,
-    Engine,
-    FrameFunction,
-    Pipeline,
-    Recovery,
-    Step,
-)
+from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 from sluice.runtime.job.job_handle import JobHandle
+from sluice.runtime.job.stream import Stream, own_steps
 from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
-from sluice.runtime.model.on_error import OnError, Policy, policy_of
-from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
 from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.interrupts import is_interactive
+from sluice.runtime.state.state_settings import StateSettings
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
 if TYPE_CHECKING:
@@ -61,143 +52,6 @@ __all__ = [
 ]
 
 use_this_interpreter()
-
-
-class Stream:
-    """A stream of records from a source or a function; methods add to the pipeline and return
-    it."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-
-    def map_batches(
-        self,
-        function: BatchFunction,
-        *,
-        name: str | None = None,
-        uid: str | None = None,
-        on_error: OnError = "fail",
-        deterministic: bool = True,
-        state: OperatorState | None = None,
-    ) -> Stream:
-        """Apply a function from Arrow batch to Arrow batch in the worker that reads and writes.
-
-        The batch has the source's columns; the result needs ``value`` and may have ``key``,
-        ``topic``, ``partition``, ``headers`` and ``timestamp``, which the sink uses. The function
-        is sent to the workers once, when the region starts, with the variables it uses.
-
-        Args:
-            on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
-                counted; `DeadLetters`: written to another topic in the output's transaction. Then
-                all functions of the pipeline must be deterministic and row-wise
-                (``docs/guide/functions.md``).
-            deterministic: False says that a replay may give other rows. Then a lost transaction
-                stops the job, also with ``on_lost="repair"``; with several sinks, or with
-                ``skip`` or dead letters, it is refused.
-            state: rows that the function keeps in each region, as ``ctx.state``; the function takes
-                a second parameter, ``ctx``. All functions with ``on_error`` come before it.
-        """
-        policy = policy_of(on_error)
-        if state is not None:
-            _require_context(function, name or "", state)
-        if policy is not None and not deterministic:
-            raise ConfigError(
-                "a function that is not deterministic cannot skip records",
-                {"source": self._pipeline.source.name, "function": name, "on_error": on_error},
-                "Use on_error='fail': the failing records are found by a second call.",
-            )
-        return self._add(
-            "map_batches",
-            function,
-            name,
-            uid,
-            deterministic=deterministic,
-            policy=policy,
-            state=state,
-        )
-
-    def transform(
-        self,
-        function: FrameFunction,
-        *,
-        name: str | None = None,
-        uid: str | None = None,
-        output_mode: str | None = None,
-        deterministic: bool = True,
-        force_rescale: bool = False,
-    ) -> Stream:
-        """Apply any DataFrame code: SQL, joins, windows, ``transformWithState``.
-
-        Args:
-            output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames. The
-            The transforms of a pipeline are one query with one mode: all transforms that set a mode
-                must set the same one, and it applies to all. Without any setting it is ``update``.
-            deterministic: False says that a replay may give other rows. With state or several
-                sinks that cannot be exactly-once and is refused.
-            force_rescale: run it in ``Job(regions=N)`` regions, each over its own splits. By
-                default it is one region, because Spark's planner may combine rows of any two
-                splits. With force_rescale a later ``repartition``, for example, combines only rows
-                of one region. Refused for a frame that keeps state.
-        Raises:
-            ConfigError: there is no such output mode, or another transform of this pipeline has
-                another one.
-        """
-        mode = None if output_mode is None else checked_mode(output_mode)
-        return self._add("transform", function, name, uid, mode, deterministic, force_rescale)
-
-    def sink(self, sink: Sink) -> Stream:
-        """Write this stream; may be called again for further sinks of the same records."""
-        self._pipeline.sinks.append(sink)
-        return self
-
-    def _add(
-        self,
-        kind: str,
-        function: BatchFunction | FrameFunction,
-        name: str | None,
-        uid: str | None,
-        output_mode: str | None = None,
-        deterministic: bool = True,
-        force_rescale: bool = False,
-        policy: Policy | None = None,
-        state: OperatorState | None = None,
-    ) -> Stream:
-        pipeline = self._pipeline
-        if pipeline.sinks:
-            raise ConfigError(
-                "a function cannot follow a sink",
-                {"source": pipeline.source.name, "function": kind},
-                "Add functions first, sinks last; start another pipeline for another branch.",
-            )
-        if kind != "map_batches" and _own_steps(pipeline.source):
-            raise ConfigError(
-                "a source with deserializers feeds a transform",
-                {"source": pipeline.source.name, "added": kind},
-                "Leave them out, and use from_json or from_avro in the transform.",
-            )
-        if pipeline.steps and pipeline.steps[-1].kind != kind:
-            raise ConfigError(
-                "map_batches and transform cannot follow each other in one pipeline",
-                {"source": pipeline.source.name, "have": pipeline.steps[-1].kind, "added": kind},
-                "Use DataFrame.mapInArrow for Arrow functions inside a transform.",
-            )
-        default = f"{pipeline.source.name}-{kind}"
-        if pipeline.steps:
-            default += f"-{len(pipeline.steps) + 1}"
-        step = Step(
-            kind=kind,
-            name=name or default,
-            uid=uid,
-            function=function,
-            output_mode=output_mode,
-            deterministic=deterministic,
-            force_rescale=force_rescale,
-            policy=policy,
-            state=state,
-        )
-        pipeline.steps.append(step)
-        require_one_mode((each.name, each.output_mode) for each in pipeline.steps)
-        return self
 
 
 class Job:
@@ -259,6 +113,10 @@ class Job:
         task_memory_mib: MiB for the records of one task: fetched, in the current batch, and sent
             without acknowledgement. Queues and fetches adapt; ``kafka.*`` options count. Python,
             Spark and their libraries come on top; >= 64.
+        state_backend: where a task keeps keyed state: ``memory``, the fastest; or ``rocksdb``, on
+            its local disk, for state beyond memory (extra ``state``). A later start may change it.
+        state_memory_mib: MiB of one task for keyed state and its changes in an epoch, beside
+            ``task_memory_mib``; >= 64.
         restore_from: start from this checkpoint id instead of the last one. Later records are read
             and written again. A path or URI of a savepoint, a full checkpoint or a committed
             checkpoint begins a new job with its state instead, in an empty ``checkpoint_dir``. Done
@@ -310,6 +168,8 @@ class Job:
         load_balancer: Balancer | None = None,
         on_lost: str = "fail",
         task_memory_mib: int = DEFAULT_MIB,
+        state_backend: str = "memory",
+        state_memory_mib: int = DEFAULT_MIB,
         restore_from: int | str | os.PathLike[str] | None = None,
         topic_map: Mapping[str, str] | None = None,
         match: str = "name",
@@ -349,6 +209,10 @@ class Job:
             resource_timeout_s=_resource_timeout(resource_timeout_s),
             recovery=_recovery(recovery),
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
+            state=StateSettings(
+                backend=state_backend,
+                memory_mib=checked_mib(state_memory_mib, name="state_memory_mib"),
+            ),
             restore_from=checked_origin(restore_from),
             restore_rules=RestoreRules.of(
                 restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
@@ -364,11 +228,16 @@ class Job:
     @property
     def spec(self) -> JobSpec:
         """Settings and pipelines as described so far."""
-        return replace(self._spec, pipelines=tuple(self._pipelines))
+        spec, pipelines = self._spec, tuple(self._pipelines)
+        if any(pipeline.broadcast for pipeline in pipelines):
+            # An epoch may use the table of the checkpoint before the last decided one.
+            retained = max(spec.settings.retained, 2)
+            spec = replace(spec, settings=replace(spec.settings, retained=retained))
+        return replace(spec, pipelines=pipelines)
 
     def source(self, source: Source) -> Stream:
         """Begin a pipeline."""
-        pipeline = Pipeline(source, steps=_own_steps(source))
+        pipeline = Pipeline(source, steps=own_steps(source))
         self._pipelines.append(pipeline)
         return Stream(pipeline)
 
@@ -379,9 +248,14 @@ class Job:
             ConfigError: one of its sources has no end.
         """
         job = copy.copy(self)
-        job._pipelines = [  # noqa: SLF001 - a job like this one
-            replace(each, source=_until_end(each.source)) for each in self._pipelines
-        ]
+        made = [replace(each, source=_until_end(each.source)) for each in self._pipelines]
+        ended = {id(old): new for old, new in zip(self._pipelines, made, strict=True)}
+        for each in made:  # the other sides of joins end, too
+            each.steps = [
+                step if step.other is None else replace(step, other=ended[id(step.other)])
+                for step in each.steps
+            ]
+        job._pipelines = made  # noqa: SLF001 - a job like this one
         return job
 
     def graph(self) -> GraphView:
@@ -395,8 +269,11 @@ class Job:
                 `run` detects a transform that keeps state, because that needs Spark.
         """
         from sluice.runtime.graph.job_graph import view_of_pipelines
+        from sluice.runtime.graph.repartitioning import Splitting
 
-        view = view_of_pipelines(self._pipelines, parts=self._spec.regions or 1)
+        parts = self._spec.regions or 1
+        pipelines = Splitting(self._spec.name, regions=parts).pipelines(self._pipelines)
+        view = view_of_pipelines(pipelines, parts=parts)
         return (
             view if self._spec.settings.drop_limit is None else replace(view, recovery=AT_MOST_ONCE)
         )
@@ -491,22 +368,6 @@ def _until_end(source: Source) -> Source:
     return source.until_end()
 
 
-def _own_steps(source: Source) -> list[Step]:
-    """Adds the functions that a source runs before all functions of its pipeline."""
-    if not isinstance(source, DeserializingSource):
-        return []
-    return [
-        Step(
-            kind="map_batches",
-            name=each.name,
-            uid=each.uid,
-            function=each.function,
-            policy=each.policy,
-        )
-        for each in source.functions
-    ]
-
-
 def _interval(seconds: float | None) -> float:
     """Refuse None: in a query, Spark's trigger is the barrier; a job would never take one."""
     if seconds is None:
@@ -547,18 +408,6 @@ def _lost_timeout(seconds: float | None) -> float | None:
             "Use seconds above 0, or leave it out.",
         )
     return seconds
-
-
-def _require_context(function: BatchFunction, name: str, state: object) -> None:
-    if not isinstance(state, OperatorState) or not takes_context(function):
-        raise ConfigError(
-            "a function with state takes no context, or its state is another object",
-            {
-                "function": name or getattr(function, "__name__", "map_batches"),
-                "state": repr(state),
-            },
-            "Write function(batch, ctx), use ctx.state, and pass state=OperatorState(schema).",
-        )
 
 
 def _resource_timeout(seconds: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -266,7 +267,7 @@ class MapState:
 State = ValueState | ListState | MapState
 
 
-def require_names(given: Mapping[str, object], allowed: type | object, *, what: str) -> None:
+def require_names(given: Mapping[str, object], allowed: Any, *, what: str) -> None:  # noqa: ANN401 - a class or a union
     """Check the names and values of keyword arguments that users choose names for.
 
     Args:
@@ -278,7 +279,7 @@ def require_names(given: Mapping[str, object], allowed: type | object, *, what: 
     wrong = {
         name: value
         for name, value in given.items()
-        if not isinstance(value, allowed) or not name.isidentifier()  # type: ignore[arg-type]
+        if not isinstance(value, allowed) or not name.isidentifier()
     }
     if given and not wrong:
         return
@@ -289,8 +290,8 @@ def require_names(given: Mapping[str, object], allowed: type | object, *, what: 
     )
 
 
-def _listed(allowed: object) -> str:
-    return ", ".join(each.__name__ for each in getattr(allowed, "__args__", (allowed,)))
+def _listed(allowed: Any) -> str:  # noqa: ANN401 - a class or a union
+    return ", ".join(str(each.__name__) for each in getattr(allowed, "__args__", (allowed,)))
 
 
 def _require_state(state: State, *types: object) -> None:

@@ -241,7 +241,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
     types = pa.types
     is_text = types.is_string(kind) or types.is_large_string(kind)
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
-    return is_text or is_bytes or types.is_fixed_size_binary(kind)
+    return bool(is_text or is_bytes or types.is_fixed_size_binary(kind))
 
 
 def _integer(kind: pa.DataType) -> pa.DataType:

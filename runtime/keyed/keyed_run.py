@@ -6,7 +6,7 @@ keyed operator get the rows of all splits together.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import (
     BarrierTime,
+    DecodedRows,
     Due,
     KeyBy,
     KeyedOperator,
@@ -23,7 +24,7 @@ from sluice.runtime.contracts.keyed import (
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun, WriteDeadLetter
-from sluice.runtime.keyed.key_encoding import key_schema
+from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.acknowledgement import RecordCounts
 
 __all__ = ["Encode", "KeyedOperators", "KeyedRun"]
@@ -49,6 +50,7 @@ class KeyedOperators:
         tables: the keyed state of the task.
         numbers: of each operator's tables, by operator id and name.
         encode: of keys.
+        closed_ms, time_column: see `OperatorScope`.
         job_name: for dead letters.
     """
 
@@ -60,11 +62,14 @@ class KeyedOperators:
         tables: TaskTables,
         numbers: Mapping[str, Mapping[str, int]],
         encode: Encode,
+        closed_ms: Callable[[int], int | None] = lambda _: None,
+        time_column: str | None = None,
         job_name: str = "",
     ) -> None:
+        self._closed_ms, self._time_column = closed_ms, time_column
         keyed = [at for at, function in enumerate(functions) if function.keyed is not None]
         first, end = keyed[0], keyed[-1] + 1
-        self.before, self.after = tuple(functions[:first]), tuple(functions[end:])
+        self.first, self.end = first, end
         self.functions, self.job_name = tuple(functions), job_name
         self.source_id, self.tables, self.encode = source_id, tables, encode
         self.current: KeyedRun | None = None
@@ -86,10 +91,12 @@ class KeyedOperators:
 
         scope = OperatorScope(
             tables=self.tables,
-            numbers=numbers[operator_id],
+            numbers=numbers.get(operator_id, {}),
             count_late=count_late,
             write_late=lambda topic, rows: self._run.write_late(topic, rows),
             count=count,
+            closed_ms=self._closed_ms,
+            time_column=self._time_column,
         )
         return _Stage(function, function.keyed.open(scope))
 
@@ -98,9 +105,9 @@ class KeyedOperators:
         assert self.current is not None  # operators run inside an epoch
         return self.current
 
-    def begin_epoch(self) -> "KeyedRun":
-        """The run of the next epoch."""
-        self.current = KeyedRun(self)
+    def begin_epoch(self, functions: Sequence[ChainedFunction] = ()) -> "KeyedRun":
+        """The run of the next epoch; ``functions``: instead of those that are not keyed."""
+        self.current = KeyedRun(self, functions or self.functions)
         return self.current
 
     def rollback(self) -> None:
@@ -111,24 +118,22 @@ class KeyedOperators:
 
     def due(self) -> Due:
         """When the first of its operators wants a barrier."""
-        found = [stage.operator.due() for stage in self.stages if stage.operator is not None]
-        return Due(
-            event_ms=min((d.event_ms for d in found if d.event_ms is not None), default=None),
-            time_ms=min((d.time_ms for d in found if d.time_ms is not None), default=None),
-        )
+        return Due.first(s.operator.due() for s in self.stages if s.operator is not None)
 
 
 class KeyedRun:
     """All the functions of a keyed pipeline, over the batches of one epoch; as `FunctionRun`."""
 
-    def __init__(self, operators: KeyedOperators) -> None:
-        counted = (each.operator_id for each in operators.functions if each.is_counted)
+    def __init__(self, operators: KeyedOperators, functions: Sequence[ChainedFunction]) -> None:
+        counted = (each.operator_id for each in functions if each.is_counted)
         self.counts = {operator_id: RecordCounts() for operator_id in counted}
         self.examples: dict[str, str] = {}
         self.failed_rows: dict[str, int] = {}
         self._operators = operators
-        self._before = FunctionRun(operators.before, job_name=operators.job_name)
-        self._after = FunctionRun(operators.after, job_name=operators.job_name)
+        before, after = functions[: operators.first], functions[operators.end :]
+        self._has_before = bool(before)
+        self._before = FunctionRun(before, job_name=operators.job_name)
+        self._after = FunctionRun(after, job_name=operators.job_name)
         for run in (self._before, self._after):  # they count into this run
             run.counts, run.examples, run.failed_rows = self.counts, self.examples, self.failed_rows
         self._write: WriteDeadLetter | None = None
@@ -173,7 +178,7 @@ class KeyedRun:
             return
         stage = stages[first]
         if stage.operator is None:
-            made = iter((_keyed(stage.function, rows, self._operators.encode),))
+            made = iter((_keyed(stage.function, rows),))
         else:
             self.count(stage.function.operator_id, RecordCounts(read=rows.batch.num_rows))
             made = stage.operator.apply(rows)
@@ -186,8 +191,12 @@ class KeyedRun:
         self, batch: pa.RecordBatch, write_dead_letter: WriteDeadLetter
     ) -> Iterator[KeyedRows]:
         """The output of the functions before the key, with the split of each row."""
+        first = self._operators.stages[0].function.keyed
+        if isinstance(first, KeyBy) and first.decode is not None:
+            yield from map(self._decoded, first.decode(batch))
+            return
         splits = self._splits_of(batch)
-        if not self._operators.before:
+        if not self._has_before:
             yield _unkeyed(batch, splits)
             return
         parts: list[pa.RecordBatch] = []
@@ -223,12 +232,23 @@ class KeyedRun:
             found, places = np.unique(combined, return_inverse=True)
         names_of = topics.dictionary.to_pylist()
         ordinals = [
-            self._operators.tables.ordinal(
-                (self._operators.source_id, names_of[each >> 32], each & 0xFFFFFFFF)
-            )
-            for each in found.tolist()
+            self._ordinal(names_of[each >> 32], each & 0xFFFFFFFF) for each in found.tolist()
         ]
         return np.array(ordinals, np.int16)[places]
+
+    def _decoded(self, rows: DecodedRows) -> KeyedRows:
+        """Rows of a repartition topic."""
+        found, places = np.unique(rows.partitions, return_inverse=True)
+        ordinals = [self._ordinal(rows.topic, each) for each in found.tolist()]
+        return KeyedRows(
+            batch=rows.batch,
+            splits=np.array(ordinals, np.int16)[places],
+            keys=rows.keys,
+            key_schema=rows.key_schema,
+        )
+
+    def _ordinal(self, topic: str, partition: int) -> int:
+        return self._operators.tables.ordinal((self._operators.source_id, topic, partition))
 
 
 def _unkeyed(batch: pa.RecordBatch, splits: npt.NDArray[np.int16]) -> KeyedRows:
@@ -256,36 +276,14 @@ def _by_split(
         start = end
 
 
-def _keyed(function: ChainedFunction, rows: KeyedRows, encode: Encode) -> KeyedRows:
-    """The rows with the encoded key of each."""
-    key_by, batch = function.keyed, rows.batch
+def _keyed(function: ChainedFunction, rows: KeyedRows) -> KeyedRows:
+    """The rows with the encoded key of each; those of a repartition topic have it already."""
+    key_by = function.keyed
     assert isinstance(key_by, KeyBy)
-    if key_by.function is not None:
-        keys = key_by.function(batch)
-    else:
-        missing = [name for name in key_by.columns if name not in batch.schema.names]
-        if missing:
-            raise ConfigError(
-                "key_by names a column that the rows do not have",
-                {"missing": ",".join(missing), "columns": ",".join(batch.schema.names)},
-                "Name a column of the rows, or give a function that returns the keys.",
-            )
-        columns = [batch.column(name) for name in key_by.columns]
-        keys = (
-            columns[0]
-            if len(columns) == 1
-            else pa.StructArray.from_arrays(columns, names=list(key_by.columns))
-        )
-    if isinstance(keys, pa.ChunkedArray):
-        keys = keys.combine_chunks()
-    if not isinstance(keys, pa.Array) or len(keys) != batch.num_rows:
-        raise ConfigError(
-            "a function of key_by did not return one key for each row",
-            {"function": function.name, "returned": type(keys).__name__, "rows": batch.num_rows},
-            "Return a pyarrow.Array with as many values as the batch has rows.",
-        )
-    schema = key_schema(keys, key_by.columns)
-    return KeyedRows(batch=batch, splits=rows.splits, keys=encode(keys), key_schema=schema)
+    if key_by.decode is not None:
+        return rows
+    keys, schema = RowKeys(key_by, function.name)(rows.batch)
+    return replace(rows, keys=keys, key_schema=schema)
 
 
 def _require_keyed(function: ChainedFunction) -> None:

@@ -4,9 +4,9 @@ The repartition source of a join adds the column `SIDE` (int8) to the rows that 
 side keeps its own columns. A batch never has rows of both sides: their schemas differ.
 """
 
+from sluice.runtime.contracts.repartitioning import SIDE_COLUMN as SIDE
 
-__all__ = ["LEFT", "RIGHT", "SIDE", "joined_names"]
+__all__ = ["LEFT", "RIGHT", "SIDE"]
 
-SIDE = "__side"
 LEFT = 0
 RIGHT = 1

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import RegionRecord
-from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = ["Acknowledgement", "RecordCounts", "RegionTimes", "StageTimes"]
 
@@ -20,8 +21,8 @@ class RecordCounts:
         skipped: source records that it left out because it raised for them.
         dead_lettered: source records that were written to a dead-letter topic because it raised for
             them.
-        late: rows of a stateful transform that Spark dropped, because they were later than the
-            watermark. A total of many rows of a batch may count as one.
+        late: rows that were later than the watermark: of a keyed function, or those that Spark
+            dropped in a stateful transform, where a total of many rows of a batch may count as one.
         counters: of the user, by name; see `sluice.FunctionContext`.
     """
 
@@ -112,6 +113,8 @@ class Acknowledgement:
         region: the region for the record: splits, committables, state.
         again_in_s: a sink requests a batch again after so long, even without records.
         state_is_due: its state has more output in a following batch, even without records.
+        due: when its keyed functions have more output, even without records; None: never.
+        paused: splits that the task does not read, because they are too far ahead of others.
         counts: of the batch, by name of the function that counts.
         dropped: ranges of the batch that approximate recovery left out.
         decide_by_s: on the coordinator's boot-time clock: if undecided then, its pre-committed work
@@ -124,6 +127,8 @@ class Acknowledgement:
     region: RegionRecord
     again_in_s: float | None = None
     state_is_due: bool = False
+    due: Due | None = None
+    paused: tuple[SplitKey, ...] = ()
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     dropped: tuple[SplitRange, ...] = ()
     decide_by_s: float | None = None

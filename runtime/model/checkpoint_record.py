@@ -283,3 +283,9 @@ class CheckpointRecord:
     def committables(self) -> tuple[StateEntry, ...]:
         """Every committable of the regions completed here, in order."""
         return committables_of(self.regions)
+
+    @property
+    def keyed_files(self) -> tuple[FileReference, ...]:
+        """Every file of keyed state that it names, each once."""
+        states = (region.keyed_state for region in self.regions)
+        return tuple(dict.fromkeys(file for state in states if state for file in state.files))

@@ -5,15 +5,19 @@
 
 ``checkpoint`` is a hint: a batch is known by (region, attempt, Spark batch id), rule
 `batch-identity`. An offset with ``"initial": true`` reads nothing: it holds a starting position as
-resolved numbers. An offset with ``"publish": true`` lets sinks keep no rows.
+resolved numbers. An offset with ``"publish": true`` lets sinks keep no rows. ``"keyed"`` is the
+state that a batch of a keyed region begins with, and the barrier's time.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
+from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import number, text
 from sluice.runtime.model.splits import Barrier, SplitRange
+from sluice.runtime.model.state.keyed_state import KeyedState
 
 __all__ = ["FORMAT", "decode", "encode", "is_initial"]
 
@@ -28,6 +32,16 @@ _DETAILS = (
     "idle_since_ms",
     "barrier_watermark_ms",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Keyed:
+    """The part of a barrier that only keyed regions have."""
+
+    state: KeyedState | None
+    watermark_ms: int | None = None
+    time_ms: int = 0
+    is_end: bool = False
 
 
 def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
@@ -49,6 +63,15 @@ def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
         offset["initial"] = True
     if barrier.publishes_all:
         offset["publish"] = True
+    if barrier.new_state is not None:
+        offset["keyed"] = to_json(
+            _Keyed(
+                state=barrier.new_state,
+                watermark_ms=barrier.watermark_ms,
+                time_ms=barrier.time_ms,
+                is_end=barrier.is_end,
+            )
+        )
     return offset
 
 
@@ -87,12 +110,17 @@ def _barrier(offset: Mapping[str, Any]) -> Barrier:
     if {type(offset.get(flag, False)) for flag in _FLAGS} != {bool}:
         raise TypeError(f"{' or '.join(_FLAGS)} is neither true nor false")
     splits = _object(offset["splits"])
+    keyed = from_json(_Keyed, offset["keyed"]) if "keyed" in offset else _Keyed(state=None)
     return Barrier(
         checkpoint_id=number(offset["checkpoint"]),
         region=text(offset["region"]),
         attempt_id=number(offset["attempt_id"]),
         splits=tuple(_split(offset, name, *bounds) for name, bounds in splits.items()),
         publishes_all=offset.get("publish", False),
+        watermark_ms=keyed.watermark_ms,
+        time_ms=keyed.time_ms,
+        is_end=keyed.is_end,
+        new_state=keyed.state,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.model.state.split_key import SplitKey
 
@@ -129,8 +130,15 @@ class Barrier:
         watermark_ms: event time that all regions have passed, as of decided epochs; never back, and
             the same in all barriers of a checkpoint. Windows close and event timers fire by it.
             None: no source has a time yet.
+        aligned_ms: least watermark of the splits of other regions that are read in step with these
+            (``max_drift``), as of decided epochs; None: there is none.
         time_ms: wall clock of the driver when the barrier was given; processing timers fire by it.
-        new_state: keyed state of splits that the attempt did not have before.
+        is_end: the input ends with it: every window closes.
+        new_state: of a keyed region: the state of each split that the attempt does not have; of
+            all its splits, if it runs in batches. None: the region is not keyed.
+        broadcasts: the versions of broadcast streams that the epoch which it ends uses; the same in
+            all regions.
+        next_broadcasts: those that the next epoch probably uses.
     """
 
     checkpoint_id: int
@@ -139,5 +147,9 @@ class Barrier:
     splits: tuple[SplitRange, ...]
     publishes_all: bool = False
     watermark_ms: int | None = None
+    aligned_ms: int | None = None
     time_ms: int = 0
+    is_end: bool = False
+    broadcasts: tuple[BroadcastVersion, ...] = ()
+    next_broadcasts: tuple[BroadcastVersion, ...] = ()
     new_state: KeyedState | None = None

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["Duration", "duration_ms", "earliest", "is_past"]
+__all__ = ["Duration", "duration_ms", "earliest", "is_past", "later"]
 
 Duration = str | float | timedelta
 """Spark's text (``10 seconds``, ``5 m``, ``1 hour 30 minutes``), seconds, or a `timedelta`."""
@@ -59,6 +59,11 @@ def _milliseconds(given: Duration) -> int | None:
 def earliest(moments: Iterable[float | None]) -> float | None:
     """The least of the known ones; None: none is known."""
     return min((each for each in moments if each is not None), default=None)
+
+
+def later(first: int | None, second: int | None) -> int | None:
+    """The greater one of those that are known; None: none is known."""
+    return max((each for each in (first, second) if each is not None), default=None)
 
 
 def is_past(moment_s: float | None, now_s: float) -> bool:

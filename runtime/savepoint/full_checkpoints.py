@@ -5,10 +5,11 @@
     full/chk-000000000042/_began       the copy has begun
                           _metadata    the record: written last, its paths relative to ``full/``
                           spark/…      files that were new; later full checkpoints name them too
+                          state/…      the same, of keyed state
                           _retired     no full checkpoint any more; some of its files may be named
 
-A record names the files of earlier directories that Spark has not changed since. So only files
-that Spark wrote meanwhile are copied, and each directory is written by one process, once.
+A record names the files of earlier directories that have not changed since. So only files that are
+new are copied, and each directory is written by one process, once.
 Retention deletes what no record names. An older run that was paused in a copy may have planned to
 name a file that a newer run deletes. The newer run therefore closes its directory first: an aborted
 record takes the place of ``_metadata``, as in `fence-first`.
@@ -16,10 +17,11 @@ record takes the place of ``_metadata``, as in `fence-first`.
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, RETIRED, slot_name
+from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, RETIRED, STATE, slot_name
+from sluice.runtime.checkpoint.cleaning.clean_plan import SPARK
 from sluice.runtime.checkpoint.cleaning.directory_cleaning import close_copy
 from sluice.runtime.checkpoint.format.metadata import decode
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
@@ -30,15 +32,17 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.savepoint.file_copies import FileCopy, Progress, copy_files, in_parallel
+from sluice.runtime.savepoint.savepoint import references_of
 from sluice.runtime.savepoint.savepoint_writer import (
     Written,
     files_by_region,
+    paths_of,
     publish_copies,
     self_contained,
 )
 from sluice.runtime.savepoint.spark_files import is_shared
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_copies import FileCopy, Progress, copy_files, in_parallel
+from sluice.runtime.storage.file_system import FileSystem, files_below
 
 __all__ = ["retire_full_checkpoints", "write_full_checkpoint"]
 
@@ -70,8 +74,7 @@ def write_full_checkpoint(
     own = slot_name(record.checkpoint_id)
     copies = [
         FileCopy(path, f"{FULL}/{own}/{path}", is_shared(path))
-        for of_region in paths.values()
-        for path in of_region
+        for path in paths_of(record, paths)
         if path not in known
     ]
     failpoint("before-savepoint-copy")
@@ -80,8 +83,7 @@ def write_full_checkpoint(
     for new in copied:
         path = new.path.removeprefix(f"{FULL}/")
         known[_relative(path)] = replace(new, path=path)
-    files = {region: [known[path] for path in each] for region, each in paths.items()}
-    made = self_contained(record, files, kind=CheckpointKind.FULL)
+    made = self_contained(record, paths, known, kind=CheckpointKind.FULL)
     guard()
     return publish_copies(
         checkpoints, directory, made, copied_bytes=sum(each.length_bytes for each in copied)
@@ -168,7 +170,7 @@ def _newest_files(fs: FileSystem) -> dict[str, FileReference]:
         if found.is_unreadable or found.is_retired:
             return {}
         if found.is_decided and found.record is not None:
-            named = {_relative(each.path): each for each in _files(found.record)}
+            named = {_relative(each.path): each for each in references_of(found.record)}
             return {path: each for path, each in named.items() if is_shared(path)}
     return {}
 
@@ -190,35 +192,23 @@ def _delete_unnamed(fs: FileSystem, slots: Mapping[int, _Slot]) -> None:
         each.path
         for found in slots.values()
         if found.record is not None and found.is_decided
-        for each in _files(found.record)
+        for each in references_of(found.record)
     }
     for checkpoint_id, found in slots.items():
         if found.is_decided or found.is_unfinished:
             continue
         name = slot_name(checkpoint_id)
         kept = {path for path in named if path.startswith(f"{name}/")}
-        if kept:
-            for path in _unnamed_below(fs, f"{name}/spark", kept):
-                fs.delete(f"{FULL}/{path}")
-        elif found.is_retired:
+        if not kept and found.is_retired:
             fs.delete(f"{FULL}/{name}")
-        else:
-            fs.delete(f"{FULL}/{name}/spark")  # the aborted record stays, as a fencing record
-
-
-def _unnamed_below(fs: FileSystem, directory: str, named: Collection[str]) -> Iterator[str]:
-    for entry in fs.entries(f"{FULL}/{directory}"):
-        path = f"{directory}/{entry.name}"
-        if entry.is_directory:
-            yield from _unnamed_below(fs, path, named)
-        elif path not in named:
-            yield path
-
-
-def _files(record: CheckpointRecord) -> Iterator[FileReference]:
-    for region in record.regions:
-        if region.state is not None:
-            yield from region.state.files
+            continue
+        for below in (f"{name}/{SPARK}", f"{name}/{STATE}"):  # the record of a closed one stays
+            if kept:
+                for path in files_below(fs, f"{FULL}/{below}"):
+                    if path.removeprefix(f"{FULL}/") not in kept:
+                        fs.delete(path)
+            else:
+                fs.delete(f"{FULL}/{below}")
 
 
 def _relative(path: str) -> str:

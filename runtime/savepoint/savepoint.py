@@ -4,8 +4,9 @@
 
     savepoint-1f0c2a9e-42-8be1d0/_metadata            the record; written last
                                  spark/REGION/…       Spark's files, as in the checkpoint directory
+                                 state/…              files of keyed state, likewise
     full/chk-000000000042/_metadata                   the record of a full checkpoint
-                          spark/REGION/…              its files; later ones may name them, too
+                          spark/REGION/…, state/…     its files; later ones may name them, too
 """
 
 import re
@@ -28,7 +29,7 @@ from sluice.runtime.savepoint.spark_files import files_of_batch, location_of
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
-__all__ = ["Savepoint", "StateFile", "no_savepoint", "open_savepoint"]
+__all__ = ["Savepoint", "StateFile", "no_savepoint", "open_savepoint", "references_of"]
 
 _SLOT = re.compile(r"(?P<parent>.+)/chk-(?P<id>\d{12,})", re.DOTALL)
 _SLOT_NAME = re.compile(r"chk-\d{12,}")
@@ -41,7 +42,7 @@ class StateFile(NamedTuple):
     source: str
     """Path in `Savepoint.fs`."""
     path: str
-    """Path relative to a checkpoint directory, ``spark/REGION/…``."""
+    """Path relative to a checkpoint directory, ``spark/REGION/…`` or ``state/…``."""
     reference: FileReference | None
     """Length and SHA-256; None in a job's own directory, where the record names no files."""
 
@@ -91,6 +92,18 @@ class Savepoint:
             return [StateFile(e.path, _OWN.sub("", e.path, count=1), e) for e in found.state.files]
         paths = files_of_batch(self.fs, location_of(found.state), found.batch_id)
         return [StateFile(path, path, None) for path in paths]
+
+    def keyed_files(self) -> list[StateFile]:
+        """The files of keyed state, of all regions."""
+        files = self.record.keyed_files
+        return [StateFile(e.path, _OWN.sub("", e.path, count=1), e) for e in files]
+
+
+def references_of(record: CheckpointRecord) -> list[FileReference]:
+    """All files that a record names."""
+    states = (region.state for region in record.regions)
+    of_spark = [each for state in states if state is not None for each in state.files]
+    return [*of_spark, *record.keyed_files]
 
 
 def open_savepoint(uri: str, *, jvm: Any = None) -> Savepoint:  # noqa: ANN401 - py4j's view

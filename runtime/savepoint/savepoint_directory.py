@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, SAVEPOINT_NAME
+from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, SAVEPOINT_NAME, STATE
+from sluice.runtime.checkpoint.cleaning.clean_plan import SPARK
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -13,9 +14,13 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
-from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.savepoint.file_copies import Progress, wrong_files
-from sluice.runtime.savepoint.savepoint import Savepoint, no_savepoint, open_savepoint
+from sluice.runtime.savepoint.savepoint import (
+    Savepoint,
+    no_savepoint,
+    open_savepoint,
+    references_of,
+)
+from sluice.runtime.storage.file_copies import Progress, wrong_files
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
@@ -24,7 +29,6 @@ __all__ = [
     "FoundSavepoint",
     "dispose",
     "find_savepoints",
-    "references_of",
     "verify",
 ]
 
@@ -33,7 +37,6 @@ SAVEPOINTS = "savepoints"
 
 _SLOT = re.compile(r"chk-\d{12,}")
 _TEMPORARY = re.compile(r"\._metadata\..+\.tmp")
-_SPARK = "spark"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +52,6 @@ class FoundSavepoint:
     uri: str
     record: CheckpointRecord | None
     problem: str = ""
-
-
-def references_of(record: CheckpointRecord) -> list[FileReference]:
-    """All files that a record names."""
-    states = (region.state for region in record.regions)
-    return [each for state in states if state is not None for each in state.files]
 
 
 def find_savepoints(uri: str, *, jvm: Any = None) -> list[FoundSavepoint]:  # noqa: ANN401 - py4j's view
@@ -99,7 +96,7 @@ def _found(uri: str, jvm: Any) -> FoundSavepoint:  # noqa: ANN401 - py4j's view
 def verify(savepoint: Savepoint, *, progress: Progress | None = None) -> None:
     """Read every file of a savepoint or full checkpoint, and compare it with the record.
 
-    An ordinary checkpoint names no files: then this checks that they are there.
+    An ordinary checkpoint names no files of Spark: then this checks that they are there.
 
     Raises:
         DamagedCheckpointError: files are missing or damaged; the first ones are named.
@@ -157,7 +154,7 @@ def dispose(uri: str, *, incomplete: bool = False, jvm: Any = None) -> int:  # n
     fs.sync_directory("")
     failpoint("after-dispose-metadata")
     for entry in fs.entries(""):
-        if entry.name == _SPARK or _TEMPORARY.fullmatch(entry.name):
+        if entry.name in (SPARK, STATE) or _TEMPORARY.fullmatch(entry.name):
             fs.delete(entry.name)
     if not fs.entries(""):
         open_file_system(parent, jvm).delete(name)

@@ -1,4 +1,4 @@
-"""Writes a savepoint: copies Spark's files, then publishes the record that names them.
+"""Writes a savepoint: copies files of state, then publishes the record that names them.
 
 The checkpoint is decided and committed before. Until ``_metadata`` is there, the directory is no
 savepoint; after that it is whole. A kill in between leaves files that nothing names.
@@ -17,6 +17,7 @@ from sluice.runtime.checkpoint.slot_publishing import SlotPublication
 from sluice.runtime.contracts import Clock, PublishOutcome
 from sluice.runtime.errors import (
     ConfigError,
+    DamagedCheckpointError,
     FencedError,
     StorageError,
     StreamError,
@@ -29,19 +30,21 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.savepoint.file_copies import (
+from sluice.runtime.savepoint.savepoint import references_of
+from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
+from sluice.runtime.storage.file_copies import (
     FileCopy,
     Progress,
     copy_files,
     in_parallel,
 )
-from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [
     "SAVEPOINT_FAILPOINTS",
     "Written",
     "files_by_region",
+    "paths_of",
     "publish_copies",
     "savepoint_name",
     "self_contained",
@@ -125,15 +128,24 @@ def write_savepoint(
             unknown.
     """
     paths = files_by_region(checkpoints, record)
-    copies = [FileCopy(path, f"{name}/{path}", is_shared(path)) for path in _flat(paths.values())]
+    copies = [FileCopy(path, f"{name}/{path}", is_shared(path)) for path in paths_of(record, paths)]
     with _abandoned_on_error(parent, name):
         found = _copied(checkpoints, parent, copies, progress)
-        relative = {each.path: each for each in _without(f"{name}/", found)}
-        files = {region: [relative[path] for path in each] for region, each in paths.items()}
-        made = self_contained(record, files, kind=CheckpointKind.SAVEPOINT)
+        known = {each.path: each for each in _without(f"{name}/", found)}
+        made = self_contained(record, paths, known, kind=CheckpointKind.SAVEPOINT)
         _require_present(parent, found)
         guard()
     return publish_copies(parent, name, made, copied_bytes=_bytes(found), clock=clock, pause=pause)
+
+
+def paths_of(record: CheckpointRecord, of_spark: Mapping[str, Iterable[str]]) -> list[str]:
+    """All files of state that a copy of a record needs; pure.
+
+    Args:
+        of_spark: see `files_by_region`.
+    """
+    keyed = (each.path for each in record.keyed_files)
+    return [*(path for paths in of_spark.values() for path in paths), *keyed]
 
 
 def files_by_region(checkpoints: FileSystem, record: CheckpointRecord) -> dict[str, list[str]]:
@@ -161,16 +173,46 @@ def files_by_region(checkpoints: FileSystem, record: CheckpointRecord) -> dict[s
 
 def self_contained(
     record: CheckpointRecord,
-    files: Mapping[str, Iterable[FileReference]],
+    of_spark: Mapping[str, Iterable[str]],
+    known: Mapping[str, FileReference],
     *,
     kind: CheckpointKind,
 ) -> CheckpointRecord:
-    """The record of a copy: nothing to commit, and every state file by name; pure."""
+    """The record of a copy: nothing to commit, and every state file by name; pure.
+
+    Args:
+        of_spark: see `files_by_region`.
+        known: the copy of each file, by its path in the checkpoint directory.
+    Raises:
+        DamagedCheckpointError: a file of keyed state is not as the record says.
+    """
+    for file in record.keyed_files:
+        copy = known[file.path]
+        if (copy.length_bytes, copy.sha256) != (file.length_bytes, file.sha256):
+            raise DamagedCheckpointError(
+                "a file of keyed state is damaged",
+                {
+                    "path": file.path,
+                    "checkpoint_id": record.checkpoint_id,
+                    "bytes": copy.length_bytes,
+                    "should_be": file.length_bytes,
+                },
+                "Restore the job from an older checkpoint or a savepoint, and keep this file.",
+            )
     regions = tuple(
         replace(
             region,
             committables=(),
-            state=region.state and replace(region.state, files=tuple(files.get(region.region, ()))),
+            state=region.state
+            and replace(
+                region.state,
+                files=tuple(known[path] for path in of_spark.get(region.region, ())),
+            ),
+            keyed_state=region.keyed_state
+            and replace(
+                region.keyed_state,
+                files=tuple(known[file.path] for file in region.keyed_state.files),
+            ),
         )
         for region in record.regions
     )
@@ -216,7 +258,7 @@ def publish_copies(
             {"uri": f"{fs.uri}/{directory}", "checkpoint_id": record.checkpoint_id},
             "Let the newer run write it.",
         )
-    references = [each for region in record.regions if region.state for each in region.state.files]
+    references = references_of(record)
     return Written(
         uri=f"{fs.uri}/{directory}",
         record=record,
@@ -260,10 +302,6 @@ def _abandoned_on_error(fs: FileSystem, directory: str) -> Iterator[None]:
 
 def _without(prefix: str, references: Iterable[FileReference]) -> list[FileReference]:
     return [replace(each, path=each.path.removeprefix(prefix)) for each in references]
-
-
-def _flat(lists: Iterable[Iterable[str]]) -> list[str]:
-    return [each for some in lists for each in some]
 
 
 def _bytes(references: Iterable[FileReference]) -> int:

@@ -21,15 +21,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TypeVar
 
+from sluice.runtime.checkpoint.checkpoint_slots import STATE
 from sluice.runtime.errors import DamagedCheckpointError
 from sluice.runtime.model.checkpoint_record import StateSnapshot
-from sluice.runtime.savepoint.file_copies import THREADS
 from sluice.runtime.savepoint.state_versions import (
     StoreIds,
     files_in_snapshot,
     ids_in_commit,
     store_version,
 )
+from sluice.runtime.storage.file_copies import THREADS
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["files_of_batch", "is_shared", "location_of"]
@@ -48,8 +49,10 @@ def location_of(state: StateSnapshot) -> str:
 
 
 def is_shared(path: str) -> bool:
-    """Whether Spark never replaces a file, because its name is unique; pure."""
-    return _STATE_DATA.fullmatch(path.rpartition("/")[2]) is not None
+    """Whether a file is never replaced, because its name is unique: those of keyed state, and data
+    of Spark's state stores; pure."""
+    is_keyed = path.startswith(f"{STATE}/")
+    return is_keyed or _STATE_DATA.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def files_of_batch(fs: FileSystem, location: str, batch_id: int) -> list[str]:

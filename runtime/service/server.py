@@ -45,6 +45,7 @@ from sluice.runtime.service.service_messages import (
     Message,
     NextBarrierMessage,
     QueryMessage,
+    RegionMessage,
     RestartMessage,
     SavepointMessage,
     StopMessage,
@@ -163,6 +164,7 @@ class CoordinatorService(HttpThread):
             ("/v1/attempts", answering(AttemptMessage, self._attempts)),
             ("/v1/epochs/next", answering(NextBarrierMessage, self._next_barrier)),
             ("/v1/epochs", answering(EpochMessage, self._epochs)),
+            ("/v1/task-inputs", answering(RegionMessage, self._task_inputs)),
             ("/v1/waits", answering(WaitMessage, self._waiting)),
             ("/v1/batches/decided", answering(BatchMessage, self._decided)),
             ("/v1/regions/restart", answering(RestartMessage, self._restart)),
@@ -235,6 +237,9 @@ class CoordinatorService(HttpThread):
         if self._barrier_service is None:
             raise ConfigError("no region of this job is continuous", {}, "Restart the sender.")
         return self._barrier_service
+
+    def _task_inputs(self, body: RegionMessage) -> dict[str, Any]:
+        return {"inputs": to_json(self._of(body).task_inputs(body.region, body.attempt_id))}
 
     def _attempts(self, body: AttemptMessage) -> dict[str, Any]:
         return {"registered_s": self._of(body).register(body.attempt)}

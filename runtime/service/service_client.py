@@ -21,6 +21,7 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import seconds
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.task_inputs import TaskInputs
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service.error_json import error_from_json
@@ -32,6 +33,7 @@ from sluice.runtime.service.service_messages import (
     Message,
     NextBarrierMessage,
     QueryMessage,
+    RegionMessage,
     RestartMessage,
     SavepointMessage,
     StopMessage,
@@ -195,6 +197,14 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
     def _report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
         body = WaitMessage(**self._envelope, batch=batch, what=what, why=why)
         self._send("/v1/waits", body, timeout_s=_WAIT_S, deadline_s=0.0)
+
+    def task_inputs(self, region: str, attempt_id: int) -> TaskInputs:
+        """What the attempt's functions begin with; FencedError if it is over."""
+        path = "/v1/task-inputs"
+        body = RegionMessage(**self._envelope, region=region, attempt_id=attempt_id)
+        answer = self._send(path, body)
+        with _understood(path):
+            return from_json(TaskInputs, answer["inputs"])
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""

@@ -17,6 +17,7 @@ __all__ = [
     "Message",
     "NextBarrierMessage",
     "QueryMessage",
+    "RegionMessage",
     "RestartMessage",
     "SavepointMessage",
     "StopMessage",
@@ -33,11 +34,17 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BarrierMessage(Message):
-    """``POST /v1/barrier``."""
+class RegionMessage(Message):
+    """``POST /v1/task-inputs``."""
 
     region: str
     attempt_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierMessage(RegionMessage):
+    """``POST /v1/barrier``."""
+
     wait_s: float
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,7 @@ __all__ = [
     "FileSystem",
     "OpenFileSystem",
     "close_quietly",
+    "files_below",
     "require_writable",
 ]
 
@@ -171,6 +172,16 @@ class FileSystem(Protocol):
 
 OpenFileSystem = Callable[[str], FileSystem]
 """Opens the file system of a URI at that directory."""
+
+
+def files_below(fs: FileSystem, directory: str) -> Iterator[str]:
+    """The paths of all files below a directory."""
+    for entry in fs.entries(directory):
+        path = f"{directory}/{entry.name}"
+        if entry.is_directory:
+            yield from files_below(fs, path)
+        else:
+            yield path
 
 
 def require_writable(fs: FileSystem, directory: str) -> None:

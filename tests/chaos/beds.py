@@ -14,13 +14,17 @@ from tests.chaos.scenario import Kill, Setting
 from tests.kit.coordinator.coordinator_failpoints import REGIONAL_FAILPOINTS
 
 _AT_FIRST = frozenset({"before-first", "after-first"})
-AT_START = _AT_FIRST | {"before-fencing", "after-fencing", "before-sweep", "after-sweep"}
+AT_START = _AT_FIRST | {
+    *("before-fencing", "after-fencing", "before-state-sweep", "after-state-sweep"),
+    *("before-sweep", "after-sweep"),
+}
 """Reached once, at the start of a run; all other failpoints are reached in every epoch."""
 
 CHAINS: Mapping[str, tuple[str, ...]] = {
     "start and cut": (
         *("before-first", "after-first"),
-        *("before-fencing", "after-fencing", "before-sweep", "after-sweep"),
+        *("before-fencing", "after-fencing", "before-state-sweep", "after-state-sweep"),
+        *("before-sweep", "after-sweep"),
         *("before-trigger", "after-trigger", "before-cut", "after-cut"),
     ),
     "write and acknowledge": (
@@ -35,7 +39,10 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
         *("before-commit", "mid-commit", "after-commit"),
         *("before-mark", "before-committed-mark", "after-committed-mark", "after-mark"),
     ),
-    "return": ("before-return", "after-return", "before-group-offsets", "after-group-offsets"),
+    "return": (
+        *("before-return", "after-return", "before-group-offsets", "after-group-offsets"),
+        *("before-state-files", "after-state-files"),
+    ),
 }
 """Failpoints by the step of the protocol they stand around (docs/internals/protocol.md)."""
 

@@ -148,3 +148,36 @@ def test_records_that_are_gone_stop_the_task_by_name(
     delete_records(kafka, name, 4)
     with _following(made, positions) as follower, pytest.raises(DataLostError, match="4"):
         _read(follower, 10, [])
+
+
+@pytest.mark.parametrize("hot_path", ["native", "plain"])
+def test_a_paused_split_gives_nothing_and_then_goes_on_where_it_was(
+    kafka: EmbeddedKafka, topic: TopicFactory, hot_path: str
+) -> None:
+    """Also if all are paused, and whatever the client had fetched ahead by then."""
+    name, rows = topic(partitions=2), 3_000
+    values = [b"%d" % n for n in range(rows)]
+    for partition in (0, 1):
+        produce(kafka.bootstrap, name, [Record(value=v, partition=partition) for v in values])
+    made = source(kafka, name, hot_path=hot_path)
+    _, positions = start(made)
+    first, second = (split.key for split in positions)
+    found: list[tuple[int, int, bytes]] = []
+    with _following(made, positions) as follower:
+        _read(follower, 1, found)
+        follower.pause([first])
+        paused_at = follower.positions()[first]
+        _read(follower, paused_at + rows, found)
+        assert follower.positions() == {first: paused_at, second: rows}
+        follower.pause([first, second])
+        assert follower.poll() is None
+        assert follower.positions() == {first: paused_at, second: rows}
+        produce(kafka.bootstrap, name, [Record(value=b"last", partition=1)])
+        follower.pause([second])
+        _read(follower, 2 * rows, found)
+        assert follower.positions() == {first: rows, second: rows}
+        follower.pause([])
+        _read(follower, 2 * rows + 1, found)
+    for partition, expected in ((0, values), (1, [*values, b"last"])):
+        mine = [(offset, value) for number, offset, value in found if number == partition]
+        assert mine == list(enumerate(expected))

@@ -1,6 +1,6 @@
 """Parts of a continuous task that are played: logs to follow, and writers that remember."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ class LogFollower:
         read: how far records came of a partition, where that is not up to its position.
         markers: partitions that hold nothing else.
         skipping: partitions of which the client fetches what it does not return.
+        paused: splits that are not read.
     """
 
     def __init__(self, splits: Sequence[SplitRange], logs: dict[int, int]) -> None:
@@ -34,6 +35,7 @@ class LogFollower:
         self.read: dict[int, RecordsRead] = {}
         self.markers: set[int] = set()
         self.skipping: set[int] = set()
+        self.paused: frozenset[SplitKey] = frozenset()
         self.is_closed = False
         self._at: dict[SplitKey, int] = {}
         self.restart_at(splits)
@@ -43,11 +45,15 @@ class LogFollower:
         for key in sorted(self._at, key=lambda key: (self._at[key], key)):
             start = self._at[key]
             end = min(self.logs.get(key[2], 0), start + _BATCH)
-            if end > start:
+            if end > start and key not in self.paused:
                 self._at[key] = end
                 offsets = list(range(start, end))
                 return pa.RecordBatch.from_pydict(
-                    {"partition": [key[2]] * len(offsets), "offset": offsets}
+                    {
+                        "topic": [key[1]] * len(offsets),
+                        "partition": [key[2]] * len(offsets),
+                        "offset": offsets,
+                    }
                 )
         return None
 
@@ -58,6 +64,10 @@ class LogFollower:
     def active(self) -> frozenset[SplitKey]:
         """See `RecordStream.active`."""
         return frozenset(key for key in self._at if key[2] in self.skipping)
+
+    def pause(self, splits: Collection[SplitKey]) -> None:
+        """See `RecordStream.pause`."""
+        self.paused = frozenset(splits)
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         """See `RecordStream.records_read`."""
@@ -71,6 +81,7 @@ class LogFollower:
         """See `RecordStream.restart_at`."""
         self._at = {split.key: split.start_offset for split in splits}
         self._began = dict(self._at)
+        self.paused = frozenset()
 
     def close(self) -> None:
         """See `RecordStream.close`."""

@@ -1,6 +1,6 @@
 """Splits and regions, for any numbers: assignment, load balancing, and other numbers of regions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -32,6 +32,7 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.coordinator.core_driver import committable, split
+from tests.kit.keyed_parts import state_at_ends
 
 _NAMES = ("a", "b", "c", "d")
 _regions = st.integers(1, len(_NAMES)).map(lambda count: _NAMES[:count])
@@ -39,9 +40,27 @@ _regions = st.integers(1, len(_NAMES)).map(lambda count: _NAMES[:count])
 
 def _records(places: dict[str, list[SplitRange]]) -> tuple[RegionRecord, ...]:
     return tuple(
-        RegionRecord(region=name, attempt_id=0, splits=tuple(splits))
+        _keyed(RegionRecord(region=name, attempt_id=0, splits=tuple(splits)))
         for name, splits in places.items()
     )
+
+
+def _keyed(region: RegionRecord) -> RegionRecord:
+    """With keyed state: the file of each split's one names the end that it is of."""
+    return replace(region, keyed_state=state_at_ends(region.splits))
+
+
+def _states(regions: Iterable[RegionRecord]) -> dict[SplitKey, str]:
+    """The file of each split's state; each must be where the split is."""
+    found: dict[SplitKey, str] = {}
+    for region in regions:
+        state = region.keyed_state
+        splits = () if state is None else state.splits
+        assert {s.key for s in splits} == {s.key for s in region.splits}
+        for each in splits:
+            assert state is not None
+            found[each.key] = state.files[each.parts[0].file].path
+    return found
 
 
 @st.composite
@@ -172,6 +191,7 @@ def test_restore_by_attempt_regions_continue_where_the_record_says_with_what_it_
     before = {(r.region, s) for r in regions for s in r.splits}
     assert all(s.is_empty or (r.region, s) in before for r in found for s in r.splits)
     assert hand_over(found, assignment) == found
+    assert _states(found) == _states(regions), "state-with-output: the state goes along"
 
 
 @given(_standing())
@@ -388,8 +408,10 @@ def plan_of(count: int) -> JobPlan:
 def first(splits: int) -> CheckpointRecord:
     """A record of one region with so many splits, and a split of the other source."""
     regions = (
-        RegionRecord(
-            region="orders", attempt_id=0, splits=tuple(split(n, 0, 0) for n in range(splits))
+        _keyed(
+            RegionRecord(
+                region="orders", attempt_id=0, splits=tuple(split(n, 0, 0) for n in range(splits))
+            )
         ),
         RegionRecord(
             region="others", attempt_id=0, splits=(split(0, 7, 9, source_id="other"),), batch_id=1
@@ -417,6 +439,8 @@ def test_restore_by_attempt_every_split_has_one_region_whatever_the_numbers(
         verify_rescalable(last, plan)
         regions, assignment = redistributed(last, plan, attempt_id=run * 10)
         assert ends(regions) == ends(last.regions)
+        keyed = [r for r in regions if r.region != "others"]
+        assert _states(keyed) == _states(r for r in last.regions if r.region != "others")
         assert regions == hand_over(regions, assignment), "positions and assignment fit"
         changed = {r.region for r in regions} != {r.region for r in last.regions}
         before = last.assignment or assignment_of(last.regions)
@@ -448,7 +472,8 @@ def _decided(
             replace(s, start_offset=s.end_offset, end_offset=s.end_offset + step)
             for s, step in zip(region.splits, steps, strict=True)
         ]
-        read.append(replace(region, status=RegionStatus.COMPLETED, splits=tuple(on)))
+        done = replace(region, status=RegionStatus.COMPLETED, splits=tuple(on))
+        read.append(done if region.region == "others" else _keyed(done))
     names = [region.region for region in read if region.region != "others"]
     source_region, target_region = (
         data.draw(st.sampled_from(names)),

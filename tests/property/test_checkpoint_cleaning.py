@@ -35,6 +35,9 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.savepoint.savepoint import references_of
+from sluice.runtime.savepoint.savepoint_writer import self_contained
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.coordinator.checkpoint_records import JOB_UID, record
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
@@ -59,7 +62,7 @@ class _Copy:
     source: CheckpointRecord
     left: list[str]
     known: dict[str, FileReference]
-    files: dict[str, list[FileReference]] = field(default_factory=dict)
+    files: dict[str, FileReference] = field(default_factory=dict)
     pauses: int = 0
 
 
@@ -100,6 +103,7 @@ class World:
         self.copies: list[_Copy] = []
         self.locations: dict[str, str] = {}
         self.snapshots: dict[str, RegionRecord] = {}
+        self.chains: dict[str, list[FileReference]] = {name: [] for name in _REGIONS}
         self._publish(record(0, regions=()))
         self.run_id = 0
         for region in _REGIONS:
@@ -140,7 +144,27 @@ class World:
 
     def _region(self, name: str) -> RegionRecord:
         state = replace(_STATE, location=self.locations[name])
-        return RegionRecord(region=name, attempt_id=self.run_id, batch_id=0, state=state)
+        return RegionRecord(
+            region=name,
+            attempt_id=self.run_id,
+            batch_id=0,
+            state=state,
+            keyed_state=KeyedState(files=tuple(self.chains[name])),
+        )
+
+    def _upload(self, region: str, *, late: bool = False) -> FileReference:
+        """A file of keyed state, of the newest attempt or of a zombie."""
+        attempt = self.random.randint(0, self.run_id) if late else self.next_id - 1
+        path = f"state/{region}/{attempt}-{self.serial}-{self.serial:08x}.changes"
+        return _reference(path, self._put(path))
+
+    def change_state(self) -> None:
+        """An epoch of a region; its chain stays short. It may never be decided."""
+        region = self.random.choice(_REGIONS)
+        chain = self.chains[region]
+        if len(chain) > 2:
+            del chain[: self.random.randint(1, 3)]
+        chain.append(self._upload(region))
 
     def decide(self) -> None:
         """One or more decisions; a skipped region keeps its last snapshot."""
@@ -169,6 +193,7 @@ class World:
         decided = self._decided()
         self.copies.clear()
         self.run_id = self.next_id
+        self.chains = {name: [] for name in _REGIONS}
         known = self.random.choice(decided) if decided and self.random.random() < 0.5 else None
         fencing = record(
             self.next_id,
@@ -184,6 +209,11 @@ class World:
             self.locations = {
                 each.region: each.state.location for each in known.regions if each.state
             }
+            self.chains |= {
+                each.region: list(each.keyed_state.files)
+                for each in known.regions
+                if each.keyed_state
+            }
         else:
             for region in _REGIONS:
                 self._attempt(region)
@@ -193,6 +223,9 @@ class World:
         name = self.random.choice(("restored-old", "17x", "0", "state-0"))
         path = f"spark/r0/{name}/left/1.zip"
         self._put(path, path.encode())
+        self._upload("r0", late=True)
+        restored = f"state/restored-old/r0/{self.serial}-1-a.changes"
+        self._put(restored, restored.encode())
 
     def leave_temporary(self) -> None:
         paths = (".x.tmp", "spark/r1/0/offsets/.3.a.tmp", f"{slot_name(0)}/.a.tmp")
@@ -232,6 +265,7 @@ class World:
             for path in self.disk.files
             if path.startswith(f"{PurePosixPath(region.state.location).parent}/")
         ]
+        paths += [each.path for each in source.keyed_files]
         self.serial += 1
         known: dict[str, FileReference] = {}
         directory = f"savepoints/savepoint-{JOB_UID[:8]}-1-{self.serial:06x}"
@@ -247,8 +281,7 @@ class World:
                 return {}
             made = _decoded(self.disk.files[path])
             if made.verdict is Verdict.DECIDED:
-                states = (region.state for region in made.regions if region.state is not None)
-                return {e.path.partition("/")[2]: e for state in states for e in state.files}
+                return {e.path.partition("/")[2]: e for e in references_of(made)}
         return {}
 
     def _is_retired(self, metadata: str) -> bool:
@@ -273,21 +306,17 @@ class World:
                 self._put(f"{copy.directory}/{path}", content)
                 root, _, name = copy.directory.rpartition("/")
                 reference = _reference(f"{name}/{path}" if root == "full" else path, content)
-            copy.files.setdefault(path.split("/")[1], []).append(reference)
+            copy.files[path] = reference
 
     def finish_copy(self, copy: _Copy) -> None:
         """Place the record, unless the directory was closed."""
-        regions = tuple(
-            replace(
-                region,
-                state=replace(region.state, files=tuple(copy.files.get(region.region, ()))),
-            )
-            for region in copy.source.regions
-            if region.state is not None
-        )
         is_full = copy.directory.startswith("full/")
         kind = CheckpointKind.FULL if is_full else CheckpointKind.SAVEPOINT
-        made = replace(copy.source, kind=kind, regions=regions)
+        of_spark = {
+            each.region: [path for path in copy.files if path.startswith(f"spark/{each.region}/")]
+            for each in copy.source.regions
+        }
+        made = self_contained(copy.source, of_spark, copy.files, kind=kind)
         self._put(f"{copy.directory}/.x.tmp", encode(made))
         self.disk.place(f"{copy.directory}/.x.tmp", f"{copy.directory}/{METADATA}")
         self.copies.remove(copy)
@@ -352,8 +381,14 @@ class World:
                     assert _reference(file.path, content) == file
                 if not state.files:
                     self._require_state(state.location)
+            for file in made.keyed_files:
+                at = "full/" if root == "full" else ""
+                at = path.removesuffix(METADATA) if root == "savepoints" else at
+                assert _reference(file.path, self.disk.files[f"{at}{file.path}"]) == file
         for location in self.locations.values():
             self._require_state(location)
+        for file in chain.from_iterable(self.chains.values()):
+            assert file.path in self.disk.files
 
     def _require_state(self, location: str) -> None:
         directory = str(PurePosixPath(location).parent)
@@ -388,6 +423,7 @@ def _reference(path: str, data: bytes) -> FileReference:
 
 _WEIGHTS = {
     World.decide: 5,
+    World.change_state: 5,
     World.retire: 3,
     World.restart_region: 2,
     World.restart_job: 4,

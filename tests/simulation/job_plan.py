@@ -27,6 +27,7 @@ def plan_of(profile: Profile, dice: random.Random) -> JobPlan:
                 sink_ids=_sink_ids_of(profile),
                 chained=True,
                 stateful=profile.stateful,
+                keyed=profile.keyed,
                 stateful_sink_ids=(FILES,) if profile.files else (),
                 keeps_logs=profile.external,
                 follows=follows,

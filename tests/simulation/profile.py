@@ -42,6 +42,7 @@ class Profile:
         files: regions write files, too.
         only_files: and nothing to Kafka.
         roll: files are held over epochs, and merged, before they are published.
+        keyed: tasks keep state for the records of a split, in files; on a ``disk``.
         continuous: regions are long tasks, whose epochs follow one another undecided.
         engines: each start takes one of the two.
         tasks: a batch has at most so many sink tasks, each with a transaction of its own.
@@ -98,6 +99,7 @@ class Profile:
     files: bool = False
     only_files: bool = False
     roll: bool = False
+    keyed: bool = False
     continuous: bool = False
     engines: bool = False
     tasks: int = 1

@@ -1,7 +1,7 @@
 """One rule about starts from an older checkpoint broken at a time; see
 `tests.simulation.mutations`."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -78,8 +78,9 @@ def retire_the_restored_checkpoint(patch: pytest.MonkeyPatch) -> None:
     def without(places: Any) -> frozenset[int]:
         return indispensable(replace(place, restored_from=None) for place in places)
 
-    def broken(self: Any, action: Retire) -> None:
+    def broken(self: Any, action: Retire) -> Iterator[str]:
         self._store.retire(self._store.retirable(retain=action.retained))
+        yield "before-state-files"
 
     patch.setattr(retention, "indispensable", without)
     patch.setattr(IoExecutor, "_retire", broken)

@@ -17,9 +17,11 @@ from sluice.runtime.errors import FencedError, StorageError, StreamError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry, StateSnapshot
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.state.keyed_state import Due
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import entry_of
+from tests.simulation.keyed import AttemptState
 from tests.simulation.state_logs import StateLog
 from tests.simulation.tasks import KafkaTasks
 from tests.simulation.worker import scope_of
@@ -58,6 +60,7 @@ class Life:
             self.batch_id = self.log.first
         self._states = restored.operator_states  # in the last decided record
         self._tasks = KafkaTasks(process)
+        self._keyed = AttemptState(process.world)
         self._staging_task: FileTask | None = None
         self.dead = False
         self.open: tuple[OpenWork, ...] = ()
@@ -107,13 +110,14 @@ class Life:
 
     def orphan(self) -> None:
         """Its driver is gone; a task on another machine does not know yet."""
-        left = self._tasks.writers or self._staging_task
+        left = self._tasks.writers or self._staging_task or self._keyed.upload
         if left:
             self._world.note(f"a task of {self.region} continues without its driver")
         self._tasks.orphan()
         if self._staging_task is not None:
             self._world.zombies.append(self._staging_task)
             self._staging_task = None
+        self._keyed.orphan()
 
     def _run(self) -> Generator[None, None, None]:
         while True:
@@ -206,6 +210,10 @@ class Life:
             publishes_all = barrier is not None and barrier.publishes_all
             staged = yield from self._stage(splits, replace(scope, publishes_all=publishes_all))
             committables += staged.committables
+        keyed_state = None
+        if barrier is not None and barrier.new_state is not None:
+            self._keyed.adopt(barrier.new_state, splits)
+            keyed_state = yield from self._keyed.end_epoch(batch, splits)
         if committables:
             self.open = (OpenWork(batch=batch, committables=tuple(committables)),)
         yield
@@ -217,6 +225,7 @@ class Life:
             committables=tuple(committables),
             state=self._snapshot(splits),
             operator_states=staged.operator_states,
+            keyed_state=keyed_state,
         )
         decide_by_s = None
         if world.fault(world.profile.old, "a batch must be decided soon"):
@@ -229,6 +238,7 @@ class Life:
             # Its records have moved a watermark.
             state_is_due=world.profile.stateful and any(not split.is_empty for split in splits),
             decide_by_s=decide_by_s,
+            due=Due(),
         )
         self._process.tell(Acknowledged(ack=ack), raises=True)
         if world.roll(0.05):

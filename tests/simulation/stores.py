@@ -137,6 +137,8 @@ class WatchedDisk(Disk):
 
     def remove(self, path: str) -> None:
         """See `Disk.remove`."""
+        if path.startswith("state/") and path in self.files:
+            self.world.watch.state.deletes(path)
         record = self.files.get(f"{path}/_metadata")
         if record is not None:
             is_marked = f"{path}/_committed" in self.files

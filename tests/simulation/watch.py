@@ -23,6 +23,7 @@ from tests.simulation.file_watch import FileWatch
 from tests.simulation.kafka import identities_of, identity_of
 from tests.simulation.lineage import Lineages, Standing
 from tests.simulation.moves import owners
+from tests.simulation.state_watch import StateWatch
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -60,6 +61,7 @@ class Watch:
         self.moves = 0
         self.rescales = 0
         self.files = FileWatch(world, self.require, self.lineages)
+        self.state = StateWatch(world, self.require)
         self._places: set[int] = set()
         self._marked: set[int] = set()
         self.accepted: set[TransactionIdentity] = set()
@@ -244,6 +246,8 @@ class Watch:
             self.files.decided(record, self._new_ranges(record))
             self._check_ranges(record)
             self._check_assignment(record)
+            if self._world.profile.keyed:
+                self.state.decided(record)
             standing = Standing(ends=dict(self._ends), assignment=self._assignment)
             self.lineages.decided(at, standing)
 
@@ -255,6 +259,8 @@ class Watch:
             self._world.note(f"it goes back to place {record.restored_from}")
             self._ends, self._assignment = dict(standing.ends), standing.assignment
             self.files.goes_back(record.restored_from)
+            if self._world.profile.keyed:
+                self.state.goes_back(record.restored_from)
 
     def started(self, restored_from: int, attempt_id: int) -> None:
         """A start is over: what it has left is marked, wherever it stands in the way."""

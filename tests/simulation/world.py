@@ -25,6 +25,7 @@ from tests.simulation.continuous import ContinuousAttempt, Task
 from tests.simulation.ending import Ending
 from tests.simulation.file_watch import WatchedFiles
 from tests.simulation.files import FileTask
+from tests.simulation.keyed import StateUpload
 from tests.simulation.moves import RandomMoves
 from tests.simulation.people import People
 from tests.simulation.policies import settings_of
@@ -80,7 +81,7 @@ class World:
         self.names = itertools.count()
         self.ends = dict.fromkeys(range(profile.partitions), 0)
         self.spark = SparkLog()
-        self.zombies: list[Writer | FileTask | Task] = []
+        self.zombies: list[Writer | FileTask | StateUpload | Task] = []
         self.calm = False
         self.repairs = 0
         self.wish: int | None = None  # the last one

@@ -6,7 +6,7 @@ Why a deletion never harms a restore, also while the job runs:
   name. The files are listed before the records are read. So a later record can name a candidate
   only if it is of a running attempt, a restore or a copy:
 - An attempt of a region has a number of at least the first record of its run. Directories of such
-  numbers stay, and a later run has larger ones.
+  numbers stay, and so do files of keyed state. A later run has larger numbers.
 - A restore names its own copy in checkpoint 0, and a directory with checkpoint 0 never gets another
   one. So a copy that checkpoint 0 does not name stays unused.
 - A savepoint or full checkpoint without a record may be under way. It stays until nothing in it has
@@ -22,7 +22,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, RETIRED, SAVEPOINT_NAME
+from sluice.runtime.checkpoint.checkpoint_slots import (
+    FULL,
+    METADATA,
+    RETIRED,
+    SAVEPOINT_NAME,
+    STATE,
+)
+from sluice.runtime.checkpoint.retained_states import left_by_attempts_before
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateSnapshot, Verdict
 
 __all__ = [
@@ -51,6 +58,7 @@ class LeftoverKind(enum.Enum):
     """Why a file or directory is left over; the value is for people."""
 
     ATTEMPT = "Spark files of earlier attempts"
+    STATE_FILE = "files of keyed state of earlier attempts"
     RESTORED = "unused copies of a restore"
     SAVEPOINT = "half-written savepoints"
     CLOSED = "closed savepoints"
@@ -121,8 +129,8 @@ def leftovers(
     """The leftovers of a checkpoint directory, by path.
 
     Args:
-        listing: all files and directories below ``spark`` and ``full`` and in the slots, and the
-            names beside them; made before ``records`` were read.
+        listing: all files and directories below ``spark``, ``state`` and ``full`` and in the slots,
+            and the names beside them; made before ``records`` were read.
         records: of this directory.
         now_ms: wall clock.
         older_than_ms: age limit.
@@ -132,6 +140,7 @@ def leftovers(
     abandoned_ms = now_ms - max(older_than_ms, _HOUR_MS)
     found = [
         *_of_spark(tree, records, limit_ms, abandoned_ms),
+        *_of_keyed_state(tree, records, abandoned_ms),
         *_of_full(tree, records, abandoned_ms),
         *_of_slots(tree, records, abandoned_ms),
     ]
@@ -252,11 +261,25 @@ def _of_spark(
                 yield tree.leftover(LeftoverKind.RESTORED, path)
 
 
+def _of_keyed_state(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[Leftover]:
+    if None in records.slots.values():
+        return
+    named = {
+        each.path for record in records.slots.values() if record for each in record.keyed_files
+    }
+    for path in tree.files(STATE):
+        is_left = left_by_attempts_before(path, records.run) and path not in named
+        if is_left and tree.changed_ms(path) <= abandoned_ms:
+            yield tree.leftover(LeftoverKind.STATE_FILE, path)
+
+
 def _of_full(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[Leftover]:
-    states = list(_states(r for r in records.full.values() if r and r.verdict is Verdict.DECIDED))
+    decided = [r for r in records.full.values() if r and r.verdict is Verdict.DECIDED]
+    states = list(_states(decided))
     if None in records.full.values() or not all(state.files for state in states):
         return  # it may name any file
-    named = {f"{FULL}/{file.path}" for state in states for file in state.files}
+    files = [*(each.files for each in states), *(each.keyed_files for each in decided)]
+    named = {f"{FULL}/{file.path}" for some in files for file in some}
     for path in tree.children(FULL):
         slot = _SLOT.fullmatch(path.removeprefix(f"{FULL}/"))
         if slot is None:
@@ -264,7 +287,8 @@ def _of_full(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> Iterator[
         record = records.full.get(int(slot[1]))
         is_retired = tree.has(f"{path}/{RETIRED}")
         if is_retired if record is None else record.verdict is Verdict.ABORTED:
-            unnamed = [each for each in tree.files(f"{path}/{SPARK}") if each not in named]
+            copied = [*tree.files(f"{path}/{SPARK}"), *tree.files(f"{path}/{STATE}")]
+            unnamed = [each for each in copied if each not in named]
             yield from (tree.leftover(LeftoverKind.FULL_FILE, each) for each in unnamed)
             continue
         has_record = record is not None or tree.has(f"{path}/{METADATA}")

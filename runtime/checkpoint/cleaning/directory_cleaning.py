@@ -10,6 +10,7 @@ from sluice.runtime.checkpoint.checkpoint_slots import (
     METADATA,
     RETIRED,
     SAVEPOINT_NAME,
+    STATE,
     read_slots,
 )
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
@@ -71,7 +72,7 @@ def survey_directory(store: CheckpointStore) -> Surveyed:
     fs = store.fs
     regions = (f"{SPARK}/{entry.name}" for entry in fs.entries(SPARK))
     trash = [*_trash(fs, ""), *_trash(fs, FULL), *(t for each in regions for t in _trash(fs, each))]
-    below = (SPARK, FULL, *fs.names("", _SLOT), *trash)
+    below = (SPARK, STATE, FULL, *fs.names("", _SLOT), *trash)
     listing = [*map(_directory, trash), *_names_in(fs, "")]
     listing += [each for path in below for each in _listed(fs, path)]
     slots = read_slots(store)

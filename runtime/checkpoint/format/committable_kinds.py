@@ -11,6 +11,11 @@ from importlib.metadata import entry_points
 from sluice.runtime.checkpoint.format.metadata import require_known_kinds
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.functions.at_most_once import DROPS_KIND, DROPS_VERSION, decode_drops
+from sluice.runtime.functions.operator_state import (
+    OPERATOR_LIST_KIND,
+    OPERATOR_LIST_VERSION,
+    described_list,
+)
 from sluice.runtime.functions.record_counts import (
     COUNTS_KIND,
     COUNTS_VERSION,
@@ -100,9 +105,14 @@ _DROPS = EntryKind(
 )
 
 
+_LISTS = EntryKind(
+    kind=OPERATOR_LIST_KIND, latest_version=OPERATOR_LIST_VERSION, describe=described_list
+)
+
+
 def installed_kinds() -> KindRegistry:
     """The kinds of the runtime and of all installed connectors that can be loaded."""
-    found = [_COUNTS, _DROPS]
+    found = [_COUNTS, _DROPS, _LISTS]
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             named = point.load()

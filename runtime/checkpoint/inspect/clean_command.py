@@ -60,9 +60,10 @@ def clean_directory(
 ) -> None:
     """Delete what no checkpoint and no savepoint names, also while the job runs.
 
-    These are Spark files of earlier attempts, unused copies of a restore, half-written savepoints
-    and full checkpoints, files of deleted full checkpoints, and temporary files. Everything
-    that a damaged record could name stays. A record of a later Sluice ends the command.
+    These are Spark files and keyed state of earlier attempts, unused copies of a restore,
+    half-written savepoints and full checkpoints, files of deleted full checkpoints, and temporary
+    files. Everything that a damaged record could name stays. A record of a later Sluice ends the
+    command.
     """
     age_ms = _milliseconds(older_than)
     uri, _ = split_slot(path)

@@ -33,6 +33,7 @@ from sluice.runtime.coordinator.policy.failure_errors import (
     checkpoint_expired,
     checkpoint_too_old,
     failed_task,
+    keyed_partitions_changed,
     regions_ended,
 )
 from sluice.runtime.coordinator.policy.handlers import HandlerDecision
@@ -49,6 +50,8 @@ from sluice.runtime.errors import IllegalTransitionError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.splits import Barrier
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
+from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = [
     "acknowledged",
@@ -175,11 +178,11 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         state.out.append(NothingDue())
     elif event.region in checkpoint.barriers:
         state.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
-    elif is_withheld(state, region):
+    elif is_withheld(state, region) or _awaits_broadcast(state, checkpoint, region):
         if checkpoint.state is State.ALIGNING:
             checkpoint.acks[event.region] = None  # as a region with nothing to read
         state.out.append(NothingDue())
-    elif (pause_s := _idle_s(region, checkpoint, event, now_s)) > 0:
+    elif (pause_s := _idle_s(state, region, checkpoint, event, now_s)) > 0:
         state.out.append(NothingDue(poll_in_s=pause_s))
     else:
         state.out.append(
@@ -190,17 +193,34 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
                 positions=region.positions(),
                 max_records=region.epoch_limit(state.settings),
                 has_read=event.has_read,
+                may_finish=all(_has_ended(state, name) for name in region.plan.upstream),
             )
         )
 
 
+def _has_ended(state: CoordinatorState, name: str) -> bool:
+    """Whether a region is at the end of its input, and all its output is committed. A suspended
+    region writes nothing more."""
+    region = state.regions[name]
+    if region.is_suspended:
+        return True
+    is_open = bool(region.open_ranges) or region.pending_ack is not None
+    return region.finished and not (
+        is_open or any(c.acks.get(name) is not None for c in state.pending.values())
+    )
+
+
 def _idle_s(
-    region: RegionState, checkpoint: PendingCheckpoint, event: BarrierPolled, now_s: float
+    state: CoordinatorState,
+    region: RegionState,
+    checkpoint: PendingCheckpoint,
+    event: BarrierPolled,
+    now_s: float,
 ) -> float:
     """Seconds before the region's sources are polled again; 0 if the checkpoint waits for its
     answer, or the region has something to do without new records."""
     is_requested = checkpoint.state is not State.ARMED or event.has_read
-    if is_requested or region.wants_batch(now_s, is_last=False):
+    if is_requested or state.wants_batch(region, checkpoint, now_s, is_last=False):
         return 0.0
     return region.idle.left_s(checkpoint.checkpoint_id, now_s)
 
@@ -222,11 +242,14 @@ def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s:
     region.work = {
         split.key: records_in([split]) + event.waiting.get(split.key, 0) for split in event.splits
     }
+    state.note_unread(region, now_s)
     known = checkpoint.barriers.get(event.region)
     publishes_all = event.finished or checkpoint.kind in PUBLISHES_ALL
-    takes_part = event.has_read or region.wants_batch(now_s, is_last=publishes_all)
+    is_end = event.finished and _is_empty(event) and not event.has_read and region.wants_end
+    takes_part = is_end or event.has_read
+    takes_part |= state.wants_batch(region, checkpoint, now_s, is_last=publishes_all)
     if known is None and (takes_part or not _is_empty(event)):
-        known = _give_barrier(state, checkpoint, event, now_s)
+        known = _give_barrier(state, checkpoint, event, now_s, is_end=is_end)
         state.note_barrier(event.region)
     if known is not None:
         state.out.append(GiveBarrier(barrier=known))
@@ -255,19 +278,32 @@ def _give_barrier(
     checkpoint: PendingCheckpoint,
     event: RegionBarrierOffsets,
     now_s: float,
+    *,
+    is_end: bool,
 ) -> Barrier:
     region = state.regions[event.region]
+    broadcasts, next_broadcasts = _broadcasts(state, checkpoint, region, has_read=event.has_read)
     # A streaming region ends its epoch by itself: it has reached the end of its input when a later
     # poll finds nothing. A state may return rows once the watermark has passed the last records:
     # they come in the batch after the last one, at once.
-    region.owes_batch = event.finished and region.plan.stateful and not _is_empty(event)
-    is_last = event.finished and not (region.plan.follows or region.owes_batch)
+    has_state = region.plan.stateful or (region.plan.keyed and not region.plan.follows)
+    region.owes_batch = event.finished and has_state and not _is_empty(event)
+    is_last = is_end or (event.finished and not (region.plan.follows or region.owes_batch))
+    region.has_ended = region.has_ended or is_end
+    watermark_ms, time_ms = state.barrier_time(checkpoint)
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,
         attempt_id=event.attempt_id,
         splits=event.splits,
         publishes_all=is_last or checkpoint.kind in PUBLISHES_ALL,
+        watermark_ms=watermark_ms,
+        time_ms=time_ms,
+        aligned_ms=state.time.least_of_others(event.region, state.regions.values()),
+        is_end=is_end,
+        new_state=region.state_for(event.splits),
+        broadcasts=broadcasts,
+        next_broadcasts=next_broadcasts,
     )
     checkpoint.barriers[event.region] = barrier
     region.open_ranges[checkpoint.checkpoint_id] = event.splits
@@ -283,6 +319,36 @@ def _give_barrier(
     region.advance(RegionEvent.BARRIER_GIVEN)
     state.region_event(RegionEvent.BARRIER_GIVEN, checkpoint, now_s)
     return barrier
+
+
+def _broadcasts(
+    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState, *, has_read: bool
+) -> tuple[tuple[BroadcastVersion, ...], tuple[BroadcastVersion, ...]]:
+    """The versions of the region's broadcast streams, in this epoch and in the next one.
+
+    The first barrier of a checkpoint fixes them for all regions: the newest decided ones, unless a
+    task has begun the epoch with those of the last barrier. A region that has begun it with others
+    reads it again.
+    """
+    reads = region.plan.reads
+    if reads and checkpoint.broadcasts is None:
+        decided = state.decided_broadcasts()
+        checkpoint.broadcasts = state.planned if region.plan.follows and has_read else decided
+        checkpoint.next_broadcasts = state.planned = decided
+
+    def mine(found: Iterable[BroadcastVersion]) -> tuple[BroadcastVersion, ...]:
+        return tuple(version for version in found if version.operator_id in reads)
+
+    return mine(checkpoint.broadcasts or ()), mine(checkpoint.next_broadcasts)
+
+
+def _awaits_broadcast(
+    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState
+) -> bool:
+    """Whether a stream that the region waits for has no version yet."""
+    fixed = checkpoint.broadcasts
+    found = state.decided_broadcasts() if fixed is None else fixed
+    return any(v.is_empty and v.operator_id in region.plan.waits_for for v in found)
 
 
 def _is_empty(event: RegionBarrierOffsets) -> bool:
@@ -308,6 +374,9 @@ def splits_discovered(state: CoordinatorState, event: SplitsDiscovered, now_s: f
     known = {split.key for region in readers.values() for split in region.positions()}
     new = [split for split in event.splits if split.key not in known]
     if not readers or not new:
+        return
+    if known and any(region.plan.keyed for region in readers.values()):
+        state.end(keyed_partitions_changed(known, {split.key for split in new}), now_s)
         return
     target_regions = [region for region in readers.values() if not region.is_suspended]
     for name, splits in to_least_loaded(new, _loads(target_regions or readers.values())).items():
@@ -341,6 +410,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
     _require_own_splits(state, ack)
+    _require_state(region, ack)
     left = 0
     if region.plan.follows and region.barrier is not None:
         left = left_unread(region.barrier.splits, ack.region.splits)
@@ -348,7 +418,8 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     if region.rate is not None:
         region.rate.finished(now_s)
     region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
-    region.state_is_due = ack.state_is_due
+    region.state_is_due, region.due = ack.state_is_due, ack.due or Due()
+    region.paused = ack.paused
     region.advance(RegionEvent.ACKNOWLEDGED)
     region.decide_by_s = ack.decide_by_s
     checkpoint = _open_for(state, ack.batch.region)
@@ -393,6 +464,30 @@ def _require_own_splits(state: CoordinatorState, ack: Acknowledgement) -> None:
                 },
                 "Restart from the checkpoint: Spark's log does not match it.",
             )
+
+
+def _require_state(region: RegionState, ack: Acknowledgement) -> None:
+    """Refuse a batch of a keyed region without the state of exactly its splits
+    (`state-with-output`).
+
+    Raises:
+        IllegalTransitionError: a restore would pair its offsets with an older state.
+    """
+    state = ack.region.keyed_state
+    found = {split.key for split in (() if state is None else state.splits)}
+    read = {split.key for split in ack.region.splits}
+    if region.plan.keyed is (state is not None) and (state is None or found == read):
+        return
+    raise IllegalTransitionError(
+        "a batch lacks the keyed state of its splits, or has another's",
+        {
+            "region": region.plan.name,
+            "batch_id": ack.batch.batch_id,
+            "keyed": region.plan.keyed,
+            "splits": ",".join(f"{t}-{number}" for _, t, number in sorted(found ^ read)),
+        },
+        "Restart from the checkpoint, and report this bug. Nothing of this batch was decided.",
+    )
 
 
 def _join(

@@ -32,11 +32,13 @@ from sluice.runtime.coordinator.policy.state_tables import (
     RegionPhase,
     State,
 )
+from sluice.runtime.coordinator.region.job_time import JobTime
 from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTimeout
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, StateEntry
 from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["CoordinatorState", "JobPhase"]
@@ -91,7 +93,10 @@ class CoordinatorState:
         unpublished: committed positions that lag tools do not have yet.
         published_s: clock when positions were published last.
         slept_s: how long the host has slept: the clock of the steps leaves it out, ages do not.
+        wall_ms: the driver's wall clock, as barriers have it; never back.
+        time: the event time of the job.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
+        planned: versions of broadcast streams that tasks use since the last barrier.
         phase: of the job.
         error: why the job ended, None for a good end.
     """
@@ -121,6 +126,9 @@ class CoordinatorState:
     unpublished: PublishPositions | None = None
     published_s: float | None = None
     slept_s: float = 0.0
+    wall_ms: int = 0
+    planned: tuple[BroadcastVersion, ...] = ()
+    time: JobTime = field(default_factory=JobTime)
     phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
 
@@ -144,11 +152,11 @@ class CoordinatorState:
         found = self.pending.get(request.checkpoint_id)
         return request.is_copying or (found is not None and found.state is not State.ABORTING)
 
-    def open_step(self, slept_s: float) -> None:
+    def open_step(self, slept_s: float, wall_ms: int = 0) -> None:
         """Drop the actions of a step that raised, except those that callbacks or the job wait
         for."""
         self.out = [action for action in self.out if isinstance(action, _AWAITED)]
-        self.slept_s = slept_s
+        self.slept_s, self.wall_ms = slept_s, max(self.wall_ms, wall_ms)
 
     def close_step(self) -> list[Action]:
         """The actions of the step."""
@@ -226,6 +234,29 @@ class CoordinatorState:
         """An attempt may have begun or ended, or a decision has changed a region's record."""
         self.cached_views = CachedViews()
 
+    def barrier_time(self, checkpoint: PendingCheckpoint) -> tuple[int | None, int]:
+        """The watermark and the wall clock of a checkpoint's barriers: the same in all of them."""
+        if not checkpoint.barriers:
+            if not self.cached_views.is_timed:
+                self.time.advance(self.regions.values())
+                self.cached_views.is_timed = True
+            checkpoint.watermark_ms, checkpoint.time_ms = self.time.watermark_ms, self.wall_ms
+        return checkpoint.watermark_ms, checkpoint.time_ms
+
+    def wants_batch(
+        self, region: RegionState, checkpoint: PendingCheckpoint, now_s: float, *, is_last: bool
+    ) -> bool:
+        """Whether the region takes part in the checkpoint even without new records."""
+        watermark_ms, wall_ms = self.barrier_time(checkpoint)
+        return region.wants_batch(
+            now_s, is_last=is_last, watermark_ms=watermark_ms, wall_ms=wall_ms
+        )
+
+    def note_unread(self, region: RegionState, now_s: float) -> None:
+        """The sources have counted the region's unread records: its splits are idle, or not."""
+        if self.time.note_unread(region.work, now_s):
+            self.cached_views.is_timed = False
+
     def has_backlog(self) -> bool:
         """Whether our own limit left records unread at a region's last barrier."""
         if self.cached_views.with_backlog is None:
@@ -259,6 +290,14 @@ class CoordinatorState:
             name: region.pending_time.ratio(now_s) for name, region in self.in_service().items()
         }
         return {name: ratio for name, ratio in found.items() if ratio is not None}
+
+    def decided_broadcasts(self) -> tuple[BroadcastVersion, ...]:
+        """The newest version of each broadcast stream."""
+        return tuple(
+            BroadcastVersion(operator_id=region.plan.broadcast_id, state=region.record.keyed_state)
+            for region in self.regions.values()
+            if region.plan.broadcast_id
+        )
 
     def create(self, kind: CheckpointKind, requested_by: str) -> PendingCheckpoint:
         """A new checkpoint at the next slot."""

@@ -39,6 +39,7 @@ from sluice.runtime.coordinator.core.events import (
 from sluice.runtime.coordinator.core.pending_checkpoint import RemoteStep
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.coordinator.policy.state_tables import DECIDED_OPEN, State
+from sluice.runtime.coordinator.region.job_time import JobTime
 from sluice.runtime.coordinator.region.region_pace import Pace
 from sluice.runtime.coordinator.region.region_state import (
     Fate,
@@ -57,6 +58,7 @@ from sluice.runtime.model.checkpoint_record import Assignment, RegionRecord
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.rate_limit import RateEstimator
 from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.state.task_inputs import TaskInputs
 
 __all__ = ["CoordinatorCore"]
 
@@ -106,12 +108,17 @@ class CoordinatorCore:
             last_committed=last_decided,
             last_decided=last_decided,
             draw=draw,
+            time=JobTime.restored(plans, records.values()),
         )
+        self._state.planned = self._state.decided_broadcasts()
 
-    def step(self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0) -> list[Action]:
+    def step(
+        self, event: CoreEvent, now_s: float, *, slept_s: float = 0.0, wall_ms: int = 0
+    ) -> list[Action]:
         """Take in one event; return the actions, in order. A refused event raises.
 
         ``slept_s``: how long the host has slept, which ``now_s`` leaves out; ages include it.
+        ``wall_ms``: the wall clock, for barriers.
 
         Raises:
             FencedError: the sender's attempt is over.
@@ -120,7 +127,7 @@ class CoordinatorCore:
         state = self._state
         if state.is_fenced and not isinstance(event, _REQUESTS):
             return []
-        state.open_step(slept_s)
+        state.open_step(slept_s, wall_ms)
         if not isinstance(event, _ROUTINE):
             state.drop_cached_views()
         _HANDLERS[type(event)](state, event, now_s)
@@ -193,6 +200,19 @@ class CoordinatorCore:
     def pending_ratios(self, now_s: float) -> dict[str, float]:
         """`PendingTime.ratio` by region, except suspended ones."""
         return self._state.pending_ratios(now_s)
+
+    def task_inputs(self, region: str, attempt_id: int) -> TaskInputs:
+        """What an attempt's functions begin with; FencedError if it is over."""
+        found = region_of(self._state.regions, region)
+        found.require(attempt_id)
+        versions = self._state.planned
+        if not found.plan.follows:
+            versions = () if found.barrier is None else found.barrier.broadcasts
+        reads = found.plan.reads
+        return TaskInputs(
+            states=found.record.operator_states,
+            broadcasts=tuple(v for v in versions if v.operator_id in reads),
+        )
 
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
         """The start of each region's next epoch; for a suspended one, of its next attempt."""
@@ -327,6 +347,7 @@ class CoordinatorCore:
             ),
             counters=counter_totals(states),
             function_records=record_totals(states),
+            time=state.time.view(state.regions.values()),
         )
 
 

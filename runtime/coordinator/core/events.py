@@ -313,7 +313,10 @@ class GiveBarrier(PollAnswer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchBarrierOffsets(PollAnswer):
-    """Answer to a poll: fetch the offsets from these positions, answer `RegionBarrierOffsets`."""
+    """Answer to a poll: fetch the offsets from these positions, answer `RegionBarrierOffsets`.
+
+    ``may_finish``: the regions that write its input have ended, if there are any.
+    """
 
     checkpoint_id: int
     region: str
@@ -321,6 +324,7 @@ class FetchBarrierOffsets(PollAnswer):
     positions: tuple[SplitRange, ...]
     max_records: int | None
     has_read: bool = False
+    may_finish: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,9 +423,14 @@ class PublishPositions(RemoteAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire(RemoteAction):
-    """Delete checkpoints that retention no longer keeps."""
+    """Delete checkpoints that retention no longer keeps.
+
+    Attributes:
+        copied: checkpoint whose files are being copied: it stays meanwhile.
+    """
 
     retained: int
+    copied: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from sluice.runtime.model.checkpoint_record import (
     StateEntry,
 )
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.timestamps import earliest
 
 __all__ = ["PUBLISHES_ALL", "CheckpointRequest", "PendingCheckpoint", "RemoteStep"]
@@ -80,6 +81,10 @@ class PendingCheckpoint:
         state: see `sluice.runtime.coordinator.policy.state_tables`.
         decide_by_s: clock after which work in it may be lost undecided; None: never.
         barriers: given out, by region.
+        broadcasts: versions of all broadcast streams in its epoch; None before the first barrier of
+            a region that reads one.
+        next_broadcasts: see `Barrier`.
+        watermark_ms, time_ms: of all its barriers; see `Barrier`.
         acks: by region; None: nothing to read, same offsets.
         acknowledged_at_s: clock at the acknowledgement of each region that has a barrier in it.
         skipped, failed_tasks: regions that it is decided without, and why.
@@ -110,6 +115,10 @@ class PendingCheckpoint:
     state: State = State.ARMED
     decide_by_s: float | None = None
     barriers: dict[str, Barrier] = field(default_factory=dict)
+    broadcasts: tuple[BroadcastVersion, ...] | None = None
+    next_broadcasts: tuple[BroadcastVersion, ...] = ()
+    watermark_ms: int | None = None
+    time_ms: int = 0
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     acknowledged_at_s: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, FailureReason] = field(default_factory=dict)

@@ -43,7 +43,13 @@ from sluice.runtime.coordinator.core.requested_checkpoint import (
     note_decided,
     note_marked,
 )
-from sluice.runtime.coordinator.policy.assignment import Move, extended, hand_over, moved
+from sluice.runtime.coordinator.policy.assignment import (
+    Move,
+    extended,
+    hand_over,
+    moved,
+    with_partitions,
+)
 from sluice.runtime.coordinator.policy.failure_errors import checkpoint_too_old
 from sluice.runtime.coordinator.policy.state_tables import ABORTABLE, DECIDED_OPEN, Event, State
 from sluice.runtime.errors import FencedError
@@ -149,7 +155,9 @@ def _next_positions_s(state: CoordinatorState) -> float | None:
 
 def _publish_positions(state: CoordinatorState, now_s: float) -> None:
     if state.unpublished is not None:
-        state.out += [state.unpublished, Retire(retained=state.settings.retained)]
+        copied = None if state.request is None else state.request.checkpoint_id
+        retire = Retire(retained=state.settings.retained, copied=copied)
+        state.out += [state.unpublished, retire]
         state.unpublished, state.published_s = None, now_s
 
 
@@ -178,7 +186,7 @@ def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
         checkpoint.remote = RemoteStep.IN_FLIGHT
         state.out.append(SweepOrphans(checkpoint_id=checkpoint.checkpoint_id))
         return
-    checkpoint.regions = tuple(
+    checkpoint.regions = with_partitions(
         region.skipped_record()
         if name in checkpoint.skipped
         else region.record_with(checkpoint.acks[name])

@@ -3,7 +3,8 @@
 A reassignment is part of one decision: the record of checkpoint c has the positions of both regions
 and the new owner of the split. So at no moment two regions own a split, or none
 (`restore-by-attempt`). Regions take part if they completed c and have begun nothing since, if their
-records are a function of the ranges read, and if their sinks keep no state of a split.
+records are a function of the ranges read and of keyed state, which moves with its split, and if
+their sinks keep no state of a split.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,8 @@ def _of_one_kind(state: CoordinatorState, checkpoint: PendingCheckpoint) -> list
 def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
     """Whether this decision may reassign splits from or to a region."""
     plan = region.plan
-    keeps_nothing = plan.chained and not plan.stateful and plan.stateful_sink_ids == ()
+    is_by_split = plan.chained or (plan.keyed and not plan.list_ids)  # keyed state goes along
+    keeps_nothing = is_by_split and not plan.stateful and plan.stateful_sink_ids == ()
     has_completed = plan.name not in checkpoint.skipped
     has_begun_more = region.pending_ack is not None or any(
         checkpoint_id > checkpoint.checkpoint_id for checkpoint_id in region.open_ranges

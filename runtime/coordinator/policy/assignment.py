@@ -6,22 +6,26 @@ combines both, for a region that continues after a decision and for a restored o
 between the two changes nothing.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.runtime.errors import DamagedCheckpointError, IllegalTransitionError
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointRecord, RegionRecord
 from sluice.runtime.model.event_time import least_of
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.state.keyed_state import KeyedState
 
 __all__ = [
     "Move",
     "assignment_of",
     "extended",
     "hand_over",
+    "keyed_state_of",
     "moved",
     "recorded",
     "to_least_loaded",
+    "with_partitions",
     "without_topics",
 ]
 
@@ -79,7 +83,11 @@ def without_topics(
     return replace(
         record,
         regions=tuple(
-            replace(region, splits=tuple(split for split in region.splits if stays(split.key)))
+            replace(
+                region,
+                splits=tuple(split for split in region.splits if stays(split.key)),
+                keyed_state=keyed_state_of([region], kept[region.region]),
+            )
             for region in record.regions
         ),
         assignment=Assignment(version=before.version + 1, regions=kept),
@@ -151,11 +159,43 @@ def hand_over(regions: Iterable[RegionRecord], assignment: Assignment) -> tuple[
     found = tuple(regions)
     standing = {split.key: split for region in found for split in region.splits}
     _require_whole(found, standing, assignment)
-    return tuple(_with_own(region, standing, assignment.regions[region.region]) for region in found)
+    return tuple(_with_own(r, found, standing, assignment.regions[r.region]) for r in found)
+
+
+def keyed_state_of(regions: Iterable[RegionRecord], own: Collection[SplitKey]) -> KeyedState | None:
+    """The keyed state of some splits, from the regions that have read them; None: they have none.
+
+    Raises:
+        DamagedCheckpointError: two regions have the state of one split.
+    """
+    return KeyedState.merged(
+        region.keyed_state.of(own)
+        for region in regions
+        if region.keyed_state is not None and any(split.key in own for split in region.splits)
+    )
+
+
+def with_partitions(regions: Iterable[RegionRecord]) -> tuple[RegionRecord, ...]:
+    """With the number of partitions by which the state of keyed regions is divided."""
+    found = tuple(regions)
+    if all(region.keyed_state is None for region in found):
+        return found
+    count = Counter(split.key[:2] for region in found for split in region.splits)
+
+    def counted(region: RegionRecord) -> RegionRecord:
+        if region.keyed_state is None:
+            return region
+        partitions = max((count[split.key[:2]] for split in region.splits), default=0)
+        return replace(region, keyed_state=replace(region.keyed_state, partitions=partitions))
+
+    return tuple(map(counted, found))
 
 
 def _with_own(
-    region: RegionRecord, standing: Mapping[SplitKey, SplitRange], own: frozenset[SplitKey]
+    region: RegionRecord,
+    regions: Sequence[RegionRecord],
+    standing: Mapping[SplitKey, SplitRange],
+    own: frozenset[SplitKey],
 ) -> RegionRecord:
     read = {split.key for split in region.splits}
     if read == own:
@@ -164,7 +204,12 @@ def _with_own(
     new = tuple(standing[key].at_end() for key in sorted(own - read))
     # The region has passed only the time that all its splits have passed.
     least_ms = least_of([region.least_watermark_ms, *(split.watermark_ms for split in new)])
-    return replace(region, splits=stay + new, least_watermark_ms=least_ms)
+    return replace(
+        region,
+        splits=stay + new,
+        least_watermark_ms=least_ms,
+        keyed_state=keyed_state_of(regions, own),
+    )
 
 
 def _require_whole(

@@ -5,14 +5,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.runtime.contracts import TopicCopy
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import DropLimit
+from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.spelling import choice_of
+from sluice.runtime.model.state.keyed_state import StateTableInfo
 
 __all__ = [
     "TOLERABLE_FAILURES",
@@ -67,9 +71,15 @@ class RegionPlan:
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
         list_ids: operator ids of its functions with operator state.
+        tables: keyed state that its functions declare; numbers are those of a new job.
+        broadcast_id: operator id by which its keyed state is a broadcast stream; "": it is none.
+        reads: operator ids of the broadcast streams that its functions read.
+        waits_for: those of them without which it reads no record.
         stateful: Spark keeps state for it: its batch ids continue after restarts, and it may have a
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
+        event_time: of its sources; None: they have none.
+        keyed: its functions may keep state for keys, which belongs to its splits.
         deterministic: the user's word that a replay gives the same records.
         follows: streaming: its task reads without waiting for barriers, and a barrier ends its
             epoch where it is. So the ranges that it acknowledges may end before or after the
@@ -78,6 +88,7 @@ class RegionPlan:
         keeps_logs: Spark's own logs outlive a restart (drop-in), so batch ids continue. Each batch
             has all positions of its sources.
         max_records: at most so many records per epoch, None for all there are.
+        upstream: regions that write what it reads: it ends when they have.
         rate_limit: keeps its epochs as short as the interval; None: epochs may take longer.
     """
 
@@ -86,20 +97,27 @@ class RegionPlan:
     sink_ids: tuple[str, ...] = ()
     stateful_sink_ids: tuple[str, ...] | None = None
     list_ids: tuple[str, ...] = ()
+    tables: tuple[StateTableInfo, ...] = ()
+    broadcast_id: str = ""
+    reads: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
     stateful: bool = False
     chained: bool = False
+    keyed: bool = False
+    event_time: EventTime | None = None
     deterministic: bool = True
     follows: bool = False
     bounded: bool = False
     keeps_logs: bool = False
     max_records: int | None = None
     rate_limit: PidRateLimit | None = None
+    upstream: tuple[str, ...] = ()
 
     @property
     def can_repair(self) -> bool:
         """Whether a lost transaction can be written again by itself, and exactly
-        (`two-phase-repair`)."""
-        return self.chained and self.deterministic
+        (`two-phase-repair`). With keyed state its rows depend on all records before them."""
+        return self.chained and self.deterministic and not self.keyed
 
     @property
     def state_sink_ids(self) -> tuple[str, ...]:
@@ -310,6 +328,8 @@ class StartedJob:
             ``attempt_id`` and ``batch_id`` are those of the run that wrote it.
         restored_from: checkpoint id that the run started from, None for a new job.
         run_attempt: how often the job has been started, from 1.
+        lineage: which committed batches of earlier runs belong to its past.
+        copies: rows that its topics begin with, by operator id of the source.
     """
 
     job_uid: str
@@ -318,6 +338,8 @@ class StartedJob:
     regions: Mapping[str, RegionRecord]
     restored_from: int | None
     run_attempt: int
+    lineage: BatchLineage = field(default_factory=BatchLineage)
+    copies: Mapping[str, TopicCopy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

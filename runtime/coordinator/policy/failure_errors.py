@@ -1,15 +1,18 @@
 """Why a checkpoint, a region's attempt or a job has ended, as errors for people. Pure."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 
 from sluice.runtime.contracts import FailedTask, FailureReason
 from sluice.runtime.errors import (
     CheckpointFailedError,
     FencedError,
     RegionGivenUpError,
+    SourceChangedError,
     StreamError,
 )
 from sluice.runtime.failover.attempt_history import first_line
+from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.process.failed_tasks import failed_subtask, in_short
 
 __all__ = [
@@ -18,6 +21,7 @@ __all__ = [
     "checkpoint_too_old",
     "epoch_too_old",
     "failed_task",
+    "keyed_partitions_changed",
     "never_polled",
     "region_given_up",
     "regions_ended",
@@ -52,6 +56,30 @@ def failed_task(
         region=region,
         reason=reason,
         message="" if cause is None else first_line(cause),
+    )
+
+
+def keyed_partitions_changed(
+    known: Collection[SplitKey], new: Collection[SplitKey]
+) -> SourceChangedError:
+    """The topic of a keyed pipeline has got partitions: its producers now send keys elsewhere than
+    where their state is.
+
+    Args:
+        known, new: splits of its source.
+    """
+    before = Counter(topic for _, topic, _ in known)
+    now = before + Counter(topic for _, topic, _ in new)
+    grown = sorted({topic for _, topic, _ in new})
+    return SourceChangedError(
+        "the topic of a keyed pipeline has other partitions than its state",
+        {
+            "topics": ",".join(grown),
+            "partitions_before": ",".join(str(before[topic]) for topic in grown),
+            "partitions_now": ",".join(str(now[topic]) for topic in grown),
+        },
+        "Use key_by(..., partitioned=False), or read a new topic in a new job. Records since the "
+        "change may have met the state of another partition: restore an older checkpoint.",
     )
 
 

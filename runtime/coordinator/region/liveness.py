@@ -30,10 +30,12 @@ class CachedViews:
     Attributes:
         with_backlog: regions whose last barrier left records unread; None: not computed yet.
         may_decide: by kind, whether a checkpoint begun now could be decided.
+        is_timed: the job's watermark is that of the regions' records.
     """
 
     with_backlog: set[str] | None = None
     may_decide: dict[CheckpointKind, bool] = field(default_factory=dict)
+    is_timed: bool = False
     _awaited: dict[int, _Awaited] = field(default_factory=dict)
 
     def wait_for(self, checkpoint_id: int, names: Iterable[str], until_s: float) -> None:

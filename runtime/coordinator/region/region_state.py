@@ -24,6 +24,7 @@ from sluice.runtime.model.checkpoint_record import RegionRecord, RegionStatus
 from sluice.runtime.model.event_time import least_of
 from sluice.runtime.model.rate_limit import RateEstimator
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 
 __all__ = ["Fate", "RegionState", "RegisteredAttempts", "Suspended", "region_of"]
 
@@ -149,6 +150,10 @@ class RegionState:
         late_rows: that Spark dropped in decided epochs of this run, see `RecordCounts`.
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         state_is_due: Spark's state wants a batch, for example after a watermark has moved.
+        due: when its keyed state wants a batch without records; None: not known yet.
+        paused: splits that its task does not read, as of its last acknowledgement.
+        held: splits whose keyed state its task has, or gets with its barrier.
+        has_ended: a barrier of this attempt ends its input.
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
         pending_time: how long it worked on after a barrier was due.
@@ -186,16 +191,25 @@ class RegionState:
     late_rows: int = field(init=False, default=0)
     again_s: float | None = field(init=False, default=None)
     state_is_due: bool = field(init=False, default=False)
+    due: Due | None = field(init=False, default=None)
+    paused: tuple[SplitKey, ...] = field(init=False, default=())
+    held: frozenset[SplitKey] = field(init=False, default=frozenset())
+    has_ended: bool = field(init=False, default=False)
     pending_time: PendingTime = field(init=False, default_factory=PendingTime)
     idle: IdleTime = field(init=False, default_factory=IdleTime)
     work: Mapping[SplitKey, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._want_batch_at_once()
+        self._begin_attempt()
 
-    def _want_batch_at_once(self) -> None:
-        """Request one batch at once if sinks or Spark keep state: whether they want one is not on
-        record. Before its first decision a state has no rows to return."""
+    def _begin_attempt(self) -> None:
+        """Request one batch at once if sinks, Spark or keyed functions keep state: whether they
+        want one is not on record. Before its first decision a state has no rows to return."""
+        self.paused = ()
+        self.held, self.has_ended = frozenset(split.key for split in self.record.splits), False
+        keyed = self.record.keyed_state
+        has_state = keyed is not None and any(split.parts for split in keyed.splits)
+        self.due = None if self.plan.keyed and has_state else Due()
         self.again_s = float("-inf") if self.keeps_operator_state else None
         self.state_is_due = self.plan.stateful and self.record.state is not None
 
@@ -230,10 +244,39 @@ class RegionState:
         """Whether a batch of the region's current attempt is decided."""
         return self.record.batch_id is not None and self.record.attempt_id == self.attempt_id
 
-    def wants_batch(self, now_s: float, *, is_last: bool) -> bool:
-        """Whether a sink or the state wants a batch even without new records."""
+    def wants_batch(
+        self, now_s: float, *, is_last: bool, watermark_ms: int | None = None, wall_ms: int = 0
+    ) -> bool:
+        """Whether a sink or the state wants a batch even without new records.
+
+        Args:
+            watermark_ms, wall_ms: the time of a barrier that is given now.
+        """
         is_requested = self.again_s is not None and (is_last or now_s >= self.again_s)
-        return is_requested or self.state_is_due
+        return is_requested or self.state_is_due or self._keyed_is_due(watermark_ms, wall_ms)
+
+    def _keyed_is_due(self, watermark_ms: int | None, wall_ms: int) -> bool:
+        if self.due is None:
+            return True
+        event_ms, time_ms = self.due.event_ms, self.due.time_ms
+        by_event = event_ms is not None and watermark_ms is not None and watermark_ms >= event_ms
+        return by_event or (time_ms is not None and wall_ms >= time_ms)
+
+    @property
+    def wants_end(self) -> bool:
+        """Whether the end of its input closes windows or fires timers of its keyed state."""
+        is_due = self.due is None or self.due.event_ms is not None
+        return self.plan.keyed and is_due and not self.has_ended
+
+    def state_for(self, splits: Sequence[SplitRange]) -> KeyedState | None:
+        """The keyed state that a barrier of these splits brings to the region's tasks: that of
+        splits that its long task does not have; of all, if its tasks end with each batch."""
+        if not self.plan.keyed:
+            return None
+        keys = frozenset(split.key for split in splits)
+        missing = keys - self.held if self.plan.follows else keys
+        self.held = keys
+        return (self.record.keyed_state or KeyedState()).covering(missing)
 
     def require(self, attempt_id: int) -> None:
         """Refuse messages of another attempt (`callback-after-commit`).
@@ -322,6 +365,8 @@ class RegionState:
                     self.record, status=RegionStatus.COMPLETED, snapshot_id=None, committables=()
                 )
             )
+        given_up, read = self.given_up(ack), {split.key for split in ack.region.splits}
+        standing = [split for split in self.record.splits if split.key not in given_up]
         return self._with_new_splits(
             replace(
                 ack.region,
@@ -330,9 +375,17 @@ class RegionState:
                 batch_id=ack.batch.batch_id,
                 status=RegionStatus.COMPLETED,
                 snapshot_id=None,
+                keyed_state=self._state_with(ack, [s.key for s in standing if s.key not in read]),
             ),
-            [split for split in self.record.splits if split.key not in self.given_up(ack)],
+            standing,
         )
+
+    def _state_with(self, ack: Acknowledgement, unread: Sequence[SplitKey]) -> KeyedState | None:
+        """The keyed state of a batch, and of splits that it has not read."""
+        states = (ack.region.keyed_state, self.record.keyed_state)
+        if states[1] is None or not unread:
+            return states[0]
+        return KeyedState.merged([states[0] or KeyedState(), states[1].of(unread)])
 
     def given_up(self, ack: Acknowledgement | None) -> frozenset[SplitKey]:
         """Splits of topics that the batch's sources no longer read (``forgetTopics``): each batch
@@ -392,6 +445,7 @@ class RegionState:
             is_end: its range in this checkpoint ends with its bounded sources.
         """
         self.record = next_record
+        self.held &= {split.key for split in next_record.splits}  # what leaves may come back
         # Splits that it got may have unread records: the next poll shows.
         self.finished = self.finished and next_record is record
         for split in record.splits:
@@ -453,7 +507,7 @@ class RegionState:
         if self.is_open:
             self.needs_sweep = True  # until it polls for a barrier: a decision may skip it before
             self.restart_requested = self.finished = False
-            self._want_batch_at_once()
+            self._begin_attempt()
 
 
 def region_of(

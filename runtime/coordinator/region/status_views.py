@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from sluice.runtime.coordinator.region.job_time import TimeView
 from sluice.runtime.coordinator.region.region_pace import Pressure
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.failover.attempt_history import first_line
@@ -74,7 +75,8 @@ class RegionStatusView:
         has_alarm: its pressure has been high for too long.
         rate_limit: records per second that it may read now; None: no limit.
         dropped: offsets that approximate recovery has left out since the directory was created.
-        late_rows: rows later than the watermark that Spark dropped in this run.
+        late_rows: rows later than the watermark in this run: of keyed functions, or those that
+            Spark dropped.
     """
 
     region: str
@@ -138,6 +140,7 @@ class JobStatus:
             ``on_error`` policy, by name of the function, since then.
         transactions: of each region and sink with open work that the remote ends after a timeout.
         waiting_for_resources: None: it has the cores that it needs.
+        time: its event time; None: no source has one.
     """
 
     state: str
@@ -151,6 +154,7 @@ class JobStatus:
     function_records: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     transactions: tuple[TransactionView, ...] = ()
     waiting_for_resources: WaitingForResources | None = None
+    time: TimeView | None = None
 
 
 def region_view(

@@ -62,13 +62,16 @@ from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestT
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
+from sluice.runtime.coordinator.start.recovery import lineage_settings
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.task_inputs import TaskInputs
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import slept_s, wall_ms
@@ -103,6 +106,7 @@ class BarrierCoordinator(Coordinator):
         repairer: writes lost work again, for ``on_lost="repair"``.
         tasks_first: of sinks that continuous tasks write to.
         require_known, require_restorable: see `StartSequence`.
+        new_job_uid: of a job that has no checkpoint yet; None: any.
         copier: writes savepoints and full checkpoints; None: nothing does.
 
     Attributes:
@@ -124,6 +128,7 @@ class BarrierCoordinator(Coordinator):
         tasks_first: Mapping[str, TasksFirst] | None = None,
         require_known: Callable[[CheckpointRecord], None] = lambda _: None,
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
+        new_job_uid: str | None = None,
         copier: FileCopier | None = None,
     ) -> None:
         self.session = str(uuid.uuid4())
@@ -140,6 +145,7 @@ class BarrierCoordinator(Coordinator):
         self._repairer = repairer
         self._require_known = require_known
         self._require_restorable = require_restorable
+        self._new_job_uid = new_job_uid or str(uuid.uuid4())
         self._copier = copier
         self._requests: RequestThread | None = None
         self._listeners = ListenerThread(listeners)
@@ -199,6 +205,7 @@ class BarrierCoordinator(Coordinator):
             require_known=self._require_known,
             require_restorable=self._require_restorable,
             require_leased=self._leases.require_renewed,
+            new_job_uid=self._new_job_uid,
             registrations=registrations,
         )
         self._leases.start()
@@ -210,6 +217,8 @@ class BarrierCoordinator(Coordinator):
             regions={name: found.regions[name] for name in self._plans},
             restored_from=None if found.is_new else found.record.checkpoint_id,
             run_attempt=found.run_attempt,
+            lineage=found.lineage,
+            copies=copies_of(found.record),
         )
         self._begin(found, self._started)
         log.info(
@@ -223,6 +232,10 @@ class BarrierCoordinator(Coordinator):
         return self._started
 
     def _begin(self, found: Found, started: StartedJob) -> None:
+        plan = self._job
+        if any(region.upstream for region in plan.regions):
+            own = lineage_settings(found.lineage, attempt_id=found.attempt_id)
+            plan = dataclasses.replace(plan, settings={**plan.settings, **own})
         core = CoordinatorCore(
             self._settings,
             self._job.regions,
@@ -237,7 +250,7 @@ class BarrierCoordinator(Coordinator):
             sinks=self._sinks,
             sources=self._sources,
             identity=RunIdentity(
-                plan=self._job,
+                plan=plan,
                 job_uid=started.job_uid,
                 session=self.session,
                 attempt_id=found.attempt_id,
@@ -393,6 +406,10 @@ class BarrierCoordinator(Coordinator):
     def replayable(self, batch: Barrier) -> Barrier:
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
         return self._barrier_service.replayable(batch)
+
+    def task_inputs(self, region: str, attempt_id: int) -> TaskInputs:
+        """See `CoordinatorCore.task_inputs`."""
+        return self._ask(lambda core: core.task_inputs(region, attempt_id))
 
     def is_decided(self, batch: BatchKey) -> bool:
         return self._ask(lambda core: core.is_decided(batch))

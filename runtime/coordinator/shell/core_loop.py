@@ -22,6 +22,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.errors import CoordinatorLostError, FencedError, StreamError
+from sluice.runtime.process.host_clock import wall_ms
 
 __all__ = ["CoreLoop", "StepThread"]
 
@@ -106,7 +107,8 @@ class CoreLoop:
     def _step(self, core: CoordinatorCore, event: CoreEvent) -> list[Action]:
         self._stepped_s = now_s = self._clock()
         # Read after the clock: if the host is suspended in between, ages must not be too small.
-        actions = core.step(event, now_s, slept_s=self._ages() - now_s)
+        slept_s = self._ages() - now_s
+        actions = core.step(event, now_s, slept_s=slept_s, wall_ms=wall_ms())
         self._on_actions(actions)
         return actions
 

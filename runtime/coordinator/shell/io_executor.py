@@ -75,7 +75,7 @@ class IoExecutor:
         before_decision: raises FencedError if another session holds a lease
             (`lease-guards-outputs`).
         repairer: for ``on_lost="repair"``.
-        kept: operator states of the records that the start has read.
+        kept: what the records that the start has read name.
         on_copy: starts the copy of a committed record, or gets the error that prevents it.
     """
 
@@ -140,7 +140,7 @@ class IoExecutor:
             case NoteUnsettled():
                 note_unsettled(self._store, action.checkpoint_id, action.works)
             case Retire():
-                self._retire(action)
+                yield from self._retire(action)
             case CopyFiles():
                 return self._begin_copy(action)
         return None
@@ -293,16 +293,24 @@ class IoExecutor:
                 _publish_to_source(source, mine)
         yield "after-group-offsets"
 
-    def _retire(self, action: Retire) -> None:
+    def _retire(self, action: Retire) -> Steps[None]:
+        """Records first, then the files that they alone named: no record ever lacks a file."""
         try:
-            retired = self._store.retirable(retain=action.retained)
+            found = self._store.retirable(retain=action.retained)
+            retired = [each for each in found if each != action.copied]
             if self._is_taken_over():
                 return
             self._store.retire(retired)
-            if not self._is_taken_over():
-                # If another run has taken over, its decisions may use states of retired ones, or it
-                # may restore one of these: then our sweep must not delete them.
-                self._kept.forget(retired)
+            yield "before-state-files"
+            if self._is_taken_over():
+                # That run's decisions may use states of retired ones, or it may restore one of
+                # these: then our sweep must not delete them.
+                return
+            self._kept.forget(retired)
+            unnamed = self._kept.unnamed_files()
+            self._store.delete_files(unnamed)
+            self._kept.files_deleted(unnamed)
+            yield "after-state-files"
         except StreamError as err:  # nothing depends on it; the next checkpoint tries again
             log.warning("retired checkpoints could not be deleted: error=%s", err)
         except Exception:  # a bug in a client must not end the job here

@@ -453,7 +453,7 @@ class SourceService:
             return _SourceOffsets(
                 at_s=self._clock(),
                 splits=tuple(splits),
-                is_finished=source.is_finished(splits),
+                is_finished=action.may_finish and source.is_finished(splits),
                 waiting=self._waiting(source, splits),
             )
 

@@ -1,5 +1,6 @@
 """Decides where a run starts, from the records in the checkpoint directory alone. Pure."""
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,9 +8,12 @@ from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state
 from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
+from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
+from sluice.runtime.model.batch_lineage import BatchLineage, Rewind
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointKind,
@@ -30,6 +34,9 @@ __all__ = [
     "is_already_restored",
     "is_bypassed",
     "left_open",
+    "lineage_of",
+    "lineage_settings",
+    "lineage_until",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -37,6 +44,10 @@ __all__ = [
     "verify_same_job",
 ]
 
+_NO_ATTEMPT = 1 << 62
+_LINEAGE = "lineage"
+_RUN_ATTEMPT_ID = "run_attempt_id"
+"""Settings of the records of a job with repartition topics."""
 _RESTORE_FROM = "restore_from"  # setting of a fencing record: the user's request
 
 
@@ -160,6 +171,40 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
         for slot in reversed(history.slots)
         if slot.is_decided and slot.checkpoint_id > resume_id and not slot.is_superseded
     ]
+
+
+def lineage_of(
+    record: CheckpointRecord, history: History, fenced: Collection[int], *, attempt_id: int
+) -> BatchLineage:
+    """The lineage of run ``attempt_id``, which resumes from a record.
+
+    If decisions after the record exist, their batches are not in its past. A slot that cannot be
+    read may hold one.
+
+    Args:
+        fenced: slots with fencing records.
+    """
+    without = {slot.checkpoint_id for slot in history.slots if not slot.is_decided} | {*fenced}
+    later = range(record.checkpoint_id + 1, attempt_id)
+    if not any(i in later for i in history.ids if i not in without):
+        return _lineage(record)
+    return lineage_until(record, attempt_id=attempt_id)
+
+
+def lineage_until(record: CheckpointRecord, *, attempt_id: int = _NO_ATTEMPT) -> BatchLineage:
+    """The batches up to a record, and those of run ``attempt_id`` and later ones."""
+    run_attempt_id = int(record.settings.get(_RUN_ATTEMPT_ID, "0"))
+    rewind = Rewind.to(record.regions, run_attempt_id=run_attempt_id, attempt_id=attempt_id)
+    return _lineage(record).after(rewind)
+
+
+def _lineage(record: CheckpointRecord) -> BatchLineage:
+    return BatchLineage.from_json(json.loads(record.settings.get(_LINEAGE, "[]")))
+
+
+def lineage_settings(lineage: BatchLineage, *, attempt_id: int) -> dict[str, str]:
+    """The settings of a run's records from which `lineage_of` makes that of a later run."""
+    return {_RUN_ATTEMPT_ID: str(attempt_id), _LINEAGE: json.dumps(lineage.to_json())}
 
 
 def left_open(
@@ -296,7 +341,9 @@ def verify_same_job(
         is_settled: whether the decision has nothing left to commit: then its sinks may be removed.
         stateless: regions whose state location in the record is empty.
     Raises:
-        WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
+        WrongJobError: another name, unknown operators, regions that cannot be exchanged, or keyed
+            state that no function takes.
+        ConfigError: keyed state has another schema.
     """
     if record.job_name != plan.name:
         raise WrongJobError(
@@ -308,6 +355,7 @@ def verify_same_job(
     _verify_operators(record, plan, pending - set(sink_ids))
     verify_rescalable(record, plan)
     _verify_state(record, plan, stateless)
+    verify_keyed_state(record, plan)
 
 
 def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection[str]) -> None:
@@ -373,6 +421,13 @@ def _verify_operators(record: CheckpointRecord, plan: JobPlan, missing_sinks: se
         if entry.kind != COUNTS_KIND  # of a function that may have left
     }
     known_states = {node.operator_id for node in plan.graph}
+    lists = {
+        entry.operator_id
+        for region in record.regions
+        for entry in region.operator_states
+        if entry.kind == OPERATOR_LIST_KIND
+    }
+    known_states -= lists - {i for region in plan.regions for i in region.list_ids}
     missing = (sources - planned_sources) | missing_sinks | (states - known_states)
     if missing:
         raise WrongJobError(

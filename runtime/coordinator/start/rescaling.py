@@ -9,10 +9,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
-from sluice.runtime.coordinator.policy.assignment import hand_over, recorded, to_least_loaded
+from sluice.runtime.coordinator.policy.assignment import (
+    hand_over,
+    keyed_state_of,
+    recorded,
+    to_least_loaded,
+)
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.functions.at_most_once import DROPS_KIND
+from sluice.runtime.functions.operator_state import (
+    OPERATOR_LIST_KIND,
+    dealt,
+    decoded,
+    encoded,
+    state_entry,
+)
 from sluice.runtime.functions.record_counts import COUNTS_KIND
 from sluice.runtime.model.checkpoint_record import (
     Assignment,
@@ -70,7 +82,7 @@ def verify_rescalable(record: CheckpointRecord, plan: JobPlan) -> None:
     vanished = [region for name, region in known.items() if name not in planned]
     for region in vanished:
         for entry in region.operator_states:
-            if not _heirs(entry, region, record, plan):
+            if entry.kind != OPERATOR_LIST_KIND and not _heirs(entry, region, record, plan):
                 _refuse_state(entry, region, record, plan)
 
 
@@ -152,8 +164,8 @@ def redistributed(
     """The regions of a run that resumes from a record, with their splits, and the assignment.
 
     If a source's regions have changed, its splits are assigned evenly to the present regions. They
-    keep the recorded ends; those of a skipped region come from its last completed snapshot. All
-    other splits stay, and unchanged regions give the recorded assignment.
+    keep the recorded ends and their keyed state; those of a skipped region come from its last
+    completed snapshot. All other splits stay, and unchanged regions give the recorded assignment.
 
     Args:
         attempt_id: of the run, for regions that the record does not have.
@@ -167,7 +179,11 @@ def redistributed(
         return tuple(found[name] for name in names), before
     splits = _assigned({name: found[name].splits for name in sorted(found)}, plan)
     regions = tuple(
-        _with_splits(found.get(name) or RegionRecord(region=name, attempt_id=attempt_id), mine)
+        _with_splits(
+            found.get(name) or RegionRecord(region=name, attempt_id=attempt_id),
+            mine,
+            record.regions,
+        )
         for name, mine in splits.items()
     )
     assignment = Assignment(
@@ -209,14 +225,21 @@ def _key(split: SplitRange) -> SplitKey:
     return split.key
 
 
-def _with_splits(region: RegionRecord, splits: tuple[SplitRange, ...]) -> RegionRecord:
+def _with_splits(
+    region: RegionRecord, splits: tuple[SplitRange, ...], before: Sequence[RegionRecord]
+) -> RegionRecord:
     mine = {split.key: split for split in region.splits}
     if mine.keys() == {split.key for split in splits}:
         return region
     own = tuple(mine.get(split.key, split.at_end()) for split in splits)
     # The region's watermark must not be later than that of any of its splits.
     least_ms = least_of(split.watermark_ms for split in own)
-    return replace(region, splits=own, least_watermark_ms=least_ms)
+    return replace(
+        region,
+        splits=own,
+        least_watermark_ms=least_ms,
+        keyed_state=keyed_state_of(before, {split.key for split in own}),
+    )
 
 
 # --- operator states of regions that vanish -------------------------------------------------------
@@ -231,11 +254,47 @@ def _with_states(
     vanished = [region for region in record.regions if region.region not in found]
     for number, region in enumerate(vanished):
         for entry in region.operator_states:
+            if entry.kind == OPERATOR_LIST_KIND:
+                continue
             heirs = _heirs(entry, region, record, plan)
             heir = found[heirs[number % len(heirs)]]
             states = (*heir.operator_states, entry)
             found[heir.region] = replace(heir, operator_states=states)
+    for operator_id in sorted({i for region in plan.regions for i in region.list_ids}):
+        found |= _with_lists(operator_id, found, record, plan)
     return tuple(found.values())
+
+
+def _with_lists(
+    operator_id: str, regions: Mapping[str, RegionRecord], record: CheckpointRecord, plan: JobPlan
+) -> dict[str, RegionRecord]:
+    """The regions of a function with their lists of its operator state, if these regions are others
+    than before. Regions with one record keep their lists: a failed start deals nothing twice."""
+    names = [planned.name for planned in plan.regions if operator_id in planned.list_ids]
+    sources = _sources_above(operator_id, record.graph)
+
+    def is_list(entry: StateEntry) -> bool:
+        return (entry.kind, entry.operator_id) == (OPERATOR_LIST_KIND, operator_id)
+
+    lists = {r.region: e for r in record.regions for e in r.operator_states if is_list(e)}
+    vanished = [
+        region.region
+        for region in record.regions
+        if region.region not in names
+        and (region.region in lists or any(s.source_id in sources for s in region.splits))
+    ]
+    known = {region.region for region in record.regions}
+    if not lists or not (vanished or set(names) - known):
+        return {}
+    mode = next(iter(lists.values())).redistribution
+    parts = dealt([decoded(entry) for entry in lists.values()], mode, len(names))
+    found = {}
+    for name, part in zip(names, parts, strict=True):
+        others = [entry for entry in regions[name].operator_states if not is_list(entry)]
+        mine = [state_entry(encoded(part), operator_id=operator_id, redistribution=mode)]
+        states = (*others, *(mine if part.num_rows else ()))
+        found[name] = replace(regions[name], operator_states=states)
+    return found
 
 
 def _heirs(

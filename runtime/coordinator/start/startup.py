@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.runtime.checkpoint.retained_states import KeptStates
+from sluice.runtime.checkpoint.retained_states import KeptStates, left_by_attempts_before
 from sluice.runtime.checkpoint.succession import is_taken_over, taken_over
 from sluice.runtime.contracts import (
     Clock,
@@ -30,16 +30,17 @@ from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.restoring import (
     RestoreRequest,
     restored_regions,
-    restored_settings,
 )
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     StorageError,
+    StreamError,
     WaitedTooLongError,
     WrongJobError,
 )
+from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
     RESTORED_FROM_URI,
@@ -83,7 +84,8 @@ class Found:
         run_attempt: from 1.
         is_new: whether the job has never run before.
         cluster_ids: of the job's sinks and plan.
-        kept: operator states of the records in the checkpoint directory.
+        kept: what the records in the checkpoint directory name.
+        lineage: which committed batches of earlier runs belong to its past.
     """
 
     record: CheckpointRecord
@@ -94,6 +96,7 @@ class Found:
     is_new: bool
     cluster_ids: tuple[str, ...]
     kept: KeptStates
+    lineage: BatchLineage
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,6 +117,7 @@ class StartSequence:
         require_restorable: raises if files of a record are missing; called for the record of
             ``restore_from``.
         require_leased: raises if another run holds a lease by now; called before the sweep.
+        new_job_uid: of a job that has no checkpoint yet.
         registrations: of attempts of earlier runs that still run elsewhere; the caller stops them.
     """
 
@@ -130,6 +134,7 @@ class StartSequence:
     require_known: Callable[[CheckpointRecord], None] = lambda _: None
     require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
     require_leased: Callable[[], None] = lambda: None
+    new_job_uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     registrations: Sequence[RegionRegistration] = ()
     _began_s: float = field(init=False)
     _deadline_s: float = field(init=False, default=0.0)
@@ -172,6 +177,7 @@ class StartSequence:
             raise taken_over(attempt_id + 1)
         self._claim(history.newest.job_uid, attempt_id)
         yield from self._settle(history, attempt_id, kept)
+        yield from self._sweep_files(kept, attempt_id)
         self._abort(recovery.left_open(self.registrations, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
@@ -198,6 +204,9 @@ class StartSequence:
             is_new=is_new,
             cluster_ids=cluster_ids,
             kept=kept,
+            lineage=recovery.lineage_of(
+                record, history, self.store.known_fencing_records(), attempt_id=attempt_id
+            ),
         )
 
     # --- checks: nothing is changed ---------------------------------------------------------------
@@ -324,7 +333,7 @@ class StartSequence:
             }
             return recovery.first_regions(self.plan, starts), {}
         began_s = self.clock()
-        regions, found = yield from restored_regions(
+        regions, settings = yield from restored_regions(
             restore,
             self.plan,
             self.sources,
@@ -333,7 +342,7 @@ class StartSequence:
             timeout_s=self.settings.call_timeout_s,
         )
         self._deadline_s += self.clock() - began_s
-        return regions, restored_settings(restore, found)
+        return regions, settings
 
     def _publish_first(self, restore_from: int | RestoreRequest | None) -> Steps[bool]:
         """Publish checkpoint 0 of a new job; False if an earlier or a faster start did."""
@@ -347,7 +356,7 @@ class StartSequence:
         record = recovery.first_record(
             self.plan,
             regions,
-            job_uid=str(uuid.uuid4()),
+            job_uid=self.new_job_uid,
             session=self.session,
             now_ms=self.wall_ms(),
             origin=origin,
@@ -401,6 +410,7 @@ class StartSequence:
             history, resume_id = self._resume_point(restore_from)
             record = self._record_at(history, resume_id)
             self._verify(record, recovery.to_settle(history))
+            self.store.require_files(record, whole=resume_id == restore_from)
             if resume_id == restore_from:
                 # Once a fencing record names it, every later start would fail the same way.
                 self.require_restorable(record)
@@ -503,6 +513,30 @@ class StartSequence:
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s
+
+    def _sweep_files(self, kept: KeptStates, attempt_id: int) -> Steps[None]:
+        """Delete files of keyed state that earlier runs have left. No older coordinator can decide
+        any more, so nothing will ever name them. A file that is uploaded later is swept by the next
+        start."""
+        if kept.has_damaged:
+            return  # the damaged record may name any of them
+        try:
+            left = [
+                path
+                for path in self.store.state_files()
+                if left_by_attempts_before(path, attempt_id, session=self.session)
+                and not kept.is_named(path)
+            ]
+            yield "before-state-sweep"
+            self.store.delete_files(left)
+            yield "after-state-sweep"
+        except StreamError as err:  # nothing depends on it
+            log.warning("files of earlier attempts were not deleted: error=%s", err)
+            return
+        if left:
+            log.info(
+                "files of earlier attempts deleted: attempt_id=%d files=%d", attempt_id, len(left)
+            )
 
     def _abort(self, left: Sequence[StateEntry]) -> None:
         """Abort open work before the first decision of this run: else it blocks readers

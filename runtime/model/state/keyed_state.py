@@ -11,7 +11,29 @@ from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.split_key import SplitKey
 
-__all__ = ["KeyedState", "SplitState", "StatePart", "StateTableInfo"]
+__all__ = ["Due", "KeyedState", "SplitState", "StatePart", "StateTableInfo"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """When keyed functions have more output though no record comes; None: never.
+
+    Attributes:
+        event_ms: once the watermark has reached it.
+        time_ms: once the processing time has.
+    """
+
+    event_ms: int | None = None
+    time_ms: int | None = None
+
+    @staticmethod
+    def first(found: Iterable["Due"]) -> "Due":
+        """The earliest of several."""
+        every = list(found)
+        return Due(
+            event_ms=min((d.event_ms for d in every if d.event_ms is not None), default=None),
+            time_ms=min((d.time_ms for d in every if d.time_ms is not None), default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +124,16 @@ class KeyedState:
     def of(self, splits: Collection[SplitKey]) -> "KeyedState":
         """The state of these splits alone, with the files that they need."""
         return _with_needed_files(self, [s for s in self.splits if s.key in splits])
+
+    def covering(self, splits: Collection[SplitKey]) -> "KeyedState":
+        """As `of`, with an entry for each of the splits, also for one without state yet."""
+        found = self.of(splits)
+        known = {split.key for split in found.splits}
+        new = tuple(
+            SplitState(source_id=source_id, topic=topic, partition=partition)
+            for source_id, topic, partition in sorted(set(splits) - known)
+        )
+        return replace(found, splits=found.splits + new)
 
     def without(self, splits: Collection[SplitKey]) -> "KeyedState":
         """The state of all other splits, with the files that they need."""

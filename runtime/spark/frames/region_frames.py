@@ -10,6 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.graph.pipeline import FrameFunction, Pipeline, Step
 from sluice.runtime.model.output_modes import mode_of_query
 
@@ -60,7 +61,8 @@ def chained_schema(pipeline: Pipeline) -> StructType:
     batch = pa.RecordBatch.from_pylist([], schema=schema)
     try:
         for step in pipeline.steps:
-            batch = cast(pa.RecordBatch, step.chained("").call(batch)[0])
+            (function,) = FunctionStates([step.chained("")]).functions
+            batch = cast(pa.RecordBatch, function.call(batch)[0])
         found = batch.schema
     except Exception as err:
         raise ConfigError(

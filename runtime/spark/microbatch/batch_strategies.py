@@ -213,7 +213,8 @@ def require_each_range_once(results: Sequence[TaskResult], barrier: Barrier) -> 
         IllegalTransitionError: Spark ran a task twice or not at all, and reported success.
     """
     assigned = sorted(_bounds(split) for result in results for split in result.ranges)
-    expected = sorted(_bounds(split) for split in barrier.splits if not split.is_empty)
+    is_keyed = barrier.new_state is not None  # then an empty range has state, too
+    expected = sorted(_bounds(s) for s in barrier.splits if is_keyed or not s.is_empty)
     if assigned != expected:
         raise IllegalTransitionError(
             "tasks of a batch did not read each assigned range exactly once",

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from sluice.runtime.contracts import SplitReader
 from sluice.runtime.errors import UnreachableError
 from sluice.runtime.functions.at_most_once import offsets_in
+from sluice.runtime.keyed.kept_state import KeyedBatch
 from sluice.runtime.model import offsets
 from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.process.worker_memory import tidy_after_task
@@ -33,6 +34,7 @@ __all__ = [
     "ReadRanges",
     "SourcePlan",
     "assign",
+    "assign_all",
     "data_source_for",
     "probe_for",
 ]
@@ -52,7 +54,9 @@ class RangeTask(Protocol):
         """Source runner: the most tasks that a batch of these splits gets."""
         ...
 
-    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
+    def run(
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Executor: do the work; yields the rows for Spark."""
         ...
 
@@ -79,7 +83,9 @@ class ReadRanges(RangeTask):
             return len(splits)
         return max(self.parallelism, offsets_in(splits) // _WORTH_A_TASK)
 
-    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
+    def run(
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
+    ) -> Iterator[pa.RecordBatch]:
         return self.reader.read(splits)
 
 
@@ -99,9 +105,11 @@ class CopyRanges(RangeTask):
     def most_tasks(self, splits: Sequence[SplitRange]) -> int:
         return self.parallelism
 
-    def run(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Iterator[pa.RecordBatch]:
+    def run(
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
+    ) -> Iterator[pa.RecordBatch]:
         chain: Chain = pickle.loads(self.chain)  # written by `RegionLauncher`
-        return chain.copy_ranges(checkpoint_id, splits)
+        return chain.copy_ranges(checkpoint_id, splits, keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +159,13 @@ def assign(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, .
     return [tuple(each) for each in assigned]
 
 
+def assign_all(splits: Sequence[SplitRange], tasks: int) -> list[tuple[SplitRange, ...]]:
+    """Spread all splits of a keyed region, also those without records: their timers may be due.
+    A split stays in its task from batch to batch, so that a worker may still have its state."""
+    ordered = sorted(splits, key=lambda split: split.key)
+    return [tuple(ordered[at::tasks]) for at in range(min(tasks, len(ordered)))]
+
+
 class JobStreamReader(DataSourceStreamReader):
     """Source runner: one long-lived driver-side Python process per run of a region's query.
 
@@ -190,14 +205,19 @@ class JobStreamReader(DataSourceStreamReader):
             return []
         barrier = offsets.decode(end)
         splits = self._plan.left_of(barrier)
-        tasks = assign(splits, self._plan.ranges.most_tasks(splits))
-        return [InputPartition((barrier.checkpoint_id, ranges)) for ranges in tasks]
+        most = self._plan.ranges.most_tasks(splits)
+        if barrier.new_state is None:
+            tasks = assign(splits, most)
+            return [InputPartition((barrier.checkpoint_id, ranges)) for ranges in tasks]
+        return [
+            InputPartition((barrier.checkpoint_id, ranges, KeyedBatch.of(barrier, ranges)))
+            for ranges in assign_all(splits, most)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Executor: run the task; Spark's interface fixes this name, although the tasks of a
         chained region also write (`CopyRanges`)."""
-        checkpoint_id, splits = partition.value
-        yield from self._plan.ranges.run(checkpoint_id, splits)
+        yield from self._plan.ranges.run(*partition.value)
         tidy_after_task()
 
     def __getstate__(self) -> dict[str, Any]:

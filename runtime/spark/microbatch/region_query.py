@@ -20,11 +20,13 @@ from sluice.runtime.functions.function_run import (
     require_other_topics,
     require_within_limits,
 )
+from sluice.runtime.functions.function_states import states_after
 from sluice.runtime.functions.record_counts import added, totals_after
 from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange, ranges_text
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
@@ -314,6 +316,7 @@ class RegionQuery:
                     default=None,
                 ),
                 state_is_due=self._spec.stateful and wants_another(self._query, batch.frame),
+                due=Due.first(result.due for result in output.results if result.due is not None),
                 counts=added(
                     [
                         *(
@@ -359,10 +362,16 @@ class RegionQuery:
             ),
             least_watermark_ms=least_watermark_ms,
             state=None if self._state is None else self._state.after(batch.key.batch_id),
+            keyed_state=_keyed_state(barrier, output.results),
             operator_states=(
                 *(entry for part in output.staged for entry in part.operator_states),
                 *totals_after(batch.operator_states, counts),
                 *drops_after(batch.operator_states, dropped),
+                *states_after(
+                    batch.operator_states,
+                    [entry for result in output.results for entry in result.operator_states],
+                    self._spec.functions,
+                ),
             ),
         )
 
@@ -406,3 +415,10 @@ class RegionQuery:
         if self._spec.drops is not None:
             self._spec.drops.claim(barrier.region, barrier.checkpoint_id, dropped)
         return dropped
+
+
+def _keyed_state(barrier: Barrier, results: Sequence[TaskResult]) -> KeyedState | None:
+    """The state of all splits after a batch; None: the region is not keyed."""
+    if barrier.new_state is None:
+        return None
+    return KeyedState.merged(r.keyed_state for r in results if r.keyed_state is not None)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import pyarrow as pa
@@ -14,15 +15,20 @@ from sluice.runtime.contracts import (
     ContinuousSource,
     Coordinator,
     FrameWriter,
+    JobTopicSource,
     NarrowingSource,
     RegionAttempt,
     RegionHandle,
     Source,
     SplitReader,
 )
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
+from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import require_other_topics
 from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.keyed.broadcast import broadcast_table
+from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.model.splits import Barrier, SplitKey
 from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
 from sluice.runtime.service.service_client import CoordinatorAddress
@@ -78,7 +84,10 @@ from sluice.runtime.spark.tasks.region_tasks import (
     TaskOutput,
     pickled_for_tasks,
 )
+from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import needs_jvm
+from sluice.runtime.storage.task_files import LocalTaskFiles
 
 __all__ = ["ContinuousRegions", "RegionLauncher"]
 
@@ -181,6 +190,25 @@ class RegionLauncher:
             attempt_id=attempt_id,
             factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
             dead_letter_sink=region.dead_letter_sink,
+            load_table=self._load_table(region),
+        )
+
+    def _load_table(self, region: Region) -> LoadTable:
+        """How tasks of a region read the tables of broadcast streams."""
+        if not any(function.broadcasts for function in region.functions or ()):
+            return no_table
+        return partial(broadcast_table, read=_state_store(self._fs).rows)
+
+    def _keyed_plan(self, region: Region) -> KeyedPlan | None:
+        """Where the keyed state of a region is; None: it has no keys."""
+        if not region.pipeline.is_keyed:
+            return None
+        source = region.pipeline.source
+        return KeyedPlan(
+            store=_state_store(self._fs),
+            source_id=region.source_id,
+            settings=self._job.state,
+            max_parallelism=source.max_parallelism if isinstance(source, JobTopicSource) else 0,
         )
 
     # --- continuous ---------------------------------------------------------------------------
@@ -207,6 +235,8 @@ class RegionLauncher:
             ends=self._continuous.ends(region.source_id),
             begins_after=attempt.after,
             lost_timeout_s=self._continuous.lost_timeout_s,
+            keyed=self._keyed_plan(region),
+            keyed_state=attempt.restored.keyed_state,
             operator_states=attempt.restored.operator_states,
         )
         delete_attempts(self._fs, region.name, attempt_id=attempt.attempt_id)  # of micro-batches
@@ -327,12 +357,17 @@ class RegionLauncher:
             job_name=self._job.name,
             output=output,
             most_dropped=0 if self._drops is None else self._drops.left(),
+            keyed=self._keyed_plan(region),
         )
         return _BatchMode(
             strategy=strategy,
             ranges=CopyRanges(
                 chain=pickled_for_tasks(chain, region=region.name),
-                parallelism=self._job.spark.sparkContext.defaultParallelism,
+                parallelism=(
+                    1  # a region has one list of each operator state
+                    if any(function.state is not None for function in region.functions)
+                    else self._job.spark.sparkContext.defaultParallelism
+                ),
             ),
             schema=schema,
             frame=lambda records: records,
@@ -378,6 +413,17 @@ class RegionLauncher:
         if read is None or not isinstance(source, NarrowingSource):
             return source
         return source.narrowed(read)
+
+
+def _state_store(fs: FileSystem) -> StateStore:
+    """The checkpoint directory as tasks see it."""
+    if needs_jvm(fs.uri):
+        raise ConfigError(
+            "tasks cannot keep keyed state in this checkpoint directory",
+            {"checkpoint_dir": fs.uri},
+            "Use a checkpoint_dir that all hosts mount.",
+        )
+    return StateStore(files=LocalTaskFiles(), root=fs.uri.removeprefix("file://"))
 
 
 def _transformed(records: DataFrame, region: Region) -> DataFrame:

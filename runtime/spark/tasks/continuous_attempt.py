@@ -19,7 +19,6 @@ from sluice.runtime.contracts import (
     Clock,
     ContinuousWriter,
     ContinuousWriterFactory,
-    RecordStream,
     RegionRegistration,
     StreamingReader,
     TaskScope,
@@ -30,11 +29,16 @@ from sluice.runtime.errors import (
     StreamError,
     WaitedTooLongError,
 )
+from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
+from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.keyed.keyed_plan import KeyedPlan
+from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.process.failed_tasks import note_task, task_failed
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service.service_client import CoordinatorClient
@@ -67,6 +71,8 @@ class ContinuousChain:
         begins_after: newest committed checkpoint when the attempt began.
         lost_timeout_s: how long the task runs without an answer from its coordinator.
         operator_states: in the record that the attempt begins with.
+        keyed: where the keyed state of its functions is; None: they have no keys.
+        keyed_state: in that record.
     """
 
     tasks: RegionTasks
@@ -78,13 +84,15 @@ class ContinuousChain:
     begins_after: int
     lost_timeout_s: float
     operator_states: tuple[StateEntry, ...] = ()
+    keyed: KeyedPlan | None = None
+    keyed_state: KeyedState | None = None
 
     def run(self) -> StreamError | None:
         """In the executor, until the attempt is over; returns the error that ended it, if any."""
         try:
             _require_first_attempt(self.tasks)
-            with contextlib.closing(self.reader.follow(self.splits, self.ends)) as stream:
-                self._loop(stream).run()
+            with contextlib.ExitStack() as opened:
+                self._loop(opened).run()
         except StreamError as err:
             note_task(err, _ONLY_TASK)
             return self._logged(err)
@@ -102,7 +110,7 @@ class ContinuousChain:
         )
         return error
 
-    def _loop(self, stream: RecordStream) -> TaskLoop:
+    def _loop(self, opened: contextlib.ExitStack) -> TaskLoop:
         tasks = self.tasks
         link = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         checkpoint_client = CheckpointClient(
@@ -110,7 +118,14 @@ class ContinuousChain:
         )
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         registry = TaskRegistry(client, checkpoint_client)
-        states = FunctionStates(self.functions, self.operator_states)
+        states = FunctionStates(self.functions, self.operator_states, tasks.load_table)
+        if any(function.broadcasts for function in self.functions):
+            states.adopt(client.task_inputs(tasks.region, tasks.attempt_id).broadcasts)
+        keyed = self._keyed(states.functions, checkpoint_client)
+        if keyed is not None:
+            opened.callback(keyed.close)
+        stream = self.reader.follow(self.splits, self.ends)
+        opened.callback(stream.close)
         return TaskLoop(
             tasks.region,
             tasks.attempt_id,
@@ -119,10 +134,31 @@ class ContinuousChain:
             open_writers=partial(self._open, registry),
             functions=lambda: FunctionRun(states.functions, job_name=self.job_name),
             states=states,
+            keyed=keyed,
+            clocks=clocks_of(states.functions),
             begins_after=self.begins_after,
             leaders={s.key: s.leader_epoch for s in self.splits if s.leader_epoch is not None},
             no_progress_timeout_s=self.reader.no_progress_timeout_s,
         )
+
+    def _keyed(
+        self, functions: tuple[ChainedFunction, ...], checkpoint_client: CheckpointClient
+    ) -> KeyedTask | None:
+        """The keyed functions with the state of the splits, which is loaded here."""
+        if self.keyed is None:
+            return None
+        failpoint("before-state-loaded")
+        keyed = self.keyed.open(
+            functions,
+            region=self.tasks.region,
+            attempt_id=self.tasks.attempt_id,
+            restored=self.keyed_state,
+            splits=self.splits,
+            on_outage=lambda _: checkpoint_client.require_running(),
+            job_name=self.job_name,
+        )
+        failpoint("after-state-loaded")
+        return keyed
 
     def _open(self, registry: AttemptRegistry, epoch: EpochScope) -> TaskWriters[ContinuousWriter]:
         tasks = self.tasks

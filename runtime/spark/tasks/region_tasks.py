@@ -9,10 +9,12 @@ task: one row with the pickled `TaskResult`, or the records for Spark's file wri
 import contextlib
 import functools
 import importlib.metadata
+import itertools
 import pickle
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,13 +24,20 @@ from sluice.runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterF
 from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
+from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch, OpenKeyedBatch
+from sluice.runtime.keyed.keyed_plan import KeyedPlan
+from sluice.runtime.keyed.keyed_run import KeyedRun
+from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from sluice.runtime.process.failed_tasks import note_task
 from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
@@ -64,6 +73,7 @@ class RegionTasks:
         job_uid, region, attempt_id: the attempt that the tasks belong to.
         factories: writer factory by operator id of the sink.
         dead_letter_sink: operator id of the sink that takes dead letters.
+        load_table: reads the table of a broadcast stream.
     """
 
     address: CoordinatorAddress
@@ -72,6 +82,7 @@ class RegionTasks:
     attempt_id: int
     factories: Mapping[str, WriterFactory]
     dead_letter_sink: str | None = None
+    load_table: LoadTable = no_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +99,9 @@ class TaskResult:
         counts: of the functions that count their records, by operator id.
         examples: a description of one failed record for each of them.
         failed_rows: failed rows for each of them; see `FunctionRun`.
+        operator_states: that the task has changed; it is its region's only one of the batch then.
+        keyed_state: of the task's splits after the batch; None: the region is not keyed.
+        due: see `Acknowledgement`.
         stages: its times, as far as they are known.
         error: set when the task failed. Spark sees a finished task, so it does not retry against a
             broker that has already refused, and the error keeps its type.
@@ -102,9 +116,15 @@ class TaskResult:
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     failed_rows: Mapping[str, int] = field(default_factory=dict)
+    operator_states: tuple[StateEntry, ...] = ()
+    keyed_state: KeyedState | None = None
+    due: Due | None = None
     stages: StageTimes | None = None
     error: StreamError | None = None
 
+
+_KEPT = KeptTasks()
+"""Of this Python worker."""
 
 Writing = Generator[pa.RecordBatch, None, TaskResult]
 """Yields each batch once it is written; returns the result after the pre-commit."""
@@ -169,6 +189,7 @@ class Chain:
         output: decides what Spark gets from the task.
         most_dropped: if a range holds at most this many offsets, a second attempt of its task
             drops it instead of reading it again.
+        keyed: where its keyed state is; None: no function has any.
     """
 
     tasks: RegionTasks
@@ -177,24 +198,60 @@ class Chain:
     job_name: str
     output: TaskOutput = field(default_factory=ResultRow)
     most_dropped: int = 0
+    keyed: KeyedPlan | None = None
 
     def copy_ranges(
-        self, checkpoint_id: int, splits: tuple[SplitRange, ...]
+        self,
+        checkpoint_id: int,
+        splits: tuple[SplitRange, ...],
+        keyed: KeyedBatch | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Read ``splits``, apply the functions, write, pre-commit; yields the rows for Spark."""
-        yield from self.output.deliver(self._writing(checkpoint_id, splits))
+        """Read ``splits``, apply the functions, write, pre-commit; yields the rows for Spark.
 
-    def _writing(self, checkpoint_id: int, splits: tuple[SplitRange, ...]) -> Writing:
+        Args:
+            keyed: the state that the batch begins with; some of the splits may be empty then.
+        """
+        yield from self.output.deliver(self._writing(checkpoint_id, splits, keyed))
+
+    def _writing(
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None
+    ) -> Writing:
         if offsets_in(splits) <= self.most_dropped and _is_second_attempt():
             return _dropping(self.tasks, splits)
+        read = splits if keyed is None else tuple(s for s in splits if not s.is_empty)
         return _write_and_pre_commit(
             self.tasks,
             checkpoint_id,
             splits,
-            self.reader.read(splits),
+            iter(()) if keyed is not None and not read else self.reader.read(read),
             output=self.output,
-            functions=FunctionRun(self.functions, job_name=self.job_name),
+            functions=self.functions,
+            job_name=self.job_name,
+            open_keyed=None if keyed is None else partial(self._open_keyed, keyed, splits),
         )
+
+    def _open_keyed(
+        self, batch: KeyedBatch, splits: tuple[SplitRange, ...], key: BatchKey
+    ) -> OpenKeyedBatch:
+        plan, tasks = self.keyed, self.tasks
+        assert plan is not None  # a keyed region has one
+
+        def on_outage(error: StreamError) -> None:
+            CoordinatorClient(tasks.address).waits(key, "store of keyed state", why=str(error))
+
+        def load(state: KeyedState, splits: tuple[SplitRange, ...]) -> KeyedTask:
+            return plan.open(
+                self.functions,
+                restored=state,
+                splits=splits,
+                region=tasks.region,
+                attempt_id=tasks.attempt_id,
+                on_outage=on_outage,
+                job_name=self.job_name,
+            )
+
+        owner = (tasks.job_uid, tasks.region, tasks.attempt_id)
+        return _KEPT.open(owner, batch, splits, load)
 
 
 def write_task(
@@ -222,28 +279,48 @@ def _write_and_pre_commit(
     batches: Iterator[pa.RecordBatch],
     *,
     output: TaskOutput,
-    functions: FunctionRun | None = None,
+    functions: Sequence[ChainedFunction] | None = None,
+    job_name: str = "",
+    open_keyed: Callable[[BatchKey], OpenKeyedBatch] | None = None,
 ) -> Writing:
     """Write the functions' output for each batch and yield it; pre-commit at the end.
 
     A typed error becomes the result, and no further batch is yielded; Spark gets any other error.
     """
     timer = StageTimer(WRITING_STAGES if functions is None else ALL_STAGES)
-    functions = functions or FunctionRun()
     try:
         key, task = _identity(tasks)
-        writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
+        states = _function_states(tasks, functions or (), CoordinatorClient(tasks.address))
+        keyed = None if open_keyed is None else open_keyed(key)
+        writers: TaskWriters[SinkWriter] | None = None
         try:
-            applied = functions.applied(timer.reading(batches), writers.write_dead_letter)
+            writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
+            letters = writers.write_dead_letter
+            if keyed is None:
+                run: FunctionRun | KeyedRun = FunctionRun(states.functions, job_name=job_name)
+                applied = run.applied(timer.reading(batches), letters)
+            else:
+                run = keyed.begin(states.functions)
+                applied = itertools.chain(
+                    run.applied(timer.reading(batches), letters),
+                    run.at_barrier(keyed.time, letters),
+                )
             for batch in map(output.conform, applied):
                 timer.enter("write_s")
                 writers.write(batch)
                 yield batch
                 timer.enter("function_s")
+            changed = states.end_epoch()
             timer.enter("flush_s")
+            kept = None if keyed is None else keyed.end(key)
             committables = writers.pre_commit()
+            if keyed is not None and kept is not None:
+                keyed.keep(kept)
         except BaseException:
-            writers.abort()
+            if writers is not None:
+                writers.abort()
+            if keyed is not None:
+                keyed.close()
             raise
     except StreamError as err:
         note_task(err, _task_name())
@@ -260,11 +337,27 @@ def _write_and_pre_commit(
         decide_by_s=writers.decide_by_s,
         records_out=writers.records_out,
         task=task,
-        counts=functions.counts,
-        examples=functions.examples,
-        failed_rows=functions.failed_rows,
+        counts=run.counts,
+        examples=run.examples,
+        failed_rows=run.failed_rows,
+        operator_states=changed,
+        keyed_state=None if kept is None else kept.state,
+        due=None if kept is None else kept.due,
         stages=timer.times(),
     )
+
+
+def _function_states(
+    tasks: RegionTasks, functions: Sequence[ChainedFunction], link: CoordinatorClient
+) -> FunctionStates:
+    """The functions of a task with their operator states and tables, as its epoch begins with
+    them."""
+    if not any(function.state or function.broadcasts for function in functions):
+        return FunctionStates(functions)
+    inputs = link.task_inputs(tasks.region, tasks.attempt_id)
+    states = FunctionStates(functions, inputs.states, tasks.load_table)
+    states.adopt(inputs.broadcasts)
+    return states
 
 
 def _opened(

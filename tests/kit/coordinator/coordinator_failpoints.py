@@ -14,7 +14,9 @@ _STEPS = (
     "return",
     "group-offsets",
     "fencing",
+    "state-sweep",
     "sweep",
+    "state-files",
 )
 
 REGIONAL_FAILPOINTS: tuple[str, ...] = (

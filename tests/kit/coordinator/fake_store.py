@@ -7,8 +7,9 @@ from sluice.runtime.checkpoint import retention
 from sluice.runtime.checkpoint.acceptance import claim_of
 from sluice.runtime.checkpoint.retention import SlotFacts, facts_of
 from sluice.runtime.contracts import AcceptedWork, PublishOutcome, UnsettledWork
-from sluice.runtime.errors import StorageError
+from sluice.runtime.errors import DamagedCheckpointError, StorageError
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateEntry, Verdict
+from sluice.runtime.model.state.file_reference import FileReference
 
 
 @dataclass(slots=True)
@@ -17,6 +18,7 @@ class FakeStore:
 
     Attributes:
         empty: directories of state in which there is nothing.
+        files: of keyed state, by path.
         on_call: called with the name of each call that writes, before it happens; may raise.
         lose_answer: asked after each publish that happened; True: StorageError instead.
     """
@@ -31,6 +33,7 @@ class FakeStore:
     history: list[CheckpointRecord] = field(default_factory=list)
     retired: list[int] = field(default_factory=list)
     empty: set[str] = field(default_factory=set)
+    files: dict[str, FileReference] = field(default_factory=dict)
     on_call: Callable[[str], None] = lambda _: None
     lose_answer: Callable[[], bool] = lambda: False
 
@@ -150,3 +153,24 @@ class FakeStore:
             record = self.records.pop(checkpoint_id)
             assert record.verdict is Verdict.ABORTED or checkpoint_id in self.committed
             self.retired.append(checkpoint_id)
+
+    def state_files(self) -> list[str]:
+        """See `MetadataStore.state_files`."""
+        return sorted(self.files)
+
+    def require_files(self, record: CheckpointRecord, *, whole: bool) -> None:
+        """See `MetadataStore.require_files`."""
+        for file in record.keyed_files:
+            found = self.files.get(file.path)
+            if (
+                found is None
+                or found.length_bytes != file.length_bytes
+                or (whole and found != file)
+            ):
+                raise DamagedCheckpointError("a file is missing", {"path": file.path}, "Restore.")
+
+    def delete_files(self, paths: Collection[str]) -> None:
+        """See `MetadataStore.delete_files`."""
+        for path in paths:
+            self.on_call("delete_files")
+            self.files.pop(path, None)

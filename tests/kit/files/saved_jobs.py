@@ -1,5 +1,6 @@
 """A job's directory with a decided checkpoint of a stateful region, and what a savepoint holds."""
 
+import hashlib
 from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
@@ -9,14 +10,16 @@ from sluice.runtime.model.checkpoint_record import (
     CheckpointRecord,
     RegionRecord,
 )
-from sluice.runtime.savepoint.file_copies import wrong_files
-from sluice.runtime.savepoint.savepoint_directory import references_of
+from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.model.state.keyed_state import KeyedState, SplitState, StatePart
+from sluice.runtime.savepoint.savepoint import references_of
+from sluice.runtime.storage.file_copies import wrong_files
 from sluice.runtime.storage.file_system import FileSystem
 from tests.kit.coordinator.checkpoint_records import committable, record
 from tests.kit.files.fake_file_system import Fault, SimulatedCrashError
 from tests.kit.files.spark_state import SparkState, load_state
 
-__all__ = ["Crashing", "decide", "saved_record", "state_in"]
+__all__ = ["Crashing", "decide", "keyed_region", "saved_record", "state_in"]
 
 
 def saved_record(checkpoint_id: int, *regions: RegionRecord, **changes: Any) -> CheckpointRecord:
@@ -29,12 +32,35 @@ def saved_record(checkpoint_id: int, *regions: RegionRecord, **changes: Any) -> 
 def decide(
     fs: FileSystem, checkpoint_id: int, spark: SparkState, **changes: Any
 ) -> CheckpointRecord:
-    """Run a batch, decide and commit it."""
-    decided = saved_record(checkpoint_id, spark.record(spark.run_batch()), **changes)
+    """Run a batch, decide and commit it. A second region has keyed state, each of whose files is
+    named by three checkpoints in a row."""
+    keyed = keyed_region(fs, checkpoint_id)
+    decided = saved_record(checkpoint_id, spark.record(spark.run_batch()), keyed, **changes)
     store = CheckpointStore(fs)
     assert store.publish(decided, timeout_s=60) is PublishOutcome.OURS
     store.mark_committed(checkpoint_id)
     return decided
+
+
+def keyed_region(fs: FileSystem, checkpoint_id: int) -> RegionRecord:
+    """A region with the changes of the last three checkpoints, in files that are there."""
+    files = []
+    for each in range(max(checkpoint_id - 2, 0), checkpoint_id + 1):
+        path, content = f"state/r1/0-{each}-{each:08x}.changes", b"changes %d" % each
+        if not fs.exists(path):
+            fs.write_temporary(path, content)
+        digest = hashlib.sha256(content).hexdigest()
+        files.append(FileReference(path=path, length_bytes=len(content), sha256=digest))
+    split = SplitState(
+        source_id="source",
+        topic="orders",
+        partition=0,
+        parts=tuple(
+            StatePart(file=at, offset=0, length=file.length_bytes) for at, file in enumerate(files)
+        ),
+    )
+    state = KeyedState(partitions=1, files=tuple(files), splits=(split,))
+    return RegionRecord(region="r1", attempt_id=0, batch_id=7, keyed_state=state)
 
 
 def state_in(fs: FileSystem, made: CheckpointRecord, root: str) -> object:
@@ -83,7 +109,8 @@ class _Named:
 
     def __init__(self, fs: _Below, references: list[Any]) -> None:
         self._fs = fs
-        self._paths = {each.path[each.path.index("spark/") :]: each.path for each in references}
+        paths = (each.path for each in references if "spark/" in each.path)
+        self._paths = {path[path.index("spark/") :]: path for path in paths}
 
     def read(self, path: str) -> bytes | None:
         return self._fs.read(self._paths[path]) if path in self._paths else None

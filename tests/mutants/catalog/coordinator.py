@@ -199,8 +199,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.policy.checkpoint_plan:RegionPlan.can_repair",
-                old="return self.chained and self.deterministic",
-                new="return self.chained",
+                old="return self.chained and self.deterministic and not self.keyed",
+                new="return self.chained and not self.keyed",
             ),
         ),
     ),

@@ -178,6 +178,7 @@ class Reading:
     ) -> None:
         self._follows = follows
         self._stalled_s: dict[int, float] = {}
+        self._paused: frozenset[int] = frozenset()
         self._warned: set[int] = set()
         self._read = dict(read or {})
         self._began = [split.start_offset for split in splits]
@@ -232,6 +233,18 @@ class Reading:
             batch = self._consumed()
         self._release_finished()
         return batch
+
+    def pause(self, slots: Iterable[int]) -> None:
+        """Stop fetching these slots, and resume all other ones after their last records."""
+        open_slots, before = frozenset(self._progress.unfinished()), self._paused
+        self._paused = paused = frozenset(slots) & open_slots
+        begun = [
+            slot for slot in sorted(paused - before) if self._stalled_s.pop(slot, None) is None
+        ]
+        if begun:
+            self._stop(*begun)
+        for slot in sorted((before - paused) & open_slots):
+            self._resume(slot)
 
     def position(self, slot: int) -> int:
         """Return the next offset to read of a split: after the records of all batches so far."""
@@ -326,6 +339,8 @@ class Reading:
     def _handle_events(self, events: Iterable[Event]) -> None:
         for event in events:
             error, slot = event.error, event.slot
+            if slot in self._paused:
+                continue  # a report from before the pause; the next fetch repeats it
             if slot is not None and error.code() == PARTITION_EOF:
                 self._pooled.refusals.answered()
                 if self._progress.move_to(slot, event.offset):

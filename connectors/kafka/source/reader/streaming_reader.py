@@ -1,6 +1,6 @@
 """`KafkaStreamingReader`: reads partitions without an end, ahead of the task that polls."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -73,6 +73,10 @@ class KafkaRecordStream(RecordStream):
     def active(self) -> frozenset[SplitKey]:
         slots = [] if self._reading is None else self._reading.active()
         return frozenset(self._splits[slot].key for slot in slots)
+
+    def pause(self, splits: Collection[SplitKey]) -> None:
+        if self._reading is not None:
+            self._reading.pause(n for n, split in enumerate(self._splits) if split.key in splits)
 
     def records_read(self) -> Mapping[SplitKey, RecordsRead]:
         if self._reading is None:

@@ -6,13 +6,13 @@ from pathlib import Path
 from sluice.connectors.kafka.client.client_options import Role
 from sluice.connectors.kafka.client.confluent import KafkaException, make_producer, translate
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.broker.embedded_kafka import (
     QUICK_START,
     EmbeddedKafka,
     broker_classes,
     kafka_jars,
 )
-from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.verify.topic_history import await_readable, read_records
 from sluice.runtime.embedded.ivy import report_to_stderr
 from sluice.runtime.embedded.java import find_java

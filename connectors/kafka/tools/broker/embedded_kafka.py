@@ -15,12 +15,12 @@ from typing import Self
 from sluice.connectors.kafka.client.client_options import Role
 from sluice.connectors.kafka.client.confluent import make_admin
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.topic_creation import await_controller
 from sluice.connectors.kafka.tools.broker.broker_properties import (
     BrokerPorts,
     render,
     server_properties,
 )
-from sluice.connectors.kafka.tools.broker.topic_creation import await_controller
 from sluice.runtime.embedded.embedded_server import CONSOLE_LOGGING, EmbeddedServer
 from sluice.runtime.embedded.ivy import (
     Artifact,

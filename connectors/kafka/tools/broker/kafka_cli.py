@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.broker.broker_archive import prepare_broker
 from sluice.connectors.kafka.tools.broker.embedded_kafka import (
     KAFKA_VERSION,
     EmbeddedKafka,
     kafka_jars,
 )
-from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.connection_options import (
     BOOTSTRAP_NAMES,
     Config,

@@ -23,8 +23,8 @@ import typer
 from rich.console import Console
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.tools.demo.demo_view import DemoView, Outcome, Phase
 from sluice.connectors.kafka.tools.demo.observer import Observer
 from sluice.connectors.kafka.tools.demo.orders import Loader, order_events

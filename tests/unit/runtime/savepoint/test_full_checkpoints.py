@@ -1,6 +1,7 @@
 """Full checkpoints: incremental, retained by count, and whole whenever a process dies."""
 
 import contextlib
+import re
 
 import pytest
 
@@ -12,7 +13,7 @@ from sluice.runtime.savepoint.full_checkpoints import (
     retire_full_checkpoints,
     write_full_checkpoint,
 )
-from sluice.runtime.savepoint.savepoint_directory import references_of
+from sluice.runtime.savepoint.savepoint import references_of
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault, SimulatedCrashError
 from tests.kit.files.saved_jobs import Crashing, decide, state_in
 from tests.kit.files.spark_state import SparkState
@@ -38,6 +39,11 @@ def _job(disk: Disk) -> tuple[FakeFileSystem, SparkState]:
     return fs, spark
 
 
+def _state_files(disk: Disk) -> set[str]:
+    """All that full checkpoints have beside their records."""
+    return {path for path in disk.files if re.match(r"full/[^/]+/(?:spark|state)/", path)}
+
+
 def test_only_files_that_are_new_are_copied() -> None:
     """An unchanged snapshot is named where the first full checkpoint has put it."""
     fs, spark = _job(Disk())
@@ -49,7 +55,9 @@ def test_only_files_that_are_new_are_copied() -> None:
         each.path for each in references_of(second.record)
     }
     assert {path.rpartition(".")[2] for path in shared} >= {"zip", "sst", "changelog"}
-    assert all(path.startswith(f"{slot_name(10)}/spark/") for path in shared)
+    assert {path.split("/")[0] for path in shared} == {slot_name(10)}
+    keyed = {path.rpartition("/")[2] for path in shared if "/state/r1/" in path}
+    assert keyed == {"0-9-00000009.changes", "0-10-0000000a.changes"}
     assert second.copied_bytes == second.bytes - sum(
         each.length_bytes for each in references_of(second.record) if each.path in shared
     )
@@ -79,8 +87,7 @@ def test_retention_keeps_the_newest_and_what_they_name() -> None:
         standing = _full_records(fs)
         assert list(standing) == [*range(max(checkpoint_id - 1, 10), checkpoint_id + 1)]
     named = {f"full/{each.path}" for made in standing.values() for each in references_of(made)}
-    of_spark = {path for path in disk.files if path.startswith("full/") and "/spark/" in path}
-    assert of_spark == named, "nothing else stays"
+    assert _state_files(disk) == named, "nothing else stays"
     assert len({path.split("/")[1] for path in disk.files if path.startswith("full/")}) < 9
 
 
@@ -122,7 +129,7 @@ def test_killed_at_any_step_every_full_checkpoint_stays_whole(fault: Fault) -> N
         assert len(standing) == 2
         assert max(standing) == 15
         named = {f"full/{each.path}" for made in standing.values() for each in references_of(made)}
-        assert {p for p in disk.files if p.startswith("full/") and "/spark/" in p} == named
+        assert _state_files(disk) == named
         step += 1
 
 

@@ -13,11 +13,10 @@ from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import Verdict
 from sluice.runtime.savepoint.full_checkpoints import write_full_checkpoint
-from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
+from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint, references_of
 from sluice.runtime.savepoint.savepoint_directory import (
     dispose,
     find_savepoints,
-    references_of,
     verify,
 )
 from sluice.runtime.savepoint.savepoint_writer import write_savepoint
@@ -27,6 +26,9 @@ from tests.kit.files.saved_jobs import decide, saved_record
 from tests.kit.files.spark_state import SparkState, load_state
 
 _ALL = {(0, "default"): [0, 1, 2], (1, "default"): [0, 1, 2]}
+
+
+_KEYED = [f"state/r1/0-{each}-{each:08x}.changes" for each in (3, 4, 5)]
 
 
 class Job:
@@ -74,6 +76,7 @@ def test_each_kind_gives_the_same_files_under_the_same_paths(
     assert opened.state_files("r9") == [], "a region without state"
     assert all(each.reference is None for each in opened.state_files("r0")) == (kind == "ordinary")
     assert opened.region("r0").batch_id == 2
+    assert [each.path for each in opened.keyed_files()] == _KEYED
     verify(opened)
     with pytest.raises(ConfigError, match="the savepoint has no such region"):
         opened.state_files("r7")
@@ -84,6 +87,7 @@ def test_savepoint_and_full_checkpoint_outlive_the_state_of_the_job(
 ) -> None:
     """A savepoint needs nothing else, also under another path."""
     shutil.rmtree(job.root / "spark")
+    shutil.rmtree(job.root / "state")
     shutil.rmtree(job.ordinary)
     verify(open_savepoint(str(job.full)))
     shutil.copytree(job.savepoint, tmp_path / "elsewhere")
@@ -97,6 +101,8 @@ def test_files_that_never_change_are_linked_and_others_copied(job: Job) -> None:
     for each in open_savepoint(str(job.savepoint)).state_files("r0"):
         is_data = each.path.endswith((".zip", ".changelog", ".crc", ".sst"))
         assert (job.root / each.path).samefile(job.savepoint / each.path) == is_data
+    for path in _KEYED:
+        assert (job.root / path).samefile(job.savepoint / path)
 
 
 class TestRefusals:
@@ -174,6 +180,26 @@ class TestRefusals:
                 verify(opened)
             path.write_bytes(kept)
         verify(opened)
+
+    @pytest.mark.parametrize("length", [0, 9])
+    def test_an_ordinary_checkpoint_with_a_damaged_file_of_keyed_state(
+        self, job: Job, length: int
+    ) -> None:
+        (job.root / _KEYED[1]).unlink()  # a second name of it is in the savepoint
+        (job.root / _KEYED[1]).write_bytes(b"x" * length)
+        with pytest.raises(DamagedCheckpointError, match=f"files=1 {_KEYED[1]}="):
+            verify(open_savepoint(str(job.ordinary)))
+        verify(open_savepoint(str(job.savepoint)))
+
+    def test_no_savepoint_is_made_of_a_damaged_file_of_keyed_state(
+        self, job: Job, tmp_path: Path
+    ) -> None:
+        (job.root / _KEYED[1]).unlink()
+        (job.root / _KEYED[1]).write_bytes(b"x" * 9)
+        parent = LocalFileSystem(tmp_path)
+        with pytest.raises(DamagedCheckpointError, match=_KEYED[1]):
+            write_savepoint(job.fs, job.record, parent, name="savepoint-6f9619ff-5-0a1b2d")
+        assert [*tmp_path.glob("savepoint-*")] == []
 
     def test_an_ordinary_checkpoint_whose_state_spark_has_deleted(self, job: Job) -> None:
         shutil.rmtree(job.root / "spark/r0/state-0/state/0/1/SSTs")

@@ -18,8 +18,8 @@ from sluice.connectors.kafka.client.confluent import (
     translate,
 )
 from sluice.connectors.kafka.client.connection import KafkaConnection
+from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
 from sluice.connectors.kafka.source.source_options import SourceOptions
-from sluice.connectors.kafka.tools.broker.topic_creation import NewTopic, create_topics
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,

@@ -10,6 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.connectors.kafka.client.confluent import AdminClient
+from sluice.connectors.kafka.client.topic_creation import (
+    await_controller,
+)
 from sluice.connectors.kafka.tools.broker import embedded_kafka as embedded
 from sluice.connectors.kafka.tools.broker import kafka_cli as _cli
 from sluice.connectors.kafka.tools.broker.broker_properties import (
@@ -20,9 +23,6 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import (
     QUICK_START,
     broker_classes,
     sharing_options,
-)
-from sluice.connectors.kafka.tools.broker.topic_creation import (
-    await_controller,
 )
 from sluice.runtime.embedded.ivy import (
     Artifact,

@@ -8,7 +8,16 @@ from typing import NamedTuple, TypeVar
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["THREADS", "Fault", "FileCopy", "Progress", "copy_files", "in_parallel", "wrong_files"]
+__all__ = [
+    "THREADS",
+    "Fault",
+    "FileCopy",
+    "Progress",
+    "copy_files",
+    "in_parallel",
+    "wrong_files",
+    "wrong_lengths",
+]
 
 THREADS = 8
 
@@ -77,16 +86,27 @@ def wrong_files(
     def checked(wanted: FileReference) -> Fault | None:
         found = fs.digest(wanted.path)
         count.add(0 if found is None else found.length_bytes)
-        if found is None:
-            return Fault(wanted.path, "is missing")
-        if found.length_bytes != wanted.length_bytes:
-            lengths = f"{found.length_bytes} bytes instead of {wanted.length_bytes}"
-            return Fault(wanted.path, f"has {lengths}")
+        length_bytes = None if found is None else found.length_bytes
+        if found is None or length_bytes != wanted.length_bytes:
+            return _fault(wanted, length_bytes)
         if found.sha256 != wanted.sha256:
             return Fault(wanted.path, "has other content: its SHA-256 differs")
         return None
 
     return [each for each in in_parallel(checked, references) if each is not None]
+
+
+def wrong_lengths(fs: FileSystem, references: Collection[FileReference]) -> list[Fault]:
+    """As `wrong_files`, of lengths alone: it reads no file."""
+    lengths = in_parallel(lambda wanted: fs.length_bytes(wanted.path), references)
+    found = zip(references, lengths, strict=True)
+    return [_fault(wanted, length) for wanted, length in found if length != wanted.length_bytes]
+
+
+def _fault(wanted: FileReference, length_bytes: int | None) -> Fault:
+    if length_bytes is None:
+        return Fault(wanted.path, "is missing")
+    return Fault(wanted.path, f"has {length_bytes} bytes instead of {wanted.length_bytes}")
 
 
 def in_parallel(function: Callable[[_T], _R], items: Iterable[_T]) -> Iterator[_R]:

@@ -1,0 +1,1 @@
+"""Repartition topics: rows by key, written by some regions of a job and read by others."""

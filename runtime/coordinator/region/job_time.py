@@ -1,0 +1,159 @@
+"""The event time of a job: its watermark at each barrier, and the splits that hold it back. Pure.
+
+The watermark is the least of all splits that may still have rows. It counts decided epochs only:
+what a barrier announces is never taken back by an epoch that is read again.
+
+- A split without unread records for ``idle_after`` is idle, and does not count. If all are idle,
+  the watermark stays.
+- A split without a watermark holds the job's back: its first row may be of any time.
+- A skipped region counts with its last snapshot, and so does a suspended one: when it resumes, its
+  rows are not late.
+- A region whose bounded sources have ended does not count.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.splits import SplitKey, SplitRange
+
+__all__ = ["JobTime", "TimeView"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeView:
+    """The event time of a job, for people.
+
+    Attributes:
+        watermark_ms: of the last barrier; None: no barrier had one yet.
+        slowest: the split that holds it back, as ``topic-partition``; None: all splits are idle.
+        slowest_region: that reads this split.
+        slowest_ms: watermark of this split; None: it has none yet.
+        idle: splits that do not hold it back.
+        paused: splits that are not read, because they are too far ahead (``max_drift``).
+    """
+
+    watermark_ms: int | None
+    slowest: str | None = None
+    slowest_region: str | None = None
+    slowest_ms: int | None = None
+    idle: tuple[str, ...] = ()
+    paused: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class JobTime:
+    """Owned by the core, changed only inside its step.
+
+    Idle time counts between two looks at a split's end offset. So neither a pause of the driver nor
+    a region under way makes a split idle that has records.
+
+    Attributes:
+        times: of the sources that have a time, by operator id.
+        watermark_ms: of the last barrier; never back.
+    """
+
+    times: Mapping[str, EventTime] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    _empty_s: dict[SplitKey, tuple[float, float]] = field(default_factory=dict)
+
+    @classmethod
+    def restored(cls, plans: Iterable[RegionPlan], records: Iterable[RegionRecord]) -> Self:
+        """Of a run that continues from these records: with the latest watermark by which an epoch
+        on record has ended, since windows up to it are closed."""
+        return cls(
+            times={
+                source_id: plan.event_time
+                for plan in plans
+                for source_id in plan.source_ids
+                if plan.event_time is not None
+            },
+            watermark_ms=_latest(
+                split.barrier_watermark_ms for record in records for split in record.splits
+            ),
+        )
+
+    def note_unread(self, unread: Mapping[SplitKey, int], now_s: float) -> bool:
+        """The sources have counted the unread records of these splits. Returns whether one of them
+        became idle, or is not idle any more."""
+        mine = [key for key in unread if key[0] in self.times]
+        before = [self.is_idle(key) for key in mine]
+        for key in mine:
+            if unread[key]:
+                self._empty_s.pop(key, None)
+            else:
+                self._empty_s[key] = (self._empty_s.get(key, (now_s, now_s))[0], now_s)
+        return before != [self.is_idle(key) for key in mine]
+
+    def is_idle(self, split: SplitKey) -> bool:
+        """Whether the split has had no unread record for so long that it does not count."""
+        limit_ms = self.times[split[0]].idle_after_ms
+        since_s, until_s = self._empty_s.get(split, (0.0, 0.0))
+        return (
+            limit_ms is not None and split in self._empty_s and until_s - since_s >= limit_ms / 1000
+        )
+
+    def advance(self, regions: Iterable[RegionState]) -> None:
+        """Set the watermark of the next barrier."""
+        marks = [split.watermark_ms for _, split in self._counting(regions)]
+        known = [ms for ms in marks if ms is not None]
+        if known and len(known) == len(marks):
+            self.watermark_ms = _latest((min(known), self.watermark_ms))
+
+    def least_of_others(self, region: str, regions: Iterable[RegionState]) -> int | None:
+        """See `Barrier.aligned_ms`. A split without a watermark does not count: it may have no
+        record for ever."""
+        if all(time.max_drift_ms is None for time in self.times.values()):
+            return None
+        marks = (
+            split.watermark_ms
+            for name, split in self._counting(regions)
+            if name != region and self.times[split.source_id].max_drift_ms is not None
+        )
+        return min((ms for ms in marks if ms is not None), default=None)
+
+    def _counting(self, regions: Iterable[RegionState]) -> Iterator[tuple[str, SplitRange]]:
+        """The splits that may still have rows and are not idle, with the names of their regions."""
+        for region in regions:
+            if region.is_written or not self.times:
+                continue
+            for split in (*region.record.splits, *region.discovered.values()):
+                if split.source_id in self.times and not self.is_idle(split.key):
+                    yield region.plan.name, split
+
+    def view(self, regions: Iterable[RegionState]) -> TimeView | None:
+        """For people; None: no source has a time."""
+        if not self.times:
+            return None
+        every = list(regions)
+        names = {split.key: split.name for region in every for split in region.positions()}
+        found = TimeView(
+            watermark_ms=self.watermark_ms,
+            idle=tuple(
+                sorted(names[key] for key in self._empty_s.keys() & names if self.is_idle(key))
+            ),
+            paused=tuple(sorted(names[key] for r in every for key in r.paused if key in names)),
+        )
+        counting = list(self._counting(every))
+        if not counting:
+            return found
+        region, slowest = min(counting, key=_progress)
+        return replace(
+            found,
+            slowest=slowest.name,
+            slowest_region=region,
+            slowest_ms=slowest.watermark_ms,
+        )
+
+
+def _progress(found: tuple[str, SplitRange]) -> float:
+    watermark_ms = found[1].watermark_ms
+    return float("-inf") if watermark_ms is None else watermark_ms
+
+
+def _latest(found: Iterable[int | None]) -> int | None:
+    return max((ms for ms in found if ms is not None), default=None)

@@ -1,0 +1,1 @@
+"""Accumulators of aggregates over Arrow columns, for many groups at once."""

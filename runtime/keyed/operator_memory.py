@@ -1,0 +1,113 @@
+"""What an operator remembers of each split, apart from its keys: the types of rows, and barriers.
+
+Types are known only once rows come, and windows close before that in a new attempt. A late row is
+known by the barriers that its split has seen. So both are state, and move with the split.
+"""
+
+import json
+import struct
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.state.schema_text import schema_from_json, schema_to_json
+
+__all__ = ["MEMORY_TABLE", "OperatorMemory", "present"]
+
+MEMORY_TABLE = TableSpec(name="memory", kind="memory")
+_SCHEMAS, _TIME = b"schemas of ", b"time"
+_PAIR = struct.Struct(">qq")
+_NONE = -(1 << 63)
+
+
+class OperatorMemory:
+    """The memory of one operator, in `MEMORY_TABLE`. Executor, the task's thread."""
+
+    def __init__(self, scope: OperatorScope) -> None:
+        self._tables = scope.tables
+        self._table = scope.tables.table(scope.numbers[MEMORY_TABLE.name])
+        self._checked: dict[tuple[int, str], tuple[str, ...]] = {}
+        self._times: dict[int, tuple[int | None, int | None]] = {}
+
+    def rollback(self) -> None:
+        """The epoch under way is read again."""
+        self._checked.clear()
+        self._times.clear()
+
+    def keep_schemas(self, splits: Iterable[int], *schemas: pa.Schema, of: str = "rows") -> None:
+        """Remember the schemas of a split's rows.
+
+        Args:
+            of: which rows, if an operator has rows of several kinds.
+        Raises:
+            ConfigError: the split has state of rows with other schemas.
+        """
+        texts = tuple(map(schema_to_json, schemas))
+        for split in splits:
+            known = self._checked.get((split, of)) or self._read(split, of)
+            if known is None:
+                self._table.put(split, [_SCHEMAS + of.encode()], [json.dumps(texts).encode()])
+            elif known != texts:
+                raise _other_schema(known, texts)
+            self._checked[split, of] = texts
+
+    def schemas(self, of: str = "rows") -> list[pa.Schema] | None:
+        """The schemas of any split; None: no split has rows yet."""
+        for split in self._tables.splits():
+            known = self._checked.get((split, of)) or self._read(split, of)
+            if known is not None:
+                self._checked[split, of] = known
+                return [schema_from_json(text) for text in known]
+        return None
+
+    def watermark_ms(self, split: int) -> int | None:
+        """Of the last barrier that the split has seen; None: it had none."""
+        return self._time(split)[0]
+
+    def now_ms(self, split: int) -> int | None:
+        """Processing time of the last barrier that the split has seen."""
+        return self._time(split)[1]
+
+    def end_epoch(self, time: BarrierTime, *, with_now: bool = False) -> None:
+        """Every split of the task has seen this barrier.
+
+        Args:
+            with_now: remember the processing time, too: it changes with each barrier.
+        """
+        for split in self._tables.splits():
+            then = time.watermark_ms, time.now_ms if with_now else None
+            if then != self._time(split):
+                stored = _PAIR.pack(*(_NONE if each is None else each for each in then))
+                self._table.put(split, [_TIME], [stored])
+                self._times[split] = then
+
+    def _read(self, split: int, of: str) -> tuple[str, ...] | None:
+        (stored,) = self._table.get(split, [_SCHEMAS + of.encode()])
+        return None if stored is None else tuple(json.loads(stored))
+
+    def _time(self, split: int) -> tuple[int | None, int | None]:
+        known = self._times.get(split)
+        if known is None:
+            (stored,) = self._table.get(split, [_TIME])
+            read = (_NONE, _NONE) if stored is None else _PAIR.unpack(stored)
+            watermark, now = (None if each == _NONE else each for each in read)
+            known = self._times[split] = watermark, now
+        return known
+
+
+def present(splits: npt.NDArray[np.int16]) -> list[int]:
+    """The splits of some rows, in order."""
+    return np.flatnonzero(np.bincount(splits)).tolist()
+
+
+def _other_schema(known: tuple[str, ...], given: tuple[str, ...]) -> ConfigError:
+    changed = [pair for pair in zip(known, given, strict=True) if pair[0] != pair[1]]
+    return ConfigError(
+        "rows have other types than those that the state is of",
+        {"state": " ".join(a for a, _ in changed), "rows": " ".join(b for _, b in changed)},
+        "Cast the columns to the earlier types, or give the function another uid to begin anew.",
+    )

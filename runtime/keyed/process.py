@@ -1,0 +1,364 @@
+"""Calls a function with the rows of one key, its state and its timers."""
+
+from __future__ import annotations
+
+import operator
+import time as clock
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sluice.runtime.contracts.keyed import (
+    BarrierTime,
+    Due,
+    KeyedOperator,
+    KeyedRows,
+    OperatorScope,
+    TableSpec,
+)
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.keyed.aggregate import RowBuffer
+from sluice.runtime.keyed.declarations import State
+from sluice.runtime.keyed.key_encoding import decode
+from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.state_handles import HandleSet, specs_of
+
+__all__ = ["Process", "ProcessFunction", "TimerFunction", "Timers"]
+
+ProcessFunction = Callable[[Any, pa.RecordBatch, Any, "Timers"], Any]
+"""(key, rows, state, timers) -> rows of the output."""
+TimerFunction = Callable[[Any, int, Any, "Timers"], Any]
+"""(key, time_ms, state, timers) -> rows of the output."""
+
+_EVENT, _TIME = "event timers", "timers"
+_TIMERS = tuple(TableSpec(name=name, kind="timers", is_timed=True) for name in (_EVENT, _TIME))
+_FOREVER = (1 << 62) - 1
+_MOST_FIRED = 100_000  # in one chunk of calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A `KeyedFunction`; see `sluice.runtime.job.stream.KeyedStream.process`."""
+
+    function: ProcessFunction
+    output: pa.Schema
+    states: Mapping[str, State]
+    on_timer: TimerFunction | None = None
+
+    @property
+    def tables(self) -> Sequence[TableSpec]:
+        """See `KeyedFunction`."""
+        declared = [spec for name, state in self.states.items() for spec in specs_of(name, state)]
+        return *declared, *_TIMERS, MEMORY_TABLE
+
+    @property
+    def late_topic(self) -> str | None:
+        """See `KeyedFunction`."""
+        return None
+
+    def open(self, scope: OperatorScope) -> KeyedOperator:
+        """See `KeyedFunction`."""
+        return _Operator(self, scope)
+
+
+class Timers:
+    """The timers of the current key, and the time.
+
+    Attributes:
+        watermark_ms: of the last barrier before these rows. None: there was none, or no source has
+            event time.
+        now_ms: processing time of that barrier; before the first one the executor's clock.
+    """
+
+    def __init__(self, scope: OperatorScope, *, can_fire: bool) -> None:
+        self._tables = {
+            name: scope.tables.timed_table(scope.numbers[name]) for name in (_EVENT, _TIME)
+        }
+        self._can_fire = can_fire
+        self._changes: dict[str, dict[tuple[int, bytes], bytes | None]] = {}
+        self.key = b""
+        self.watermark_ms: int | None = None
+        self.now_ms = 0
+        self.rollback()
+
+    def at_event_time(self, ms: int) -> None:
+        """Call ``on_timer`` once a barrier's watermark is at ``ms`` (since 1970) or later.
+
+        A timer that is set twice fires once.
+        """
+        self._set(_EVENT, ms, b"")
+
+    def at_time(self, ms: int) -> None:
+        """The same, by the processing time of barriers."""
+        self._set(_TIME, ms, b"")
+
+    def delete_event_time(self, ms: int) -> None:
+        """Delete a timer of `at_event_time`, if there is one."""
+        self._set(_EVENT, ms, None)
+
+    def delete_time(self, ms: int) -> None:
+        """Delete a timer of `at_time`, if there is one."""
+        self._set(_TIME, ms, None)
+
+    def _set(self, kind: str, ms: int, value: bytes | None) -> None:
+        if not self._can_fire:
+            raise ConfigError(
+                "a function of process sets a timer, and there is no function for it",
+                {"time_ms": ms},
+                "Give on_timer to process(…).",
+            )
+        try:
+            at = operator.index(ms)
+        except TypeError:
+            at = None
+        if at is None or not -_FOREVER <= at <= _FOREVER:
+            raise ConfigError(
+                "a timer has no time in whole milliseconds",
+                {"time_ms": repr(ms)},
+                "Give milliseconds since 1970 as an int.",
+            )
+        self._changes[kind][at, self.key] = value
+
+    def is_deleted(self, kind: str, ms: int, key: bytes) -> bool:
+        """Whether a timer that is due was deleted by a call before it."""
+        return self._changes[kind].get((ms, key), b"") is None
+
+    def due(self, kind: str, split: int, until_ms: int) -> list[tuple[int, bytes]]:
+        """The first timers up to a time, in order. They are removed."""
+        found: list[tuple[int, bytes]] = []
+        for ms, entries in self._tables[kind].due(split, until_ms):
+            found += [(ms, key) for key, _ in entries]
+            if len(found) >= _MOST_FIRED:
+                break
+        times, keys = [ms for ms, _ in found], [key for _, key in found]
+        self._tables[kind].put(split, times, keys, [None] * len(found))
+        return found
+
+    def end_chunk(self, split: int) -> None:
+        """Write what has changed."""
+        for kind, changes in self._changes.items():
+            if changes:
+                times, keys = [ms for ms, _ in changes], [key for _, key in changes]
+                self._tables[kind].put(split, times, keys, list(changes.values()))
+        self.rollback()
+
+    def rollback(self) -> None:
+        """Forget what has changed."""
+        self._changes = {_EVENT: {}, _TIME: {}}
+
+    def earliest_ms(self, kind: str, splits: Sequence[int]) -> int | None:
+        """The time of the first timer."""
+        times = (self._tables[kind].earliest_ms(split) for split in splits)
+        return min((ms for ms in times if ms is not None), default=None)
+
+
+class _Operator:
+    """Executor, the task's thread."""
+
+    def __init__(self, function: Process, scope: OperatorScope) -> None:
+        self._function = function
+        self._tables = scope.tables
+        self._states = HandleSet(function.states, scope)
+        self._handles = [getattr(self._states, name) for name in function.states]
+        self._timers = Timers(scope, can_fire=function.on_timer is not None)
+        self._memory = OperatorMemory(scope)
+        self._buffer = RowBuffer(None)
+
+    def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
+        if not self._buffer.add(rows):
+            yield from self._call_waiting()
+            self._buffer.add(rows)
+        if self._buffer.rows >= RowBuffer.LARGEST:
+            yield from self._call_waiting()
+
+    def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
+        yield from self._call_waiting()
+        now = _FOREVER if time.is_end else time.watermark_ms
+        for split in self._tables.splits():
+            self._timers.watermark_ms, self._timers.now_ms = time.watermark_ms, time.now_ms
+            if now is not None:
+                yield from self._fire(_EVENT, split, now, once=time.is_end)
+            yield from self._fire(_TIME, split, time.now_ms, once=time.is_end)
+        for handle in self._handles:
+            handle.at_barrier(time, self._tables.splits())
+        self._memory.end_epoch(time, with_now=True)
+
+    def rollback(self) -> None:
+        self._buffer.clear()
+        self._timers.rollback()
+        self._memory.rollback()
+        for handle in self._handles:
+            handle.rollback()
+
+    def due(self) -> Due:
+        splits = self._tables.splits()
+        return Due(
+            event_ms=self._timers.earliest_ms(_EVENT, splits),
+            time_ms=self._timers.earliest_ms(_TIME, splits),
+        )
+
+    def _call_waiting(self) -> Iterator[KeyedRows]:
+        rows = self._buffer.take()
+        if rows is None or not rows.batch.num_rows:
+            return
+        self._memory.keep_schemas(present(rows.splits), rows.key_schema)
+        encoded = rows.keys.dictionary_encode()
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        objects = _objects(encoded.dictionary, rows.key_schema)
+        names = encoded.dictionary.to_pylist()
+        order = np.lexsort((codes, rows.splits))
+        batch, codes, splits = rows.batch.take(pa.array(order)), codes[order], rows.splits[order]
+        is_first = np.ones(len(order), bool)
+        is_first[1:] = (codes[1:] != codes[:-1]) | (splits[1:] != splits[:-1])
+        first = np.flatnonzero(is_first)
+        lengths = np.diff(np.append(first, len(order)))
+        for split in present(splits):
+            mine = np.flatnonzero(splits[first] == split)
+            groups = codes[first[mine]].tolist()
+            calls = zip(groups, first[mine].tolist(), lengths[mine].tolist(), strict=True)
+            self._timers.watermark_ms = self._memory.watermark_ms(split)
+            now = self._memory.now_ms(split)
+            self._timers.now_ms = int(clock.time() * 1000) if now is None else now
+            yield from self._chunk(
+                split,
+                [names[code] for code in groups],
+                rows.key_schema,
+                ((objects[code], batch.slice(start, length)) for code, start, length in calls),
+                self._function.function,
+            )
+
+    def _chunk(
+        self,
+        split: int,
+        keys: list[bytes],
+        key_schema: pa.Schema,
+        calls: Iterator[tuple[Any, Any]],
+        function: Callable[[Any, Any, Any, Timers], Any],
+    ) -> Iterator[KeyedRows]:
+        """Call a function for each key, in order; each key once."""
+        for handle in self._handles:
+            handle.begin_chunk(split, keys)
+        made = _Made(self._function.output)
+        state, timers, handles = self._states, self._timers, self._handles
+        for at, (key, given) in enumerate(calls):
+            timers.key = keys[at]
+            for handle in handles:
+                handle.at = at
+            made.add(at, function(key, given, state, timers))
+        yield from self._end_chunk(split, keys, key_schema, made)
+
+    def _end_chunk(
+        self, split: int, keys: Sequence[bytes], key_schema: pa.Schema, made: _Made
+    ) -> Iterator[KeyedRows]:
+        for handle in self._handles:
+            handle.end_chunk()
+        self._timers.end_chunk(split)
+        batch, owners = made.batch()
+        if batch.num_rows:
+            yield KeyedRows(
+                batch=batch,
+                splits=np.full(batch.num_rows, split, np.int16),
+                keys=pa.array(keys, pa.large_binary()).take(pa.array(owners)),
+                key_schema=key_schema,
+            )
+
+    def _fire(self, kind: str, split: int, until_ms: int, *, once: bool) -> Iterator[KeyedRows]:
+        """Call ``on_timer`` for all timers up to a time, in order.
+
+        Args:
+            once: leave those that are set meanwhile.
+        """
+        on_timer = self._function.on_timer
+        if on_timer is None:
+            return
+        first = [self._timers.due(kind, split, until_ms)]
+        while once and len(first[-1]) >= _MOST_FIRED:
+            first.append(self._timers.due(kind, split, until_ms))
+        while first and first[0]:
+            due = first.pop(0)
+            keys = list(dict.fromkeys(key for _, key in due))
+            (key_schema,) = self._memory.schemas() or (pa.schema([]),)
+            objects = _objects(pa.array(keys, pa.large_binary()), key_schema)
+            places = {key: at for at, key in enumerate(keys)}
+            for handle in self._handles:
+                handle.begin_chunk(split, keys)
+            made = _Made(self._function.output)
+            for ms, key in due:
+                if self._timers.is_deleted(kind, ms, key):
+                    continue
+                at = places[key]
+                self._timers.key = key
+                for handle in self._handles:
+                    handle.at = at
+                made.add(at, on_timer(objects[at], ms, self._states, self._timers))
+            yield from self._end_chunk(split, keys, key_schema, made)
+            if not once:
+                first.append(self._timers.due(kind, split, until_ms))
+
+
+class _Made:
+    """The rows that a function has returned in a chunk of calls, in order."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._rows: list[Mapping[str, object]] = []
+        self._owners: list[int] = []
+
+    def add(self, owner: int, returned: object) -> None:
+        """Add what a call for the key of this place has returned.
+
+        Raises:
+            ConfigError: it is no rows of the declared schema.
+        """
+        if returned is None:
+            return
+        if isinstance(returned, dict):
+            self._rows.append(returned)
+            self._owners.append(owner)
+        elif isinstance(returned, list):
+            self._rows += returned
+            self._owners += [owner] * len(returned)
+        elif isinstance(returned, pa.RecordBatch | pa.Table):
+            self._flush()
+            if not returned.schema.equals(self._schema):
+                raise _not_output(self._schema, returned.schema)
+            is_batch = isinstance(returned, pa.RecordBatch)
+            self._batches += [returned] if is_batch else returned.to_batches()
+            self._owners += [owner] * returned.num_rows
+        else:
+            raise _not_output(self._schema, type(returned).__name__)
+
+    def batch(self) -> tuple[pa.RecordBatch, list[int]]:
+        """All rows, and the place of the key of each."""
+        self._flush()
+        if not self._batches:
+            return pa.RecordBatch.from_pylist([], schema=self._schema), []
+        return pa.concat_batches(self._batches), self._owners
+
+    def _flush(self) -> None:
+        if self._rows:
+            try:
+                made = pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
+            except (pa.ArrowException, TypeError, ValueError, AttributeError) as err:
+                raise _not_output(self._schema, err) from err
+            self._batches.append(made)
+            self._rows = []
+
+
+def _objects(keys: pa.LargeBinaryArray, schema: pa.Schema) -> list[Any]:
+    """Keys as Python values; a tuple if there are several columns."""
+    columns = [column.to_pylist() for column in decode(keys, schema)]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _not_output(schema: pa.Schema, returned: object) -> ConfigError:
+    shown = ", ".join(f"{field.name}: {field.type}" for field in schema)
+    return ConfigError(
+        "a function of process returned no rows of its output",
+        {"output": shown, "returned": str(returned).replace("\n", ", ")},
+        "Return a RecordBatch or Table of this schema, a dict, a list of dicts, or None.",
+    )

@@ -1,0 +1,60 @@
+"""The keys of rows, as ``key_by`` says."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from sluice.runtime.contracts.keyed import KeyBy
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.keyed.key_encoding import encode, key_schema
+
+__all__ = ["RowKeys"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowKeys:
+    """Finds and encodes the keys of rows. Picklable as far as the user's function is.
+
+    Attributes:
+        key_by: how rows get their key.
+        name: of the operator, for messages.
+    """
+
+    key_by: KeyBy
+    name: str
+
+    def __call__(self, batch: pa.RecordBatch) -> tuple[pa.LargeBinaryArray, pa.Schema]:
+        """The encoded key of each row, and the schema of the keys.
+
+        Raises:
+            ConfigError: a column is missing, a type cannot be a key, or the function returns
+                something else than one key for each row.
+        """
+        keys = self._column(batch)
+        return encode(keys), key_schema(keys, self.key_by.columns)
+
+    def _column(self, batch: pa.RecordBatch) -> pa.Array:
+        columns = self.key_by.columns
+        if self.key_by.function is not None:
+            keys = self.key_by.function(batch)
+        else:
+            missing = [name for name in columns if name not in batch.schema.names]
+            if missing:
+                raise ConfigError(
+                    "key_by names a column that the rows do not have",
+                    {"missing": ",".join(missing), "columns": ",".join(batch.schema.names)},
+                    "Name a column of the rows, or give a function that returns the keys.",
+                )
+            found = [batch.column(name) for name in columns]
+            if len(found) == 1:
+                return found[0]
+            keys = pa.StructArray.from_arrays(found, names=list(columns))
+        if isinstance(keys, pa.ChunkedArray):
+            keys = keys.combine_chunks()
+        if not isinstance(keys, pa.Array) or len(keys) != batch.num_rows:
+            raise ConfigError(
+                "a function of key_by did not return one key for each row",
+                {"function": self.name, "returned": type(keys).__name__, "rows": batch.num_rows},
+                "Return a pyarrow.Array with as many values as the batch has rows.",
+            )
+        return keys

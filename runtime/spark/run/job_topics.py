@@ -1,0 +1,105 @@
+"""The repartition topics of a run: their names before it starts, and the topics after its fencing
+record."""
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.contracts import JobTopic, JobTopicSink, JobTopicSource, TopicStart
+from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, FencedError
+from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.graph.pipeline import Pipeline, Recovery
+from sluice.runtime.graph.repartitioning import Splitting, on_topics
+from sluice.runtime.spark.run.job_spec import JobSpec
+
+__all__ = ["has_topics", "prepared", "split_job", "uid_of"]
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S = 60.0
+
+
+def has_topics(pipelines: Sequence[Pipeline]) -> bool:
+    """Whether rows of these pipelines go through repartition topics."""
+    return any(isinstance(each.source, JobTopicSource) for each in pipelines)
+
+
+def split_job(job: JobSpec, job_uid: str = "") -> JobSpec:
+    """The job with a pipeline for each side of each ``key_by``.
+
+    Raises:
+        ConfigError: rows cannot go through a topic there.
+    """
+    splitting = Splitting(job.name, job_uid, regions=job.regions or 1)
+    pipelines = splitting.pipelines(job.pipelines)
+    if job.recovery is Recovery.APPROXIMATE and has_topics(pipelines):
+        raise ConfigError(
+            "recovery='approximate' cannot drop rows of a repartition topic",
+            {"job": job.name},
+            "Use recovery='region', or key_by(…, partitioned=True).",
+        )
+    return replace(job, pipelines=pipelines)
+
+
+def uid_of(store: CheckpointStore) -> str:
+    """The uid of the job in a checkpoint directory; a new one if there is none yet."""
+    for checkpoint_id in reversed(store.slots()):
+        try:
+            record = store.read(checkpoint_id)
+        except DamagedCheckpointError:
+            continue  # the start decides whether it needs this record
+        if record is not None:
+            return record.job_uid
+    return str(uuid.uuid4())
+
+
+def prepared(regions: Sequence[Region], started: StartedJob, *, job_uid: str) -> tuple[Region, ...]:
+    """The regions, after every topic between them was created or checked.
+
+    Args:
+        job_uid: by which the topics were named.
+    Raises:
+        FencedError: another start of this new job was faster.
+        StreamError: a topic is gone, unsafe, or was not created.
+    """
+    if started.job_uid != job_uid:
+        raise FencedError(
+            "another process has started this new job at the same time",
+            {"job_uid": started.job_uid},
+            "Stop one of them. This one has named its topics after another job uid.",
+        )
+    topics = {
+        region.source_id: _prepared(region, source, regions, started)
+        for region in regions
+        if isinstance(source := region.pipeline.source, JobTopicSource)
+    }
+    return tuple(on_topics(region, topics) for region in regions)
+
+
+def _prepared(
+    reader: Region, source: JobTopicSource, regions: Sequence[Region], started: StartedJob
+) -> JobTopic:
+    source_id = reader.source_id
+    writers = [
+        each.name
+        for each in regions
+        if any(
+            isinstance(s, JobTopicSink) and s.source_id == source_id for s in each.sinks.values()
+        )
+    ]
+    start = TopicStart(
+        writers=[started.regions[name] for name in writers],
+        readers=[started.regions[each.name] for each in regions if each.source_id == source_id],
+        copy=started.copies.get(source_id),
+    )
+    source.prepare_topic(start, timeout_s=_TIMEOUT_S)
+    log.info("repartition topic: topic=%s partitions=%d", source.topic, start.partitions)
+    return JobTopic(
+        partitions=start.partitions,
+        max_parallelism=start.max_parallelism,
+        lineage=started.lineage,
+        writers=tuple(writers),
+    )
