@@ -18,7 +18,7 @@ from sluice.runtime.keyed.declarations import (
     Tumbling,
     Window,
 )
-from sluice.runtime.keyed.windows import WindowAggregation
+from sluice.runtime.keyed.operators.windows import WindowAggregation
 from tests.kit.keyed.operator_bed import OperatorBed
 from tests.kit.keyed.reference_windows import ReferenceWindows, Timed
 
