@@ -197,6 +197,7 @@ class RegionLauncher:
             source_id=region.source_id,
             backend=self._job.state_backend,
             memory_mib=self._job.state_memory_mib,
+            time_column=None if (time := region.pipeline.event_time) is None else time.column,
         )
 
     # --- continuous ---------------------------------------------------------------------------
@@ -256,7 +257,9 @@ class RegionLauncher:
         left = None if again is None else self._replayable(again)
         tasks = self._tasks(region, attempt_id)
         files = {i: sink.frame_writer() for i, sink in region.frame_sinks.items()}
-        event_time = event_time_of(tuple(region.sinks.values()))
+        event_time = None
+        if region.pipeline.event_time is None:  # else sinks use the watermarks of the source
+            event_time = event_time_of(tuple(region.sinks.values()))
         source = self._source_of(region)
         reader, times = source.reader(), None
         if event_time is not None:
