@@ -1,11 +1,15 @@
 """Keyed counts and joins through repartition topics, on real Spark and a real broker."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from sluice import Job
+from sluice.connectors.kafka.repartition import repartition_topics, topic_copies
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.testing.killing import kill_and_restart
 from sluice.runtime.checkpoint.checkpoint_store import open_store
@@ -19,7 +23,7 @@ from tests.kit.keyed.counted_by_key import (
     numbered,
     require_exact_counts,
 )
-from tests.kit.waiting import PATIENCE_S
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -105,3 +109,65 @@ def test_counts_are_exact_after_rewinds_to_older_checkpoints(
     produce(kafka.bootstrap, source, numbered(RECORDS, 4, first=RECORDS))
     counting(job_in(spark, tmp_path), kafka.bootstrap, source, sink).run()
     require_exact_counts(kafka.bootstrap, [sink], 2 * RECORDS)
+
+
+class Crash(Exception):
+    """Ends a start at a failpoint."""
+
+
+def crashing_at(name: str) -> Callable[[str], None]:
+    def failpoint(reached: str) -> None:
+        if reached == name:
+            raise Crash(name)
+
+    return failpoint
+
+
+def very_slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(batch.num_rows / 4_000)
+    return batch
+
+
+@pytest.mark.extended
+def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also if starts of the new job crash at each step of the copy; its topic is its own."""
+    caplog.set_level("INFO")
+    source, sinks = topic(partitions=4), [topic(), topic()]
+    produce(kafka.bootstrap, source, numbered(RECORDS, 4))
+    old = job_in(spark, tmp_path / "old")
+    counting(old, kafka.bootstrap, source, sinks[0], bounded=False, before=very_slowly)
+    handle = old.start()
+    wait_for(
+        lambda: sum(has_read(each) for each in decided(tmp_path / "old")) > 2,
+        what="epochs of the reader",
+    )
+    savepoint = handle.stop(savepoint=str(tmp_path / "saved"))
+
+    def restored() -> Job:
+        job = job_in(spark, tmp_path / "new", restore_from=savepoint)
+        return counting(job, kafka.bootstrap, source, sinks[1])
+
+    for module, name in [
+        (repartition_topics, "after-topic-creation"),
+        (topic_copies, "before-topic-copy-commit"),
+        (topic_copies, "after-topic-copy"),
+    ]:
+        with monkeypatch.context() as patched, pytest.raises(Crash, match=name):
+            patched.setattr(module, "failpoint", crashing_at(name))
+            restored().run()
+    copies = [r.args for r in caplog.records if r.msg.startswith("rows in flight are copied")]
+    assert [rows > 0 for _, _, rows in copies] == [True], "there were some, copied once"
+    restored().run()
+    require_exact_counts(kafka.bootstrap, sinks, RECORDS)
+
+
+def has_read(record: CheckpointRecord) -> bool:
+    """Whether the reader of the topic has read something."""
+    return any(r.region == "by-key-topic" and r.batch_id is not None for r in record.regions)
