@@ -112,20 +112,10 @@ class Stream:
             key: column or columns. Records with one key must be in one partition.
             wait: tasks that read the table read no record before it has its first row.
         """
-        pipeline = self._pipeline
-        _require_no_sink(pipeline, "broadcast")
+        self.key_by(key, partitioned=True)
         columns = (key,) if isinstance(key, str) else tuple(key)
-        begin = f"{pipeline.source.name}-key_by"
-        key_by = KeyBy(columns=columns, partitioned=True)
-        step = Step(
-            kind="broadcast",
-            name=name or f"{pipeline.source.name}-broadcast",
-            uid=uid,
-            keyed=LatestRows(columns=columns),
-            waits=wait,
-        )
-        pipeline.steps += [Step(kind="key_by", name=begin, uid=None, keyed=key_by), step]
-        return BroadcastStream(step)
+        self._append("broadcast", name, uid, keyed=LatestRows(columns=columns), waits=wait)
+        return BroadcastStream(self._pipeline.steps[-1])
 
     def transform(
         self,

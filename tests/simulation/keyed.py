@@ -353,7 +353,7 @@ def keyed_task(world: "World", restored: RegionRecord) -> KeyedTask:
     return KeyedTask(
         functions,
         source_id="source",
-        state=TaskState(MemoryBackend(), load=files.load, overlay_mib=1),
+        state=TaskState(MemoryBackend(memory_bytes=64 << 20), load=files.load, overlay_mib=1),
         writer=files,
         restored=restored.keyed_state,
         splits=[split.at_end() for split in restored.splits],

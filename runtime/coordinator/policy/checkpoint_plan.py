@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.runtime.contracts import TopicCopy
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.errors import ConfigError
@@ -328,6 +329,7 @@ class StartedJob:
         restored_from: checkpoint id that the run started from, None for a new job.
         run_attempt: how often the job has been started, from 1.
         lineage: which committed batches of earlier runs belong to its past.
+        copies: rows that its topics begin with, by operator id of the source.
     """
 
     job_uid: str
@@ -337,6 +339,7 @@ class StartedJob:
     restored_from: int | None
     run_attempt: int
     lineage: BatchLineage = field(default_factory=BatchLineage)
+    copies: Mapping[str, TopicCopy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ __all__ = [
     "left_open",
     "lineage_of",
     "lineage_settings",
+    "lineage_until",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -43,6 +44,7 @@ __all__ = [
     "verify_same_job",
 ]
 
+_NO_ATTEMPT = 1 << 62
 _LINEAGE = "lineage"
 _RUN_ATTEMPT_ID = "run_attempt_id"
 """Settings of the records of a job with repartition topics."""
@@ -182,15 +184,22 @@ def lineage_of(
     Args:
         fenced: slots with fencing records.
     """
-    lineage = BatchLineage.from_json(json.loads(record.settings.get(_LINEAGE, "[]")))
     without = {slot.checkpoint_id for slot in history.slots if not slot.is_decided} | {*fenced}
     later = range(record.checkpoint_id + 1, attempt_id)
     if not any(i in later for i in history.ids if i not in without):
-        return lineage
+        return _lineage(record)
+    return lineage_until(record, attempt_id=attempt_id)
+
+
+def lineage_until(record: CheckpointRecord, *, attempt_id: int = _NO_ATTEMPT) -> BatchLineage:
+    """The batches up to a record, and those of run ``attempt_id`` and later ones."""
     run_attempt_id = int(record.settings.get(_RUN_ATTEMPT_ID, "0"))
-    return lineage.after(
-        Rewind.to(record.regions, run_attempt_id=run_attempt_id, attempt_id=attempt_id)
-    )
+    rewind = Rewind.to(record.regions, run_attempt_id=run_attempt_id, attempt_id=attempt_id)
+    return _lineage(record).after(rewind)
+
+
+def _lineage(record: CheckpointRecord) -> BatchLineage:
+    return BatchLineage.from_json(json.loads(record.settings.get(_LINEAGE, "[]")))
 
 
 def lineage_settings(lineage: BatchLineage, *, attempt_id: int) -> dict[str, str]:

@@ -13,6 +13,7 @@ from sluice.runtime.coordinator.policy.assignment import assignment_of, without_
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.coordinator.start.recovery import first_regions, verify_same_job
 from sluice.runtime.coordinator.start.rescaling import redistributed
+from sluice.runtime.coordinator.start.topic_restores import copy_settings, with_job_topics
 from sluice.runtime.coordinator.start.translation import (
     RestoreRules,
     TakenState,
@@ -36,7 +37,6 @@ __all__ = [
     "RestoreRequest",
     "RestoredState",
     "restored_regions",
-    "restored_settings",
 ]
 
 log = logging.getLogger(__name__)
@@ -93,9 +93,9 @@ def restored_regions(
     session: str,
     require_known: Callable[[CheckpointRecord], None],
     timeout_s: float,
-) -> Steps[tuple[tuple[RegionRecord, ...], Translation]]:
-    """The regions of checkpoint 0, after their state was copied. All checks precede the copies, and
-    nothing else is written.
+) -> Steps[tuple[tuple[RegionRecord, ...], dict[str, str]]]:
+    """Regions and settings of checkpoint 0, after their state was copied. All checks precede the
+    copies, and nothing else is written.
 
     Args:
         sources: by operator id; they continue at the restored positions.
@@ -106,7 +106,8 @@ def restored_regions(
             UnsupportedFormatError: the job cannot be restored; nothing was changed.
     """
     savepoint = request.open()
-    found = translate(_transferred(savepoint.record, request), plan, request.rules)
+    rules = with_job_topics(savepoint.record, plan, request.rules)
+    found = translate(_transferred(savepoint.record, request), plan, rules)
     require_known(found.record)
     found = replace(found, record=without_topics(found.record, plan.forgotten))
     _require_same_clusters(savepoint.record, found, plan, request)
@@ -132,10 +133,11 @@ def restored_regions(
     for _ in chain(request.copy(savepoint, states), request.copy_keyed(savepoint, files)):
         yield "restore-copy"
     yield "after-restore-copy"
-    return regions, found
+    own = copy_settings(savepoint.record, plan)
+    return regions, {**_restored_settings(request, found), **own}
 
 
-def restored_settings(request: RestoreRequest, found: Translation) -> dict[str, str]:
+def _restored_settings(request: RestoreRequest, found: Translation) -> dict[str, str]:
     """The settings of checkpoint 0 that name its origin."""
     matches = [
         {

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from sluice.runtime.contracts import (
     ContinuousSource,
     Coordinator,
     FrameWriter,
+    JobTopicSource,
     NarrowingSource,
     RegionAttempt,
     RegionHandle,
@@ -22,8 +24,10 @@ from sluice.runtime.contracts import (
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
+from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import require_other_topics
 from sluice.runtime.graph.job_graph import Region
+from sluice.runtime.keyed.broadcast import broadcast_table
 from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.model.splits import Barrier, SplitKey
 from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
@@ -186,17 +190,25 @@ class RegionLauncher:
             attempt_id=attempt_id,
             factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
             dead_letter_sink=region.dead_letter_sink,
+            load_table=self._load_table(region),
         )
+
+    def _load_table(self, region: Region) -> LoadTable:
+        """How tasks of a region read the tables of broadcast streams."""
+        if not any(function.broadcasts for function in region.functions or ()):
+            return no_table
+        return partial(broadcast_table, read=_state_store(self._fs).rows)
 
     def _keyed_plan(self, region: Region) -> KeyedPlan | None:
         """Where the keyed state of a region is; None: it has no keys."""
         if not region.pipeline.is_keyed:
             return None
+        source = region.pipeline.source
         return KeyedPlan(
             store=_state_store(self._fs),
             source_id=region.source_id,
-            backend=self._job.state_backend,
-            memory_mib=self._job.state_memory_mib,
+            settings=self._job.state,
+            max_parallelism=source.max_parallelism if isinstance(source, JobTopicSource) else 0,
         )
 
     # --- continuous ---------------------------------------------------------------------------

@@ -30,7 +30,9 @@ class OperatorBed:
         self.function, self.schema, self.key = function, schema, key
         self.late, self.late_rows, self.now_ms = 0, [], 0
         self.late_rows: list[Row] = []
-        self.state = TaskState(MemoryBackend(), load=lambda *_: None, overlay_mib=64)
+        self.state = TaskState(
+            MemoryBackend(memory_bytes=64 << 20), load=lambda *_: None, overlay_mib=64
+        )
         for number in range(splits):
             self.state.add_split(("source", "topic", number), None)
         self.restart()

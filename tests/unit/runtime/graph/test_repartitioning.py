@@ -1,5 +1,6 @@
 """Pipelines with key_by become pipelines with a repartition topic between them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -101,6 +102,23 @@ def test_a_joined_side_with_operators_keeps_its_key_before_the_topic() -> None:
     ]
 
 
+def test_the_right_side_of_a_join_is_no_pipeline_of_its_own() -> None:
+    right = Pipeline(source("payments"), [key_by("by-payer")], [])
+    join = Step(kind="join", name="paid", uid=None, function=lambda batch: batch, other=right)
+    described = [right, Pipeline(source(), [key_by(), join], [sink()])]
+    assert len(SPLITTING.pipelines(described)) == 3
+
+
+def test_a_stream_cannot_join_itself() -> None:
+    described = Pipeline(source(), [key_by()], [sink()])
+    described.steps.append(
+        Step(kind="join", name="own", uid=None, function=lambda batch: batch, other=described)
+    )
+    left = replace(described)
+    with pytest.raises(ConfigError, match="is the left one"):
+        SPLITTING.pipelines([left])
+
+
 def test_the_reader_ends_after_its_writers_and_knows_the_topic_of_the_run() -> None:
     described = Pipeline(source(), [key_by(), function("count")], [sink()])
     pipelines = SPLITTING.pipelines([described])
@@ -121,10 +139,15 @@ def test_the_reader_ends_after_its_writers_and_knows_the_topic_of_the_run() -> N
         "by-account-topic-1": ("kafka-orders-0", "kafka-orders-1"),
     }
     assert [region.can_repair for region in plan.regions] == [False] * 4
-    topic = JobTopic(partitions=32, lineage=BatchLineage(), writers=upstream["by-account-topic-0"])
+    topic = JobTopic(
+        partitions=32,
+        max_parallelism=64,
+        lineage=BatchLineage(),
+        writers=upstream["by-account-topic-0"],
+    )
     run = [on_topics(region, {regions[-1].source_id: topic}) for region in regions]
     (written,) = run[0].sinks.values()
-    assert written.writer_factory().partitions == 32  # type: ignore[attr-defined]
+    assert written.writer_factory().topic == topic  # type: ignore[attr-defined]
 
 
 def test_names_for_display_need_no_job() -> None:

@@ -22,7 +22,7 @@ from sluice.connectors.kafka.repartition.repartition_messages import (
     with_keys,
 )
 from sluice.connectors.kafka.repartition.repartition_sink import RepartitionWriter
-from sluice.runtime.contracts import SIDE_COLUMN, ContinuousWriter, KeyBy, TaskScope
+from sluice.runtime.contracts import SIDE_COLUMN, ContinuousWriter, JobTopic, KeyBy, TaskScope
 from sluice.runtime.errors import ConfigError, SourceChangedError
 from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.batch_lineage import BatchLineage, Rewind
@@ -74,7 +74,8 @@ def written(*batches: pa.RecordBatch, partitions: int = 8, side: int = 0) -> lis
     scope = TaskScope(
         job_uid="j", operator_id="o", batch=BATCH, checkpoint_id=3, committed_through=2
     )
-    writer = RepartitionWriter(inner, scope, keys=KEYS, side=side, partitions=partitions)
+    topic = JobTopic(partitions=partitions, max_parallelism=default_max_parallelism(partitions))
+    writer = RepartitionWriter(inner, scope, keys=KEYS, side=side, topic=topic)
     for batch in batches:
         writer.write(batch)
     writer.pre_commit()
@@ -144,7 +145,7 @@ def test_slices_hold_every_row_of_their_partition_in_order(numbers: list[int]) -
 def test_the_origin_of_a_message_is_read_as_it_was_written() -> None:
     origin = MessageOrigin(batch=BATCH, side=1, watermark_ms=-5, is_idle=True)
     assert MessageOrigin.decode(origin.encode()) == origin
-    assert origin.encode() == b'[1,"orders-1",4,7,1,-5,1]'  # frozen: older messages have it
+    assert origin.encode() == b'[1,"orders-1",4,7,1,-5,1,0]'  # frozen: older messages have it
 
 
 def test_rows_of_rewound_batches_are_left_out() -> None:
