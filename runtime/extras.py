@@ -22,6 +22,7 @@ _EXTRA_OF = {
     "pyspark": "spark",
     "referencing": "registry",
     "rich": "cli",
+    "rocksdict": "state",
     "testcontainers": "testing",
     "typer": "cli",
 }

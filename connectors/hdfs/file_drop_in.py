@@ -10,12 +10,7 @@ from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoor
 from sluice.connectors.hdfs.formats.choice import file_format
 from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import FileSet, encode_file_set
-from sluice.connectors.hdfs.staging.staged_names import (
-    StagingAttempt,
-    split_target,
-    staging_root,
-    without_scheme,
-)
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_target, staging_root
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.contracts import (
@@ -30,7 +25,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
-from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.file_system_opening import absolute_uri, without_scheme
 from sluice.runtime.storage.task_files import TaskFiles
 
 __all__ = ["FileDropIn", "FileWriter", "FileWriterFactory"]

@@ -19,9 +19,12 @@ from sluice.runtime.functions.function_run import (
 )
 from sluice.runtime.functions.function_states import states_after
 from sluice.runtime.functions.record_counts import added, totals_after
+from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
-from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.event_time import least_watermark_ms
+from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
 __all__ = ["LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
@@ -206,6 +209,7 @@ class AttemptEpochs:
             attempt_id=self.attempt_id,
             batch_id=result.batch.batch_id,
             splits=result.ranges,
+            least_watermark_ms=self._least_watermark_ms(result.ranges),
             committables=result.committables,
             operator_states=(
                 *totals_after(self.operator_states, counts),
@@ -221,12 +225,19 @@ class AttemptEpochs:
             decide_by_s=result.decide_by_s,
             due=result.due,
             stages=result.stages,
+            paused=result.paused,
             counts=added(
                 {function.name: counts[function.operator_id]}
                 for function in self.functions
                 if function.operator_id in counts
             ),
         )
+
+    def _least_watermark_ms(self, ranges: Sequence[SplitRange]) -> int | None:
+        clocks = clocks_of(self.functions)
+        if clocks is None:
+            return None
+        return least_watermark_ms(ranges, clocks.time, now_ms=wall_ms())
 
     def _counts(self, result: EpochResult) -> Mapping[str, RecordCounts]:
         none = {f.operator_id: RecordCounts() for f in self.functions if f.is_counted}

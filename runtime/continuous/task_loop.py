@@ -8,12 +8,14 @@ import pyarrow as pa
 
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient, EndedEpoch
 from sluice.runtime.continuous.task_messages import EpochResult
+from sluice.runtime.continuous.task_time import TaskTime
 from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, RecordStream
 from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.functions.stage_timer import StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.keyed_run import KeyedRun
@@ -63,6 +65,7 @@ class _Epoch:
     writers: TaskWriters[ContinuousWriter]
     functions: FunctionRun | KeyedRun
     timer: StageTimer
+    paused: tuple[SplitKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,7 @@ class _EndedEpoch(EndedEpoch):
             failed_rows=tuple(epoch.functions.failed_rows.items()),
             decide_by_s=epoch.writers.decide_by_s,
             stages=epoch.timer.times(),
+            paused=epoch.paused,
             operator_states=self.operator_states,
             keyed_state=keyed_state,
             due=None if keyed is None else keyed.due,
@@ -140,6 +144,7 @@ class TaskLoop:
         keyed: keyed functions and their state, with that of the stream's splits; None: none. It
             makes the run of each epoch then.
         begins_after: newest checkpoint when the attempt began.
+        clocks: of the pipeline's source; None: its rows have no event time.
         leaders: leader epochs of the splits at the attempt's begin, as far as they are known.
         no_progress_timeout_s: if nothing of a split is fetched for so long, though barriers say
             that it has records, the task ends. Time in functions and sinks does not count.
@@ -158,6 +163,7 @@ class TaskLoop:
         states: FunctionStates | None = None,
         keyed: KeyedTask | None = None,
         begins_after: int,
+        clocks: SplitClocks | None = None,
         leaders: Mapping[SplitKey, int] | None = None,
         no_progress_timeout_s: float = 120.0,
         clock: Clock = time.monotonic,
@@ -176,6 +182,7 @@ class TaskLoop:
         self._keyed = keyed
         self._last_checkpoint_id = begins_after
         self._leaders = dict(leaders or {})
+        self._time = TaskTime(stream, clocks)
         self._barrier: Barrier | None = None
         self._began_s = clock()
         self._pause_s = _SHORTEST_PAUSE_S
@@ -211,6 +218,7 @@ class TaskLoop:
         barrier = self._client.take_barrier()
         if barrier is not None:
             self._barrier = self._adopt(barrier)
+            self._time.note_barrier(barrier)
         if self._states.broadcasts.waits:
             return False  # a barrier brings the first version
         if self._barrier is None and self._keyed is not None and self._keyed.is_full:
@@ -222,6 +230,7 @@ class TaskLoop:
         if batch is not None:
             self._client.has_read = True
             self._write(batch)
+            self._time.align()
         if self._barrier is not None:
             self._require_progress(self._barrier)
             if self._has_read(self._barrier) and not self._rereads_markers(self._barrier):
@@ -274,7 +283,7 @@ class TaskLoop:
         if known.items() <= starts.items() and not is_replaced:
             restarts = {**starts, **self._after_records()}
             self._adopt_state(barrier)
-            self._stream.restart_at([_from(s, restarts[s.key]) for s in barrier.splits])
+            self._time.restart_at([_from(s, restarts[s.key]) for s in barrier.splits])
             self._epoch.starts = starts
         else:
             # Also for a split that begins at a later offset, or has another state: another region
@@ -315,7 +324,7 @@ class TaskLoop:
         )
         self._leaders |= leaders
         if found:
-            self._stream.restart_at([_from(split, ends[split.key]) for split in barrier.splits])
+            self._time.restart_at([_from(split, ends[split.key]) for split in barrier.splits])
         return found
 
     def _read_again(self, barrier: Barrier) -> None:
@@ -328,12 +337,13 @@ class TaskLoop:
             self._adopt_state(barrier)
         self._stalled.clear()  # these positions are no longer those of the stream
         self._leaders |= _leaders_of(barrier)
-        self._stream.restart_at(barrier.splits)
+        self._time.forget()
+        self._time.restart_at(barrier.splits)
         self._epoch = self._begin({split.key: split.start_offset for split in barrier.splits})
 
     def _has_read(self, barrier: Barrier) -> bool:
         """Whether the epoch may end: it has read something, or the barrier has nothing to read."""
-        if all(split.is_empty for split in barrier.splits):
+        if all(split.is_empty or split.key in self._time.paused for split in barrier.splits):
             return True
         at = self._stream.positions()
         return any(at[key] > start for key, start in self._epoch.starts.items())
@@ -349,7 +359,7 @@ class TaskLoop:
             before, since_s = self._stalled.get(split.key, (None, now_s))
             if at[split.key] >= split.end_offset:
                 self._stalled.pop(split.key, None)
-            elif before != at[split.key] or split.key in active:
+            elif before != at[split.key] or split.key in active or split.key in self._time.paused:
                 self._stalled[split.key] = (at[split.key], now_s)
             elif now_s - since_s >= self._no_progress_timeout_s:
                 raise UnreachableError(
@@ -370,10 +380,15 @@ class TaskLoop:
         lasted_s, self._began_s = now_s - self._began_s, now_s
         self._pause_s = min(max(lasted_s / _PAUSES, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         ranges = tuple(
-            _range(split, epoch.starts[split.key], at[split.key], read_to.get(split.key), barrier)
+            self._time.ended(
+                _range(
+                    split, epoch.starts[split.key], at[split.key], read_to.get(split.key), barrier
+                )
+            )
             for split in barrier.splits
         )
         read = [split for split in ranges if not split.is_empty]
+        epoch.paused = tuple(sorted(self._time.paused))
         failpoint("before-epoch-end")
         at_barrier = BarrierTime(
             watermark_ms=barrier.watermark_ms, now_ms=barrier.time_ms, is_end=barrier.is_end

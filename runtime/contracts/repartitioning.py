@@ -1,6 +1,6 @@
 """Repartition topics: how a source's system carries rows by key from one region to another."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
@@ -10,6 +10,7 @@ from sluice.runtime.contracts.keyed import DecodedRows
 from sluice.runtime.contracts.operators import Sink, Source
 from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.state.key_groups import default_max_parallelism
 
 __all__ = [
     "SIDE_COLUMN",
@@ -19,6 +20,7 @@ __all__ = [
     "KeyEncoder",
     "Repartition",
     "RepartitioningSource",
+    "TopicCopy",
     "TopicStart",
 ]
 
@@ -68,11 +70,13 @@ class JobTopic:
 
     Attributes:
         partitions: of the topic.
+        max_parallelism: number of key groups.
         lineage: which messages the run reads.
         writers: names of the regions that write it.
     """
 
     partitions: int
+    max_parallelism: int
     lineage: BatchLineage = field(default_factory=BatchLineage)
     writers: tuple[str, ...] = ()
 
@@ -96,16 +100,46 @@ class JobTopicSink(Sink, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicCopy:
+    """Rows in flight in a topic of another job, for the begin of a restored one.
+
+    Attributes:
+        topic, topic_id: of the other job.
+        offsets: of each partition: what that job had read.
+        lineage: which messages after that are copied.
+    """
+
+    topic: str
+    topic_id: str
+    offsets: Mapping[int, int]
+    lineage: BatchLineage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStart:
     """What the start of a run knows of a topic of the job.
 
     Attributes:
         writers: the regions that write it, as restored.
         readers: the regions that read it, as restored.
+        copy: rows that the topic begins with; None: there are none.
     """
 
     writers: Sequence[RegionRecord]
     readers: Sequence[RegionRecord]
+    copy: TopicCopy | None = None
+
+    @property
+    def partitions(self) -> int:
+        """Of the topic: a region reads each of them."""
+        return sum(len(region.splits) for region in self.readers)
+
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups, as recorded, else as it follows from the partitions."""
+        states = (region.keyed_state for region in self.readers)
+        recorded = max((s.max_parallelism for s in states if s is not None), default=0)
+        return recorded or default_max_parallelism(self.partitions)
 
 
 @runtime_checkable
@@ -125,17 +159,23 @@ class JobTopicSource(Source, Protocol):
         """The same source for this run."""
         ...
 
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups; 0 before `on_topic`."""
+        ...
+
     def decoder(self) -> Callable[[pa.RecordBatch], Iterator[DecodedRows]]:
         """Makes rows of its batches. Picklable; executor side."""
         ...
 
-    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> int:
-        """Create the topic if no run has used it, and check it; returns its partitions.
+    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> None:
+        """Create the topic if no run has used it, copy into it what it begins with, and check it.
 
         Driver; after the fencing record, before any region runs. May be repeated.
 
         Raises:
             SourceChangedError: the topic of an earlier run is gone, or has other partitions.
             ConfigError: settings of the topic are unsafe.
+            DataLostError: rows to be copied are gone.
         """
         ...

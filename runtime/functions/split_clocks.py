@@ -1,6 +1,6 @@
 """The event time of the splits that one task reads: each row's time, and each split's watermark."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import FunctionContext
 from sluice.runtime.model.event_time import EVENT_TIME_COLUMN, EventTime, Punctuated, times_ms
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.timestamps import later
 from sluice.runtime.process.host_clock import wall_ms
 
 __all__ = ["BEYOND_MAX_FUTURE", "WITHOUT_TIME", "SplitClocks", "clocks_of"]
@@ -32,16 +33,16 @@ BoolArray = npt.NDArray[np.bool_]
 class _SplitClock:
     """What a task has seen of a split; None: nothing yet."""
 
-    largest_ms: int | None
-    watermark_ms: int | None
+    largest_ms: int | None = None
+    watermark_ms: int | None = None
 
 
 class SplitClocks:
     """The first function of a pipeline whose source has a time: it observes each source batch.
 
     It gives each row its time (`EventTime.column`), and advances the watermark of its split. A
-    batch that is read again changes nothing: watermarks only grow. Picklable before its first
-    `restart`; executor, the task's thread.
+    batch that is read again changes nothing: watermarks only grow. Picklable; executor, the task's
+    thread.
 
     Args:
         time: the user's settings.
@@ -56,33 +57,41 @@ class SplitClocks:
         self._row_times = row_times
         self._clock_ms = clock_ms
         self._offset_ms = 0
-        self._clocks: dict[SplitKey, _SplitClock] = {}
-        self._places: dict[tuple[str, int], _SplitClock] = {}
+        self._clocks: dict[tuple[str, int], _SplitClock] = {}
+        self._only_topic: str | None = None
 
     def note_time(self, driver_ms: int) -> None:
         """The driver's clock shows this now: ``max_future`` counts from it."""
         if driver_ms:
             self._offset_ms = driver_ms - self._clock_ms()
 
-    def restart(self, splits: Iterable[SplitRange]) -> None:
-        """Read these splits, with the watermarks that they have, and no others."""
-        self._clocks = {s.key: _SplitClock(s.largest_timestamp_ms, s.watermark_ms) for s in splits}
-        self._places = {key[1:]: clock for key, clock in self._clocks.items()}
+    def keep(self, splits: Iterable[SplitKey]) -> None:
+        """From now on the task reads these splits, and no others."""
+        places = {(topic, partition) for _, topic, partition in splits}
+        self._clocks = {place: c for place, c in self._clocks.items() if place in places}
+        topics = {topic for topic, _ in places}
+        self._only_topic = topics.pop() if len(topics) == 1 else None
+
+    def forget(self) -> None:
+        """Forget all rows: they will be read again, or by another task."""
+        self._clocks.clear()
 
     def ended(self, split: SplitRange) -> SplitRange:
-        """The split at the end of a range, with the times that were observed up to there."""
-        clock = self._clocks.get(split.key)
+        """The split at the end of a range, with the times that were observed up to there: never
+        earlier than those that it has."""
+        clock = self._clocks.get((split.topic, split.partition))
         if clock is None:
             return split
         return replace(
             split,
-            largest_timestamp_ms=_later(split.largest_timestamp_ms, clock.largest_ms),
-            watermark_ms=_later(split.watermark_ms, clock.watermark_ms),
+            largest_timestamp_ms=later(split.largest_timestamp_ms, clock.largest_ms),
+            watermark_ms=later(split.watermark_ms, clock.watermark_ms),
         )
 
-    def watermarks(self) -> Mapping[SplitKey, int | None]:
-        """The watermark of each split so far."""
-        return {key: clock.watermark_ms for key, clock in self._clocks.items()}
+    def watermark_ms(self, split: SplitKey) -> int | None:
+        """The watermark of a split, as far as this task has observed it."""
+        clock = self._clocks.get(split[1:])
+        return None if clock is None else clock.watermark_ms
 
     def __call__(self, batch: pa.RecordBatch, context: FunctionContext) -> pa.RecordBatch:
         """``batch`` with the time of each row.
@@ -120,10 +129,10 @@ class SplitClocks:
             marks = self._within_reach(found)
         for clock, rows in self._by_split(batch):
             largest = _largest(values, is_known, rows)
-            clock.largest_ms = _later(clock.largest_ms, largest)
+            clock.largest_ms = later(clock.largest_ms, largest)
             mark = largest if marks is None else _largest(marks[0], marks[1], rows)
             if mark is not None:
-                clock.watermark_ms = _later(clock.watermark_ms, mark - self.time.delay_ms)
+                clock.watermark_ms = later(clock.watermark_ms, mark - self.time.delay_ms)
 
     def _within_reach(self, times: pa.Int64Array) -> tuple[IntArray, BoolArray | None, int]:
         """The times, which of them count (None: all), and how many are too far in the future."""
@@ -150,8 +159,7 @@ class SplitClocks:
                 "Let the source read topic and partition.",
             )
         partitions: IntArray = batch.column("partition").to_numpy(zero_copy_only=False)
-        topics = self._topics(batch)
-        for topic, of_topic in topics:
+        for topic, of_topic in self._topics(batch):
             mine = partitions if of_topic is None else partitions[of_topic]
             first = int(mine[0])
             if (mine == first).all():
@@ -165,9 +173,8 @@ class SplitClocks:
                 )
 
     def _topics(self, batch: pa.RecordBatch) -> Iterable[tuple[str, BoolArray | None]]:
-        known = {topic for topic, _ in self._places}
-        if len(known) == 1:
-            return [(next(iter(known)), None)]
+        if self._only_topic is not None:
+            return [(self._only_topic, None)]
         column = batch.column("topic").dictionary_encode()
         codes = column.indices.to_numpy(zero_copy_only=False)
         names = column.dictionary.to_pylist()
@@ -176,8 +183,7 @@ class SplitClocks:
         return [(name, codes == code) for code, name in enumerate(names)]
 
     def _clock_of(self, topic: str, partition: int) -> _SplitClock:
-        """A split that the task was not told of has a clock that nothing reads."""
-        return self._places.setdefault((topic, partition), _SplitClock(None, None))
+        return self._clocks.setdefault((topic, partition), _SplitClock())
 
 
 def clocks_of(functions: Iterable[Any]) -> SplitClocks | None:
@@ -197,7 +203,3 @@ def _both(first: BoolArray | None, second: BoolArray | None) -> BoolArray | None
     if first is None or second is None:
         return second if first is None else first
     return first & second
-
-
-def _later(first: int | None, second: int | None) -> int | None:
-    return max((ms for ms in (first, second) if ms is not None), default=None)

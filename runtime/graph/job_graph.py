@@ -35,6 +35,7 @@ from sluice.runtime.graph.graph_model import graph_of_operators, spread
 from sluice.runtime.graph.graph_view import GraphView, view_of_operators
 from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_source_name
 from sluice.runtime.graph.pipeline import Pipeline, Step
+from sluice.runtime.keyed.keyed_task import numbered_tables
 from sluice.runtime.model.checkpoint_record import OperatorNode
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters
@@ -437,6 +438,7 @@ def job_plan(
                 sink_ids=tuple(region.sinks),
                 stateful_sink_ids=tuple(region.frame_sinks),
                 list_ids=tuple(f.operator_id for f in region.functions or () if f.state),
+                tables=numbered_tables(region.functions or (), ()),
                 broadcast_id=region.step_ids[-1] if region.pipeline.broadcast else "",
                 reads=tuple(b.operator_id for f in region.functions or () for b in f.broadcasts),
                 waits_for=tuple(

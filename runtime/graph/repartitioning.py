@@ -44,7 +44,13 @@ class Splitting:
         Raises:
             ConfigError: rows cannot go through a topic there.
         """
-        return tuple(part for pipeline in described for part in self._parts(pipeline))
+        sides = [s.other for each in described for s in each.steps if s.other is not None]
+        return tuple(
+            part
+            for pipeline in described
+            if not any(pipeline is side for side in sides)
+            for part in self._parts(pipeline)
+        )
 
     def _parts(self, pipeline: Pipeline) -> Iterator[Pipeline]:
         at = _first_cut(pipeline.steps)
@@ -65,6 +71,12 @@ class Splitting:
 
     def _joined(self, left: Pipeline, at: int, right: Pipeline) -> Iterator[Pipeline]:
         join = left.steps[at]
+        if right is left or right.sinks:
+            raise ConfigError(
+                "the right side of a join is the left one, or has sinks",
+                {"join": join.name, "source": right.source.name},
+                "Begin the other side with a source of its own, and end it with key_by.",
+            )
         left_steps, left_key = _before_join(left.steps[:at], join)
         right_steps, right_key = _before_join(right.steps, join)
         sinks, source = self._topic(left.source, join, [left_key, right_key])

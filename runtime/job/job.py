@@ -31,13 +31,13 @@ from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 from sluice.runtime.job.job_handle import JobHandle
 from sluice.runtime.job.stream import Stream, own_steps
 from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
-from sluice.runtime.keyed.keyed_plan import BackendKind
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
 from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.interrupts import is_interactive
+from sluice.runtime.state.state_settings import StateSettings
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
 if TYPE_CHECKING:
@@ -209,8 +209,10 @@ class Job:
             resource_timeout_s=_resource_timeout(resource_timeout_s),
             recovery=_recovery(recovery),
             task_memory_mib=checked_mib(task_memory_mib, name="task_memory_mib"),
-            state_backend=choice_of(BackendKind, state_backend, setting="state_backend"),
-            state_memory_mib=checked_mib(state_memory_mib, name="state_memory_mib"),
+            state=StateSettings(
+                backend=state_backend,
+                memory_mib=checked_mib(state_memory_mib, name="state_memory_mib"),
+            ),
             restore_from=checked_origin(restore_from),
             restore_rules=RestoreRules.of(
                 restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
@@ -246,9 +248,14 @@ class Job:
             ConfigError: one of its sources has no end.
         """
         job = copy.copy(self)
-        job._pipelines = [  # noqa: SLF001 - a job like this one
-            replace(each, source=_until_end(each.source)) for each in self._pipelines
-        ]
+        made = [replace(each, source=_until_end(each.source)) for each in self._pipelines]
+        ended = {id(old): new for old, new in zip(self._pipelines, made, strict=True)}
+        for each in made:  # the other sides of joins end, too
+            each.steps = [
+                step if step.other is None else replace(step, other=ended[id(step.other)])
+                for step in each.steps
+            ]
+        job._pipelines = made  # noqa: SLF001 - a job like this one
         return job
 
     def graph(self) -> GraphView:

@@ -3,6 +3,7 @@
 It needs only the directory; for HDFS it starts a JVM from PySpark's jars.
 """
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from sluice.runtime.graph.graph_view import view_of_record
 from sluice.runtime.history.history_cli import print_history
 from sluice.runtime.history.history_file import read_history
 from sluice.runtime.job.running_job import await_end, await_request, running_job, written_as
+from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.spark.state.inspect_command import inspect_checkpoint
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
@@ -96,6 +98,8 @@ def status(
             )
     for operator, totals in job["counters"].items():
         typer.echo(f"{operator}: {', '.join(f'{name}={n:,}' for name, n in totals.items())}")
+    for line in () if job["time"] is None else _time_lines(job["time"], now_ms=wall_ms()):
+        typer.echo(line)
     for region in job["regions"]:
         typer.echo(_line_of(region))
         for reason in _reasons_of(region):
@@ -209,6 +213,28 @@ def _line_of(region: Mapping[str, Any]) -> str:
     )
 
 
+def _time_lines(time: Mapping[str, Any], *, now_ms: int) -> Iterator[str]:
+    yield f"watermark: {_against_clock(time['watermark_ms'], now_ms)}"
+    if time["slowest"] is not None:
+        where = f"{time['slowest']} of region {time['slowest_region']}"
+        yield f"  slowest split: {where}, {_against_clock(time['slowest_ms'], now_ms)}"
+    for kind in ("idle", "paused"):
+        if time[kind]:
+            yield f"  {kind} splits: {', '.join(time[kind])}"
+
+
+def _against_clock(ms: int | None, now_ms: int) -> str:
+    """A moment, and how far it is from now: a watermark may be ahead of the clock."""
+    if ms is None:
+        return "none yet"
+    away = f"{abs(now_ms - ms) / 1000:,.0f} s {'ago' if ms <= now_ms else 'ahead of the clock'}"
+    try:
+        moment = dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+    except (OverflowError, ValueError):  # a year beyond 9999
+        return f"{ms} ms ({away})"
+    return f"{moment.isoformat(timespec='seconds')} ({away})"
+
+
 def _state_of(region: Mapping[str, Any]) -> str:
     if region["suspended"] is not None:
         return "suspended"
@@ -221,6 +247,6 @@ def _reasons_of(region: Mapping[str, Any]) -> Iterator[str]:
     if region["lost_records"]:
         yield f"deleted by retention before they were read: {region['lost_records']:,} records"
     if region["late_rows"]:
-        yield f"later than the watermark, dropped since the start: {region['late_rows']:,} rows"
+        yield f"later than the watermark since the start: {region['late_rows']:,} rows"
     if region["attempts"] and region["suspended"] is None:
         yield f"last attempt ended: {region['attempts'][-1]['why']}"

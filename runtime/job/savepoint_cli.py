@@ -232,7 +232,7 @@ def _operator(node: OperatorNode) -> dict[str, Any]:
 
 
 def _region(region: RegionRecord) -> dict[str, Any]:
-    state = region.state
+    state, keyed = region.state, region.keyed_state
     return {
         "region": region.region,
         "status": region.status.value,
@@ -250,6 +250,14 @@ def _region(region: RegionRecord) -> dict[str, Any]:
             "files": len(state.files),
             "bytes": sum(each.length_bytes for each in state.files),
         },
+        "keyed_state": None
+        if keyed is None
+        else {
+            "tables": [table.name for table in keyed.tables if table.operator_id],
+            "splits": len(keyed.splits),
+            "files": len(keyed.files),
+            "bytes": sum(each.length_bytes for each in keyed.files),
+        },
     }
 
 
@@ -259,7 +267,7 @@ def _print_savepoint(found: Mapping[str, Any]) -> None:
     keys = ("name", "uid", "kind", "operator_id")
     rows = [[each[key] for key in keys] for each in found["operators"]]
     print_table(("name", "uid", "kind", "operator id"), rows, title="Operators")
-    columns = ("region", "status", "batch", "offsets", "state operators", "partitions", "bytes")
+    columns = ("region", "status", "batch", "offsets", "state", "partitions", "bytes")
     print_table(columns, map(_region_row, found["regions"]), title="Regions")
 
 
@@ -270,7 +278,8 @@ def _region_row(region: Mapping[str, Any]) -> list[object]:
     offsets = [
         f"{each['topic']}-{each['partition']}@{each['offset']}" for each in region["offsets"]
     ]
-    state = region["state"] or {"operators": [], "partitions": None, "bytes": None}
+    state = region["state"] or {"operators": [], "partitions": None, "bytes": 0}
+    keyed = region["keyed_state"] or {"tables": [], "bytes": 0}
     names = [f"{each['number']} {each['name']}" for each in state["operators"]]
-    row = [region["region"], status, region["batch_id"], offsets, names]
-    return [*row, state["partitions"], state["bytes"]]
+    row = [region["region"], status, region["batch_id"], offsets, [*names, *keyed["tables"]]]
+    return [*row, state["partitions"], state["bytes"] + keyed["bytes"] or None]

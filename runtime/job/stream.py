@@ -209,12 +209,7 @@ class Stream:
 
     def _append(self, kind: str, name: str | None, uid: str | None, **fields: Any) -> Self:  # noqa: ANN401 - of a `Step`
         pipeline = self._pipeline
-        if pipeline.sinks or pipeline.broadcast is not None:
-            raise ConfigError(
-                "a function cannot follow a sink",
-                {"source": pipeline.source.name, "function": kind},
-                "Add functions first, sinks last; start another pipeline for another branch.",
-            )
+        _require_no_sink(pipeline, kind)
         is_frame = kind == "transform"
         if is_frame and own_steps(pipeline.source):
             raise ConfigError(
@@ -369,9 +364,10 @@ class KeyedStream(Stream):
             is_left=how == "left",
             suffixes=suffixes,
         )
-        for side in (self, other):
-            _require_shared_topic(side, is_other=side._pipeline is not self._pipeline)
-        return self._append("join", name, uid, keyed=keyed, other=other._pipeline)
+        pipelines = self._pipeline, other._pipeline
+        for pipeline in pipelines:
+            _require_shared_topic(pipeline)
+        return self._append("join", name, uid, keyed=keyed, other=pipelines[1])
 
     def process(
         self,
@@ -445,13 +441,12 @@ def _positive_ms(given: Duration, setting: str) -> int:
     return duration_ms(given, setting=setting, may_be_zero=False)
 
 
-def _require_shared_topic(side: KeyedStream, *, is_other: bool) -> None:
-    steps = side._pipeline.steps  # noqa: SLF001 - of this module
-    key_by = steps[-1].keyed if steps else None
-    if not isinstance(key_by, KeyBy) or key_by.partitioned or side._pipeline.sinks:  # noqa: SLF001
+def _require_shared_topic(side: Pipeline) -> None:
+    key_by = side.steps[-1].keyed if side.steps else None
+    if not isinstance(key_by, KeyBy) or key_by.partitioned or side.sinks:
         raise ConfigError(
             "a side of a join is not directly after key_by with a repartition topic",
-            {"source": side._pipeline.source.name, "is_other": is_other},  # noqa: SLF001
+            {"source": side.source.name},
             "Call join on key_by(…), and give it key_by(…), both without partitioned=True.",
         )
 
@@ -470,6 +465,15 @@ def own_steps(source: Source) -> list[Step]:
         )
         for each in source.functions
     ]
+
+
+def _require_no_sink(pipeline: Pipeline, kind: str) -> None:
+    if pipeline.sinks or pipeline.broadcast is not None:
+        raise ConfigError(
+            "a function cannot follow a sink",
+            {"source": pipeline.source.name, "function": kind},
+            "Add functions first, sinks last; start another pipeline for another branch.",
+        )
 
 
 def _require_context(function: BatchFunction, name: str, state: object) -> None:

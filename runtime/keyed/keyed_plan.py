@@ -1,32 +1,18 @@
 """The description of a region's keyed state, from which a task opens it."""
 
-import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 from sluice.runtime.errors import StorageUnreachableError
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.state.keyed_state import KeyedState
-from sluice.runtime.state.backend import StateBackend
-from sluice.runtime.state.loading import load_splits
-from sluice.runtime.state.memory_backend import MemoryBackend
 from sluice.runtime.state.state_files import StateStore
+from sluice.runtime.state.state_settings import StateSettings
 from sluice.runtime.state.state_writer import StateWriter
-from sluice.runtime.state.task_state import TaskState
 
-__all__ = ["BackendKind", "KeyedPlan"]
-
-_OVERLAY_SHARE = 0.5  # of the memory; the base needs the rest
-
-
-class BackendKind(enum.Enum):
-    """Where a task keeps its keyed state while it runs."""
-
-    MEMORY = "memory"
-    ROCKSDB = "rocksdb"
+__all__ = ["KeyedPlan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +22,14 @@ class KeyedPlan:
     Attributes:
         store: where the state's files are.
         source_id: operator id of the source.
-        backend: where a task keeps it.
-        memory_mib: of one task, for its state.
+        settings: how a task keeps it.
         max_parallelism: number of key groups; 0: keys belong to the input's partitions.
         time_column: see `sluice.runtime.contracts.keyed.OperatorScope`.
     """
 
     store: StateStore
     source_id: str
-    backend: BackendKind = BackendKind.MEMORY
-    memory_mib: int = 256
+    settings: StateSettings = field(default_factory=StateSettings)
     max_parallelism: int = 0
     time_column: str | None = None
 
@@ -70,11 +54,7 @@ class KeyedPlan:
             StorageUnreachableError: the store does not answer.
             ConfigError: the state does not fit in the memory.
         """
-        state = TaskState(
-            self._opened_backend(),
-            load=partial(load_splits, self.store),
-            overlay_mib=self.memory_mib * _OVERLAY_SHARE,
-        )
+        state = self.settings.open(self.store)
         writer = StateWriter(self.store, region=region, attempt_id=attempt_id, on_outage=on_outage)
         try:
             return KeyedTask(
@@ -92,6 +72,3 @@ class KeyedPlan:
             writer.close()
             state.close()
             raise
-
-    def _opened_backend(self) -> StateBackend:
-        return MemoryBackend()

@@ -213,11 +213,15 @@ def numbered_tables(
 ) -> tuple[StateTableInfo, ...]:
     """Every declared state with its number: that on record, or one made of its name.
 
+    A state on record that a restore has dropped has no operator, and stays: files may have its
+    entries, so no other state may get its number.
+
     Raises:
         ConfigError: two states would have one number.
     """
-    known = {(table.operator_id, table.name): table for table in restored}
-    found: dict[int, StateTableInfo] = {}
+    before_now = list(restored)
+    known = {(table.operator_id, table.name): table for table in before_now}
+    found = {table.number: table for table in before_now if not table.operator_id}
     for function in functions:
         if function.keyed is None or isinstance(function.keyed, KeyBy):
             continue
@@ -235,7 +239,7 @@ def numbered_tables(
                 raise ConfigError(
                     "two states of keyed functions have the same number",
                     {"function": function.name, "state": spec.name, "number": table.number},
-                    "Rename one of these states, or give one of the functions a uid.",
+                    "Rename this state, or give its function a uid.",
                 )
             found[table.number] = table
     return tuple(found.values())

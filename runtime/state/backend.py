@@ -36,6 +36,14 @@ class StateBackend(Protocol):
         """Memory that the entries take, of this process."""
         ...
 
+    def require_room(self, changed_bytes: int) -> None:
+        """Check that the base and the changes of an epoch fit in memory.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        ...
+
     def add_split(self, split: int) -> None:
         """Begin a split without entries."""
         ...

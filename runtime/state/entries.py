@@ -9,15 +9,18 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
 
-__all__ = ["ENTRY_BYTES", "Entries", "TimedEntries", "Value", "by_time"]
+__all__ = ["ABSENT", "ENTRY_BYTES", "Entries", "TimedEntries", "Value", "by_time"]
+
+Value = bytes | None
 
 ENTRY_BYTES = 180
 """Of an entry beside the bytes of its key and value: two headers, rounding, the dict's slot."""
 
+ABSENT: Value = bytes(bytearray(b"\0absent"))
+"""The key is not there, other than None; told apart by identity."""
+
 _BLOCK_KEYS = 1024
 _LIVELY_HEAP = 64
-
-Value = bytes | None
 
 
 class Entries:
@@ -39,10 +42,10 @@ class Entries:
     def put(self, changes: Mapping[bytes, Value]) -> None:
         """Set each key's value."""
         values = self.values
-        old = list(map(values.get, changes, repeat(_ABSENT)))
+        old = list(map(values.get, changes, repeat(ABSENT)))
         self.size_bytes += _total(changes.values()) - _total(old)
-        if _ABSENT in old:
-            added = [key for key, was in zip(changes, old, strict=True) if was is _ABSENT]
+        if ABSENT in old:
+            added = [key for key, was in zip(changes, old, strict=True) if was is ABSENT]
             self.size_bytes += sum(map(len, added)) + ENTRY_BYTES * len(added)
             if self._index is not None:
                 self._index.add(added)
@@ -171,9 +174,5 @@ class _SortedKeys:
         return max(bisect_right(self._firsts, key) - 1, 0)
 
 
-_ABSENT: Value = bytes(bytearray(b"\0absent"))
-"""Told apart by identity."""
-
-
 def _total(values: Iterable[Value]) -> int:
-    return sum(len(value) for value in values if value is not None and value is not _ABSENT)
+    return sum(len(value) for value in values if value is not None and value is not ABSENT)

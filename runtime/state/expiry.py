@@ -16,7 +16,14 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.state.schema_text import Clock
 
-__all__ = ["ExpiryTimes", "expired_rows", "expiry_times", "with_expiry", "without_expired"]
+__all__ = [
+    "ExpiryTimes",
+    "expired_rows",
+    "expires_ms",
+    "expiry_times",
+    "with_expiry",
+    "without_expired",
+]
 
 _TIME = struct.Struct(">q")
 
@@ -28,6 +35,12 @@ def with_expiry(values: Iterable[bytes | None], expires_ms: int) -> list[bytes |
     """The values as they are stored, all with one time of expiry; None stays None."""
     head = _TIME.pack(expires_ms)
     return [None if value is None else head + value for value in values]
+
+
+def expires_ms(stored: bytes) -> int:
+    """The time of expiry of a stored value."""
+    time_ms: int = _TIME.unpack_from(stored)[0]
+    return time_ms
 
 
 def without_expired(stored: Iterable[bytes | None], now_ms: int | None) -> list[bytes | None]:

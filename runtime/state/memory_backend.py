@@ -5,6 +5,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.state.backend import StateBackend, TableChanges
 from sluice.runtime.state.entries import Entries, TimedEntries, Value, by_time
 from sluice.runtime.state.state_rows import slices
@@ -15,21 +16,39 @@ __all__ = ["MemoryBackend"]
 class MemoryBackend(StateBackend):
     """A dict for each table and split. All state must fit in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, memory_bytes: int) -> None:
+        """Args:
+        memory_bytes: for everything, also for the changes of the epoch under way.
+        """
+        self._most_bytes = memory_bytes
         self._splits: dict[int, _Split] = {}
+        self._size_bytes: int | None = 0
 
     @property
     def size_bytes(self) -> int:
-        return sum(split.size_bytes for split in self._splits.values())
+        if self._size_bytes is None:
+            self._size_bytes = sum(split.size_bytes for split in self._splits.values())
+        return self._size_bytes
+
+    def require_room(self, changed_bytes: int) -> None:
+        used_bytes = self.size_bytes + changed_bytes
+        if used_bytes > self._most_bytes:
+            raise ConfigError(
+                "keyed state needs more memory than it may have",
+                {"used_mib": used_bytes >> 20, "state_memory_mib": self._most_bytes >> 20},
+                'Set state_backend="rocksdb", or raise state_memory_mib.',
+            )
 
     def add_split(self, split: int) -> None:
         self._splits[split] = _Split()
 
     def drop_split(self, split: int) -> None:
         del self._splits[split]
+        self._size_bytes = None
 
     def apply(self, split: int, changes: TableChanges) -> None:
         self._splits[split].apply(changes)
+        self._size_bytes = None
 
     def get(self, split: int, table: int, keys: Sequence[bytes]) -> list[Value]:
         entries = self._splits[split].plain.get(table)
@@ -62,7 +81,8 @@ class MemoryBackend(StateBackend):
                     changes = TableChanges(plain={number: dict(zip(keys, values, strict=True))})
                 else:
                     changes = TableChanges(timed={number: by_time(times, keys, values)})
-                self._splits[split].apply(changes)
+                self.apply(split, changes)
+            self.require_room(0)
 
     def close(self) -> None:
         self._splits.clear()

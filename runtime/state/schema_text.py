@@ -9,7 +9,14 @@ import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 
-__all__ = ["Clock", "expiry_clock", "require_readable", "schema_from_json", "schema_to_json"]
+__all__ = [
+    "Clock",
+    "expiry_clock",
+    "require_readable",
+    "schema_from_json",
+    "schema_to_json",
+    "shown_schema",
+]
 
 Clock = Literal["event", "processing"]
 """Event time: the watermark of barriers. Processing time: their `now_ms`."""
@@ -87,14 +94,16 @@ def require_readable(written: str, declared: str, *, where: Mapping[str, object]
     if not begins_alike or not all(field.nullable for field in list(new)[len(old) :]):
         raise ConfigError(
             "a state has another schema than in the checkpoint",
-            {**where, "checkpoint": _shown(old), "program": _shown(new)},
+            {**where, "checkpoint": shown_schema(written), "program": shown_schema(declared)},
             "Add nullable columns at the end only, or give the changed state another name.",
         )
 
 
-def _shown(schema: pa.Schema) -> str:
+def shown_schema(text: str) -> str:
+    """A schema from `schema_to_json`, for people."""
     return ", ".join(
-        f"{field.name}: {field.type}{'' if field.nullable else ' not null'}" for field in schema
+        f"{field.name}: {field.type}{'' if field.nullable else ' not null'}"
+        for field in schema_from_json(text)
     )
 
 

@@ -129,10 +129,10 @@ class _Head:
     def _place(self, row: int) -> _Place:
         table, time, key, _ = self.batch.columns
         time_ms = time[row].as_py()
-        return table[row].as_py(), _NO_TIME if time_ms is None else time_ms, key[row].as_py()
+        return table[row].as_py(), _NULLS_LAST if time_ms is None else time_ms, key[row].as_py()
 
 
-_NO_TIME = -(1 << 63)
+_NULLS_LAST = 1 << 63  # as Arrow sorts them; a table has no times or only times
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=ROW_SCHEMA)
 
 
@@ -140,7 +140,8 @@ def _last_of_each(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     rows = pa.concat_batches(batches)
-    rows = rows.take(pc.sort_indices(rows, sort_keys=_ORDER))  # stable: the latest comes last
+    # The sort is stable: of equal places, the row of the latest stream comes last.
+    rows = rows.take(pc.sort_indices(rows, sort_keys=_ORDER))
     is_last = np.ones(rows.num_rows, bool)
     is_last[:-1] = _differs(rows)
     return rows if is_last.all() else rows.filter(pa.array(is_last))
@@ -149,7 +150,7 @@ def _last_of_each(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 def _differs(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Whether each row has another place than the next one."""
     differs: npt.NDArray[np.bool_] = np.zeros(rows.num_rows - 1, bool)
-    for column in (rows["table"], rows["time"].fill_null(_NO_TIME), rows["key"]):
+    for column in (rows["table"], rows["time"].fill_null(0), rows["key"]):
         differs |= pc.not_equal(column[:-1], column[1:]).to_numpy(zero_copy_only=False)
     return differs
 

@@ -191,6 +191,7 @@ class _Tables:
     def _grown(self, overlay: _Overlay, size_bytes: int) -> None:
         overlay.size_bytes += size_bytes
         self._state.overlay_bytes += size_bytes
+        self._backend.require_room(self._state.overlay_bytes)
 
 
 class _Table(_Tables, StateTable):

@@ -9,7 +9,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
 
-__all__ = ["absolute_uri", "needs_jvm", "open_file_system"]
+__all__ = ["absolute_uri", "needs_jvm", "open_file_system", "without_scheme"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _REMOTE = re.compile(r"(?P<scheme>\w+):(?://(?P<authority>[^/]+))?(?P<path>(?:/.*)?)", re.DOTALL)
@@ -45,6 +45,16 @@ def open_file_system(uri: str, jvm: Any = None) -> FileSystem:  # noqa: ANN401 -
     from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 
     return HadoopFileSystem(uri, jvm)
+
+
+def without_scheme(uri: str) -> str:
+    """The absolute path of ``uri`` inside its file system, as tasks name files; ``""``: the root.
+
+    Args:
+        uri: absolute, as `absolute_uri` gives it.
+    """
+    _, slash, path = uri.partition("://")[2].partition("/")
+    return f"{slash}{path}"
 
 
 def _supported_scheme(uri: str) -> str:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from sluice.runtime.coordinator.region.job_time import TimeView
 from sluice.runtime.errors import AuthenticationError, ConfigError
 from sluice.runtime.service.endpoints import Answer, Endpoint
 from sluice.runtime.service.page.page_routes import api_routes, page_routes
@@ -222,6 +223,30 @@ def test_names_and_errors_are_shown_as_text(chromium: Browser) -> None:
         expect(look.page.get_by_role("dialog")).to_contain_text("Restart region")
         assert look.page.locator("main img, main script, dialog img").count() == 0
         assert look.page.title() != "read"
+
+
+def test_a_watermark_is_shown_with_its_slowest_split_and_if_it_is_ahead_of_the_clock(
+    chromium: Browser,
+) -> None:
+    """One record far in the future closes windows early: people must see it."""
+    jobs = shown(3)
+    facts = with_regions(3, {1: {"late_rows": 1_200}})
+    jobs.show(facts)
+    service = serving(routes_of(jobs))
+    with service, looking(chromium, service.address) as look:
+        expect_loaded(look.page)
+        card = look.page.get_by_role("region", name="Event time")
+        expect(card).to_contain_text("orders-1")
+        expect(card).to_contain_text("orders-2, orders-5")
+        expect(card).to_contain_text("1,200")
+        expect(card).not_to_contain_text("ahead of the clock")
+        time = TimeView(watermark_ms=jobs.now_ms + 7_200_000, paused=("orders-0",))
+        jobs.show(replace(facts, status=replace(facts.status, time=time)))
+        expect(card).to_contain_text("ahead of the clock", timeout=LONG_MS)
+        expect(card).to_contain_text("all are idle")
+        expect(card).to_contain_text("orders-0")
+        jobs.show(replace(facts, status=replace(facts.status, time=None)))
+        expect(card).to_have_count(0, timeout=LONG_MS)
 
 
 def test_an_update_keeps_focus_and_what_is_open(chromium: Browser) -> None:

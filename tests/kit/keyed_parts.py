@@ -140,7 +140,9 @@ class PlayedStateFiles:
 
     def state(self, *, overlay_mib: float = 64) -> TaskState:
         """The state of a task over these files."""
-        return TaskState(MemoryBackend(), load=self._load, overlay_mib=overlay_mib)
+        return TaskState(
+            MemoryBackend(memory_bytes=64 << 20), load=self._load, overlay_mib=overlay_mib
+        )
 
     def close(self) -> None:
         """There are no threads."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from math import sin
 from typing import Any
 
+from sluice.runtime.coordinator.region.job_time import TimeView
 from sluice.runtime.coordinator.region.status_views import (
     AttemptView,
     CheckpointStatus,
@@ -101,6 +102,13 @@ def job_with(
         regions=shown,
         counters={"clean": {"rejected": 17}},
         function_records={"clean": {"read": 1_250_000, "skipped": 0, "dead_lettered": 3}},
+        time=TimeView(
+            watermark_ms=NOW_MS - 9_000,
+            slowest="orders-1",
+            slowest_region=shown[-1].region,
+            slowest_ms=NOW_MS - 8_000,
+            idle=("orders-2", "orders-5"),
+        ),
         transactions=tuple(
             TransactionView(region=each.region, sink="payments", age_s=at + 0.9, timeout_s=60.0)
             for at, each in enumerate(shown[:8])

@@ -91,7 +91,7 @@ def read(tables: TaskTables, keys: Sequence[bytes], until_ms: int) -> list[objec
 def test_tables_equal_plain_dicts_at_every_step(
     actions: list[Action], keys: list[bytes], until_ms: int
 ) -> None:
-    real = TaskState(MemoryBackend(), load=lambda *_: None, overlay_mib=1)
+    real = TaskState(MemoryBackend(memory_bytes=64 << 20), load=lambda *_: None, overlay_mib=1)
     real.add_splits(dict.fromkeys(SPLITS))
     plain = PlainTables(SPLITS)
     for action in actions:

@@ -46,12 +46,14 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
+from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from tests.kit.continuous_parts import LogFollower, rows_of
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.kafka import attempt_of, entry_of
+from tests.simulation.keyed import keyed_task
 from tests.simulation.worker import Worker, transaction_of
 
 if TYPE_CHECKING:
@@ -313,6 +315,7 @@ class Task:
     def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
         self.world = process.world
         self.is_over = False
+        self._refusal: StreamError | None = None
         self._process = process
         self._begins_after = process.core.last_committed
         self._writers: list[_Writer] = []
@@ -328,9 +331,19 @@ class Task:
             client=self._checkpoint_client,
             open_writers=self._open,
             functions=FunctionRun,
+            keyed=self._keyed(restored),
             begins_after=self._begins_after,
             clock=self.world.clock,
         )
+
+    def _keyed(self, restored: RegionRecord) -> KeyedTask | None:
+        if not self.world.profile.keyed:
+            return None
+        try:
+            return keyed_task(self.world, restored)
+        except StreamError as err:  # another run has deleted what an attempt of this one needs
+            self._refusal = err
+            return None
 
     def _scope(self, batch: BatchKey, checkpoint_id: int, *, committed_batch: int) -> TaskScope:
         return TaskScope(
@@ -364,7 +377,13 @@ class Task:
         """Read, write, and end the epoch if that is asked for."""
         if self.world.random.random() < 0.3:
             self.worker.work()
-        self._guarded(lambda: bool(self._loop.step()) or True)
+        self._guarded(self._step)
+
+    def _step(self) -> bool:
+        if self._refusal is not None:
+            raise self._refusal
+        self._loop.step()
+        return True
 
     def ask(self) -> None:
         """The checkpoint client continues: asks, commits, reports."""

@@ -3,19 +3,36 @@
 A fold of all records before an offset is known by the range of these records, so a section says
 from which offset to which it goes, and of which epochs it is. A change file has the range of an
 epoch; a merged file has those of the sections that it replaces. Reading, writing and merging are
-played here; who names, moves, keeps and deletes files is production code.
+played here; who names, moves, keeps and deletes files is production code. So is all that a
+continuous task does with its state in memory.
 """
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from sluice.runtime.contracts.keyed import (
+    BarrierTime,
+    KeyBy,
+    KeyedOperator,
+    KeyedRows,
+    OperatorScope,
+    TableSpec,
+)
 from sluice.runtime.errors import StorageError
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.keyed.keyed_task import KeyedTask, numbered_tables
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.model.state.keyed_state import KeyedState, SplitState, StatePart
+from sluice.runtime.model.state.keyed_state import Due, KeyedState, SplitState, StatePart
+from sluice.runtime.state.backend import StateBackend, TableChanges
+from sluice.runtime.state.memory_backend import MemoryBackend
+from sluice.runtime.state.task_state import EpochChanges, TaskState
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -60,12 +77,15 @@ class StateUpload:
     path: str
     data: bytes
     is_begun: bool = False
+    is_late: bool = False
 
     def write(self, count: int) -> bool:
         """Continue; True when the file is whole."""
         del count
         disk = self.world.disk
         whole = self.is_begun
+        if whole and self.is_late:
+            self.world.faults["a state file is uploaded after its attempt"] += 1
         disk.write(self.path, self.data if whole else self.data[: len(self.data) // 2])
         self.is_begun = True
         return whole
@@ -125,6 +145,11 @@ def state_of(chains: Chains) -> KeyedState:
     )
 
 
+def end_of(chain: Sequence[Named]) -> int:
+    """The offset after the last record in a state."""
+    return chain[-1].section.end if chain else 0
+
+
 class AttemptState:
     """The keyed state of one attempt of a region.
 
@@ -138,13 +163,19 @@ class AttemptState:
         self.upload: StateUpload | None = None
         self.chains: dict[SplitKey, tuple[Named, ...]] = {}
 
+    def orphan(self) -> None:
+        """Its attempt is over; what it uploads may still land."""
+        if self.upload is not None:
+            self.upload.is_late = True
+            self._world.zombies.append(self.upload)
+            self.upload = None
+
     def adopt(self, state: KeyedState, splits: Iterable[SplitRange]) -> None:
         """Load the splits that a barrier brings, and forget those that it leaves out."""
         self.chains |= chains_of(self._world, state)
         self.chains = {s.key: self.chains.get(s.key, ()) for s in splits}
         for split in splits:
-            chain = self.chains[split.key]
-            end = chain[-1].section.end if chain else 0
+            end = end_of(self.chains[split.key])
             what = "a task's state is of another place than its records"
             self._world.require(end == split.start_offset, f"{what}: {split}, to {end}")
 
@@ -156,6 +187,11 @@ class AttemptState:
         changes = [
             Section(s.key, s.start_offset, s.end_offset, (epoch,)) for s in splits if not s.is_empty
         ]
+        return (yield from self._end(batch, changes))
+
+    def _end(
+        self, batch: BatchKey, changes: Sequence[Section]
+    ) -> Generator[None, None, KeyedState]:
         if changes:
             for named in (yield from self._written(self._path(batch, "changes"), changes)):
                 self.chains[named.section.split] += (named,)
@@ -203,3 +239,122 @@ class AttemptState:
         merged = Section(key, parts[0].first, parts[-1].end, epochs)
         made = yield from self._written(self._path(batch, "merged"), [merged])
         self.chains[key] = (*chain[:first], *made, *chain[last + 1 :])
+
+
+# --- a continuous task ----------------------------------------------------------------------------
+
+_NEXT = b"next"
+
+
+@dataclass(frozen=True, slots=True)
+class _Counting:
+    """A `KeyedFunction` that passes rows on, and whose state is the next offset of each split."""
+
+    world: "World"
+
+    @property
+    def tables(self) -> Sequence[TableSpec]:
+        """The next offset."""
+        return (TableSpec(name="next", kind="value"),)
+
+    @property
+    def late_topic(self) -> str | None:
+        """None is late."""
+        return None
+
+    def open(self, scope: OperatorScope) -> KeyedOperator:
+        """See `KeyedFunction.open`."""
+        return _Counted(self.world, scope)
+
+
+class _Counted(KeyedOperator):
+    def __init__(self, world: "World", scope: OperatorScope) -> None:
+        self._world = world
+        self._table = scope.tables.table(scope.numbers["next"])
+
+    def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
+        offsets = rows.batch.column("offset").to_pylist()
+        for split, offset in zip(rows.splits.tolist(), offsets, strict=True):
+            due = int(self._table.get(split, [_NEXT])[0] or b"0")
+            what = "a task's state is of another place than its records"
+            self._world.require(offset == due, f"{what}: {split}, {offset} instead of {due}")
+            self._table.put(split, [_NEXT], [b"%d" % (offset + 1)])
+        yield rows
+
+    def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
+        del time
+        yield from ()
+
+    def rollback(self) -> None:
+        """It keeps no rows."""
+
+    def due(self) -> Due:
+        return Due()
+
+
+def _functions(world: "World") -> tuple[ChainedFunction, ...]:
+    return (
+        ChainedFunction(name="key", operator_id="key", keyed=KeyBy(function=_offsets)),
+        ChainedFunction(name="count", operator_id="count", keyed=_Counting(world)),
+    )
+
+
+def _offsets(batch: pa.RecordBatch) -> pa.Array:
+    return batch.column("offset")
+
+
+class _TaskFiles(AttemptState):
+    """Implements `sluice.runtime.keyed.keyed_task.StateWriter`; and loads what it has written."""
+
+    def __init__(self, world: "World", table: int) -> None:
+        super().__init__(world)
+        self._table = table
+
+    def write(self, changes: EpochChanges, batch: BatchKey) -> KeyedState:
+        """See `StateWriter.write`; a broken upload may be continued by nobody's task."""
+        chains: dict[SplitKey, tuple[Named, ...]] = {}
+        sections = []
+        for split in changes.splits:
+            chains[split.key] = self.chains.get(split.key, ())
+            if split.restored is not None:
+                chains |= chains_of(self._world, split.restored)
+            if split.tables.plain:
+                end = int(split.tables.plain[self._table][_NEXT] or b"0")
+                epoch = batch.region, batch.attempt_id, batch.batch_id
+                sections.append(Section(split.key, end_of(chains[split.key]), end, (epoch,)))
+        self.chains = chains
+        steps = self._end(batch, sections)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end_of_steps:
+            found: KeyedState = end_of_steps.value
+            return found
+        except StorageError:
+            self.orphan()
+            raise
+
+    def load(self, backend: StateBackend, states: Mapping[int, KeyedState]) -> None:
+        """See `sluice.runtime.state.task_state.LoadSplits`."""
+        for ordinal, state in states.items():
+            (chain,) = chains_of(self._world, state).values()
+            entries = {_NEXT: b"%d" % end_of(chain)}
+            backend.apply(ordinal, TableChanges(plain={self._table: entries}))
+
+
+def keyed_task(world: "World", restored: RegionRecord) -> KeyedTask:
+    """The state of a continuous task, as its attempt begins.
+
+    Raises:
+        StorageError: a file is not there.
+    """
+    functions = _functions(world)
+    files = _TaskFiles(world, numbered_tables(functions, ())[0].number)
+    return KeyedTask(
+        functions,
+        source_id="source",
+        state=TaskState(MemoryBackend(memory_bytes=64 << 20), load=files.load, overlay_mib=1),
+        writer=files,
+        restored=restored.keyed_state,
+        splits=[split.at_end() for split in restored.splits],
+    )

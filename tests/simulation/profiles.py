@@ -16,6 +16,7 @@ _SEVERAL: dict[str, Any] = {"tasks": 3, "partitions": 6}  # transactions in a ba
 _TORN: dict[str, Any] = {**_SEVERAL, "torn": 0.1, "meanwhile": 0.2}
 _PEOPLE: dict[str, Any] = {"disk": True, "txn": 0.2}
 _CLEANED: dict[str, Any] = {"disk": True, "clean": 0.2}
+_KEYED: dict[str, Any] = {"keyed": True, "disk": True, "add": 0.0}
 _RESTORES: dict[str, Any] = {"restore": 0.08, "kill": 0.02, "start": 0.05, "processes": 12}
 
 _REPAIRED_BY_SOME = Profile(
@@ -451,6 +452,54 @@ PROFILES: Mapping[str, Profile] = {
     ),
     "restores of held files, few checkpoints are kept, other numbers of regions": Profile(
         **_RESTORES, files=True, roll=True, short=True, rescale=3, partitions=4, disk=True
+    ),
+    "keyed state, many kills": Profile(**_KEYED, kill=0.05, start=0.1, processes=12),
+    "keyed state, paused coordinators wake up, few checkpoints are kept": Profile(
+        **_KEYED, short=True, pause=0.05, resume=0.03, start=0.1, late=0.1, processes=10
+    ),
+    "keyed state, answers are lost and looks fail": Profile(
+        **_KEYED, lost_answer=0.1, refused=0.1, unread=0.03, kill=0.02, processes=8
+    ),
+    "keyed state of regions that are skipped": Profile(
+        **_KEYED, regions=3, regional=True, fail_region=0.03, fail_task=0.1, short=True
+    ),
+    "keyed state moves with its splits": Profile(
+        **_KEYED, regions=3, partitions=5, move=0.5, regional=True, fail_region=0.03
+    ),
+    "keyed state, three checkpoints at once": Profile(
+        **_KEYED, max_concurrent=3, regions=3, regional=True, fail_region=0.02
+    ),
+    "keyed state, other numbers of regions": Profile(
+        **_KEYED, rescale=4, partitions=5, kill=0.03, start=0.1, processes=10
+    ),
+    "keyed state of continuous tasks, many kills": Profile(
+        **_KEYED, **_TASKS, kill=0.05, start=0.1, fail_task=0.1, processes=12
+    ),
+    "keyed state of continuous tasks, skipped": Profile(
+        **_KEYED, **_TASKS, regions=3, regional=True, fail_region=0.03, short=True
+    ),
+    "keyed state of continuous tasks moves with its splits": Profile(
+        **_KEYED, **_TASKS, regions=3, partitions=5, move=0.5, fail_region=0.02, short=True
+    ),
+    "keyed state of continuous tasks, answers are lost": Profile(
+        **_KEYED, **_TASKS, lost_answer=0.1, refused=0.1, unanswered=0.1, late=0.1, pause=0.03
+    ),
+    "keyed state with either engine and other numbers of regions": Profile(
+        **_KEYED,
+        **_TASKS,
+        engines=True,
+        rescale=3,
+        partitions=4,
+        kill=0.03,
+        start=0.1,
+        processes=10,
+    ),
+    "many savepoints and stops, keyed state": Profile(
+        **_KEYED, **_TASKS, asked=0.05, kill=0.01, fail_region=0.01, start=0.03, short=True
+    ),
+    "restores of keyed state": Profile(**_RESTORES, **_KEYED, pause=0.03, short=True),
+    "restores of keyed state in continuous tasks": Profile(
+        **_RESTORES, **_KEYED, **_TASKS, engines=True, rescale=3, partitions=4, pause=0.03
     ),
 }
 

@@ -17,6 +17,7 @@ from sluice.runtime.errors import FencedError, StorageError, StreamError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry, StateSnapshot
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.state.keyed_state import Due
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import entry_of
@@ -116,9 +117,7 @@ class Life:
         if self._staging_task is not None:
             self._world.zombies.append(self._staging_task)
             self._staging_task = None
-        if self._keyed.upload is not None:
-            self._world.zombies.append(self._keyed.upload)
-            self._keyed.upload = None
+        self._keyed.orphan()
 
     def _run(self) -> Generator[None, None, None]:
         while True:
@@ -239,6 +238,7 @@ class Life:
             # Its records have moved a watermark.
             state_is_due=world.profile.stateful and any(not split.is_empty for split in splits),
             decide_by_s=decide_by_s,
+            due=Due(),
         )
         self._process.tell(Acknowledged(ack=ack), raises=True)
         if world.roll(0.05):

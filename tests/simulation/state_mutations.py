@@ -76,7 +76,6 @@ def sweep_named_files(patch: pytest.MonkeyPatch) -> None:
 
 
 _PLACE = "a task's state is of another place than its records"
-_OFFSETS = "a decision names state of another place than its offsets"
 _DELETED = "a state file is deleted that a record names"
 _DISK: Mapping[str, Any] = {"keyed": True, "disk": True, "add": 0.0}
 
@@ -97,7 +96,7 @@ STATE_MUTATIONS: Mapping[
     "name a late state": (
         name_a_late_state,
         {**_DISK, "regional": True, "regions": 3, "fail_region": 0.03, "fail_task": 0.1},
-        _OFFSETS,
+        "a decision names state of no decision",
     ),
     "delete files of retired records": (
         delete_files_of_retired_records,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionStatus, Verdict
-from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.splits import SplitKey, SplitRange
 from tests.simulation.keyed import Chains, Epoch, chains_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ class StateWatch:
     """The promises about keyed state.
 
     Attributes:
-        decisions: with state of some records.
+        decisions: splits with state of some records, over all decisions.
+        merged: the same, whose state has a merged file.
+        moved: the same, in another region than in the decision before.
         deleted: files.
     """
 
@@ -25,8 +27,8 @@ class StateWatch:
         self._require = require
         self._epochs: frozenset[Epoch] = frozenset()
         self._after: dict[int, frozenset[Epoch]] = {}
-        self.decisions = 0
-        self.deleted = 0
+        self._region_of: dict[SplitKey, str] = {}
+        self.decisions = self.merged = self.moved = self.deleted = 0
 
     def decided(self, record: CheckpointRecord) -> None:
         """A decision stands: what it names is whole, of decided epochs, and of its offsets."""
@@ -46,9 +48,13 @@ class StateWatch:
                 return
             for split in region.splits:
                 self._check(split, chains)
+                before = self._region_of.get(split.key, region.region)
+                self.moved += before != region.region
+                self._region_of[split.key] = region.region
 
     def _check(self, split: SplitRange, chains: Chains) -> None:
         at = 0
+        self.merged += any(n.file.path.endswith(".merged") for n in chains.get(split.key, ()))
         for named in chains.get(split.key, ()):
             section = named.section
             self._require(section.split == split.key, f"a split has another's state: {section}")

@@ -5,6 +5,7 @@ by the report to the watch here.
 """
 
 import ast
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.state.file_reference import FileReference
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.kafka.transaction_harness import committable
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
@@ -31,10 +33,12 @@ from tests.simulation.copies import Copies
 from tests.simulation.file_mutations import FILE_MUTATIONS
 from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
+from tests.simulation.keyed import Named, Section, state_of
 from tests.simulation.lineage import Standing
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.profile import Profile
 from tests.simulation.run_watch import RunWatch
+from tests.simulation.state_mutations import STATE_MUTATIONS
 from tests.simulation.watch import ViolationError
 from tests.simulation.world import World
 
@@ -163,6 +167,62 @@ def _continued_after_the_savepoint() -> None:
     Copies(process)._require_last(1)  # noqa: SLF001
 
 
+_KEYED = ("s", "input", 0)
+
+
+def _name_state(*sections: Section, end: int, is_whole: bool = True) -> None:
+    """A decision of ``end`` records of partition 0 names these sections, in files of their own."""
+    world = World(0, Profile(keyed=True, disk=True))
+    chain = []
+    for number, section in enumerate(sections):
+        data = section.encode()
+        path = f"state/r0/1-{number}-0.changes"
+        world.disk.write(path, data if is_whole else data[:-1])
+        sha256 = hashlib.sha256(data).hexdigest()
+        file = FileReference(path=path, length_bytes=len(data), sha256=sha256)
+        chain.append(Named(section, file, 0, len(data)))
+    split = SplitRange(
+        source_id="s",
+        topic="input",
+        topic_id="t",
+        partition=0,
+        start_offset=0,
+        end_offset=end,
+    )
+    region = RegionRecord(
+        region="r0",
+        attempt_id=1,
+        batch_id=1,
+        splits=(split,),
+        keyed_state=state_of({_KEYED: tuple(chain)}),
+    )
+    world.watch.state.decided(record(1, regions=(region,)))
+
+
+def _of_first_records(first: int, end: int, batch_id: int = 1) -> Section:
+    return Section(_KEYED, first, end, (("r0", 1, batch_id),))
+
+
+def _state_is_torn() -> None:
+    _name_state(_of_first_records(0, 3), end=3, is_whole=False)
+
+
+def _state_of_another_split() -> None:
+    _name_state(Section(("s", "input", 1), 0, 3, (("r0", 1, 1),)), end=3)
+
+
+def _state_with_a_gap() -> None:
+    _name_state(_of_first_records(0, 2), _of_first_records(3, 4), end=4)
+
+
+def _state_too_old() -> None:
+    _name_state(_of_first_records(0, 2), end=3)
+
+
+def _undecided_state() -> None:
+    _name_state(_of_first_records(0, 2, batch_id=7), end=2)
+
+
 _BROKEN: Mapping[str, Callable[[], None]] = {
     "another file than the decided one is visible": _another_file,
     "a decided file is moved away": _moved_away,
@@ -172,6 +232,11 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
     "skipped by a global handler": _carried_by_nobodys_leave,
     "partition 0 is not a prefix": _no_prefix,
     "a transaction stays open, or nobody finishes": _nobody_finishes,
+    "a decision names a state file that is not whole": _state_is_torn,
+    "a split has another's state": _state_of_another_split,
+    "a decision names state with a gap or twice": _state_with_a_gap,
+    "a decision names state of another place than its offsets": _state_too_old,
+    "a decision names state of no decision": _undecided_state,
     "a savepoint of what is not decided": _of_no_decision,
     "a savepoint with open work": _with_open_work,
     "a savepoint skips a region in service": _without_a_region,
@@ -188,6 +253,7 @@ def test_a_broken_promise_is_seen(what: str) -> None:
 
 
 def test_a_promise_that_is_kept_is_none() -> None:
+    _name_state(_of_first_records(0, 2), _of_first_records(2, 4), end=4)
     world = _world()
     for at in (1, 2):
         _publish(world, _decide(world, at, at - 1))
@@ -233,6 +299,7 @@ def test_every_promise_is_broken_by_a_mutation_or_here() -> None:
     assert len(found) > 50
     assert "" not in found
     mutations = (*MUTATIONS.values(), *FILE_MUTATIONS.values(), *CONTINUOUS_MUTATIONS.values())
+    mutations += (*STATE_MUTATIONS.values(),)
     broken = {*_BROKEN, *(what for _, _, what in mutations)}
     # Worlds whose regions write files alone break it: `test_files`.
     broken.add("not every row is in a file in the end")

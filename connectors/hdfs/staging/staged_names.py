@@ -21,7 +21,6 @@ __all__ = [
     "split_target",
     "staged_name",
     "staging_root",
-    "without_scheme",
 ]
 
 _PREFIX = ".sluice-staging-"
@@ -55,16 +54,6 @@ def split_target(uri: str) -> tuple[str, str]:
 def staging_root(target_name: str, *, job_uid: str, operator_id: str) -> str:
     """The staging directory of one sink of one job, relative to the target's parent."""
     return f"{_PREFIX}{target_name}/{job_uid}/{operator_id}"
-
-
-def without_scheme(uri: str) -> str:
-    """The absolute path of ``uri`` inside its file system, as tasks name files; ``""``: the root.
-
-    Args:
-        uri: absolute, as `sluice.runtime.storage.file_system_opening.absolute_uri` gives it.
-    """
-    _, slash, path = uri.partition("://")[2].partition("/")
-    return f"{slash}{path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import StagedFile
-from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, without_scheme
+from sluice.connectors.hdfs.staging.staged_names import StagingAttempt
 from sluice.connectors.hdfs.staging.staged_output import StagedOutput
 from sluice.connectors.hdfs.writing.frame_writer import FrameSaver, SavedFrame, StagingDirectory
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
@@ -26,10 +26,9 @@ from sluice.connectors.hdfs.writing.spark_saver import chosen
 from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.splits import BatchKey
-from sluice.runtime.spark.session.session_web_hdfs import session_web_address
-from sluice.runtime.storage.file_system_opening import needs_jvm
-from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFiles
-from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
+from sluice.runtime.spark.session.session_web_hdfs import task_files
+from sluice.runtime.storage.file_system_opening import without_scheme
+from sluice.runtime.storage.task_files import TaskFiles
 
 __all__ = [
     "ANSWER_SCHEMA",
@@ -200,9 +199,7 @@ def session_task_files(uri: str) -> TaskFiles:
     Raises:
         ConfigError: Hadoop's configuration requires Kerberos or HTTPS, or has no WebHDFS address.
     """
-    if not needs_jvm(uri):
-        return LocalTaskFiles()
-    return WebHdfsTaskFiles(address=session_web_address(_context(), uri))
+    return task_files(_context(), uri)
 
 
 def default_fs() -> str:

@@ -45,7 +45,7 @@ class RepartitionDecoder:
 
     def _has(self, message: Message) -> bool:
         batch = message.origin.batch
-        return batch.attempt_id < 0 or self.lineage.has(
+        return message.origin.is_copied or self.lineage.has(
             batch.region, batch.attempt_id, batch.batch_id
         )
 

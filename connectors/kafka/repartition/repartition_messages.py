@@ -16,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.connectors.kafka.records.columns import schema_of
+from sluice.runtime.contracts import JobTopic
 from sluice.runtime.errors import SourceChangedError
 from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.state.key_groups import key_groups, partition_of_groups
 
 __all__ = [
     "COLUMNS_READ",
@@ -29,6 +31,7 @@ __all__ = [
     "decoded",
     "messages_of",
     "partition_slices",
+    "partitions_of_keys",
     "records_of",
     "with_keys",
     "without_keys",
@@ -51,34 +54,39 @@ class MessageOrigin:
     """The origin of a message.
 
     Attributes:
-        batch: that wrote it. An attempt id of -1: another job did, and a restore has copied it.
+        batch: that wrote it.
         side: of a topic with two: 0 left, 1 right.
         watermark_ms: of the writing region, before this message; None: it has none yet.
         is_idle: the region reads nothing at present, and holds back no watermark.
+        is_copied: another job's batch wrote it, and a restore has copied it.
     """
 
     batch: BatchKey
     side: int = 0
     watermark_ms: int | None = None
     is_idle: bool = False
+    is_copied: bool = False
 
     def encode(self) -> bytes:
         """The header's value."""
-        found: list[Any] = [_VERSION, *_fields(self.batch), self.side, self.watermark_ms]
-        return json.dumps([*found, int(self.is_idle)], separators=(",", ":")).encode()
+        batch = self.batch
+        found: list[Any] = [_VERSION, batch.region, batch.attempt_id, batch.batch_id, self.side]
+        found += [self.watermark_ms, int(self.is_idle), int(self.is_copied)]
+        return json.dumps(found, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> "MessageOrigin":
         """The inverse of `encode`; ValueError: it is none."""
-        version, region, attempt_id, batch_id, side, watermark_ms, is_idle = json.loads(value)
+        version, region, attempt_id, batch_id, side, watermark_ms, idle, copied = json.loads(value)
         if version != _VERSION:
             raise ValueError(f"version {version}")
-        batch = BatchKey(region=str(region), attempt_id=int(attempt_id), batch_id=int(batch_id))
-        return cls(batch=batch, side=int(side), watermark_ms=watermark_ms, is_idle=bool(is_idle))
-
-
-def _fields(batch: BatchKey) -> tuple[str, int, int]:
-    return batch.region, batch.attempt_id, batch.batch_id
+        return cls(
+            batch=BatchKey(region=str(region), attempt_id=int(attempt_id), batch_id=int(batch_id)),
+            side=int(side),
+            watermark_ms=watermark_ms,
+            is_idle=bool(idle),
+            is_copied=bool(copied),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +117,26 @@ def without_keys(
     return plain.replace_schema_metadata(metadata or None), keys, key_schema
 
 
+def partitions_of_keys(keys: pa.LargeBinaryArray, topic: JobTopic) -> npt.NDArray[np.int32]:
+    """The partition of each key."""
+    return partition_of_groups(
+        key_groups(keys, topic.max_parallelism),
+        partitions=topic.partitions,
+        max_parallelism=topic.max_parallelism,
+    )
+
+
 def partition_slices(
     rows: pa.RecordBatch, partitions: npt.NDArray[np.int32]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each partition, in order."""
     order = np.argsort(partitions, kind="stable")
     ordered = partitions[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else ordered
-    ends = np.r_[starts[1:], len(ordered)]
+    found, starts = np.unique(ordered, return_index=True)
     rows = rows.take(pa.array(order))
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield int(ordered[start]), rows.slice(start, end - start)
+    bounds = pairwise([*starts.tolist(), len(ordered)])
+    for partition, (start, end) in zip(found.tolist(), bounds, strict=True):
+        yield partition, rows.slice(start, end - start)
 
 
 def messages_of(rows: pa.RecordBatch, *, limit_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from sluice.connectors.kafka.repartition.repartition_messages import (
     MessageOrigin,
     messages_of,
     partition_slices,
+    partitions_of_keys,
     records_of,
     with_keys,
 )
@@ -40,11 +41,6 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitRange
-from sluice.runtime.model.state.key_groups import (
-    default_max_parallelism,
-    key_groups,
-    partition_of_groups,
-)
 
 __all__ = ["RepartitionSink"]
 
@@ -88,7 +84,7 @@ class RepartitionSink(KafkaSink, JobTopicSink):
         self._keys = keys
         self._side = side
         self._source_id = ""
-        self._partitions = 0
+        self._run = JobTopic(partitions=0, max_parallelism=0)
 
     @property
     def source_id(self) -> str:
@@ -99,7 +95,7 @@ class RepartitionSink(KafkaSink, JobTopicSink):
         return self._with(_source_id=source_id, _topic=name, _prefix=f"{name}-{self._side}")
 
     def on_topic(self, topic: JobTopic) -> Self:
-        return self._with(_partitions=topic.partitions)
+        return self._with(_run=topic)
 
     def _with(self, **attributes: object) -> Self:
         made = copy.copy(self)
@@ -116,7 +112,7 @@ class RepartitionSink(KafkaSink, JobTopicSink):
             inner=super().writer_factory(),
             keys=self._keys,
             side=self._side,
-            partitions=self._partitions,
+            topic=self._run,
         )
 
 
@@ -128,13 +124,13 @@ class RepartitionWriterFactory(ContinuousWriterFactory):
         inner: makes the writers of the transactions.
         keys: encodes the rows' keys.
         side: of the topic.
-        partitions: of the topic.
+        topic: of this run.
     """
 
     inner: KafkaWriterFactory
     keys: KeyEncoder
     side: int
-    partitions: int
+    topic: JobTopic
 
     @property
     def longest_interval_s(self) -> float | None:
@@ -147,9 +143,7 @@ class RepartitionWriterFactory(ContinuousWriterFactory):
         return self._writer(self.inner.open_continuous(scope, registry), scope)
 
     def _writer(self, inner: ContinuousWriter, scope: TaskScope) -> "RepartitionWriter":
-        return RepartitionWriter(
-            inner, scope, keys=self.keys, side=self.side, partitions=self.partitions
-        )
+        return RepartitionWriter(inner, scope, keys=self.keys, side=self.side, topic=self.topic)
 
 
 class RepartitionWriter(ContinuousWriter):
@@ -166,12 +160,11 @@ class RepartitionWriter(ContinuousWriter):
         *,
         keys: KeyEncoder,
         side: int,
-        partitions: int,
+        topic: JobTopic,
     ) -> None:
         self._inner = inner
         self._keys = keys
-        self._partitions = partitions
-        self._max_parallelism = default_max_parallelism(partitions)
+        self._topic = topic
         self._origin = MessageOrigin(batch=scope.batch, side=side)
         self._waiting: list[tuple[pa.RecordBatch, npt.NDArray[np.int32]]] = []
         self._rows = self._bytes = 0
@@ -197,15 +190,7 @@ class RepartitionWriter(ContinuousWriter):
             self._waiting[0][0].schema, check_metadata=True
         ):
             self._send()
-        groups = key_groups(keys, self._max_parallelism)
-        self._waiting.append(
-            (
-                rows,
-                partition_of_groups(
-                    groups, partitions=self._partitions, max_parallelism=self._max_parallelism
-                ),
-            )
-        )
+        self._waiting.append((rows, partitions_of_keys(keys, self._topic)))
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
         if self._rows >= _MOST_ROWS or self._bytes >= _MOST_BYTES:

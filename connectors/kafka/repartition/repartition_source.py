@@ -18,6 +18,7 @@ from sluice.connectors.kafka.repartition.repartition_topics import (
     require_safe,
     topic_name,
 )
+from sluice.connectors.kafka.repartition.topic_copies import copy_rows
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster, SourceCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
@@ -47,6 +48,10 @@ from sluice.runtime.model.task_memory import TaskMemory
 __all__ = ["RepartitionSource", "repartition_topic"]
 
 _ENDS_S = 3.0
+_OWN_TOPIC = (
+    "Restore the job from a savepoint into a new checkpoint directory: it gets a topic of its own. "
+    "Do not add partitions to it: keys would leave their state."
+)
 
 
 def repartition_topic(
@@ -95,7 +100,8 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
         )
         self._repartition = repartition
         self._topic_name = ""
-        self._topic = JobTopic(partitions=wanted or default_partitions(repartition.regions))
+        self._new_partitions = wanted or default_partitions(repartition.regions)
+        self._run = JobTopic(partitions=0, max_parallelism=0)
         self._memory = TaskMemory()
 
     @property
@@ -129,7 +135,11 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
         return self._with(_topic_name=name, _options=options)
 
     def on_topic(self, topic: JobTopic) -> Self:
-        return self._with(_topic=topic)
+        return self._with(_run=topic)
+
+    @property
+    def max_parallelism(self) -> int:
+        return self._run.max_parallelism
 
     def _with(self, **attributes: object) -> Self:
         made = copy.copy(self)
@@ -145,18 +155,30 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
             cluster.close()
         return {"cluster_id": cluster_id, "partitions": str(self._count(timeout_s))}
 
-    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> int:
+    def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> None:
         connection, topic = self._options.connection, self._topic_name
         found = describe_topic(connection, topic, timeout_s=timeout_s)
         if found is None:
             self._require_unused(start)
             create_repartition_topic(
-                connection, topic, partitions=self._topic.partitions, timeout_s=timeout_s
+                connection, topic, partitions=start.partitions, timeout_s=timeout_s
             )
             found = describe_topic(connection, topic, timeout_s=timeout_s)
         if found is None:
             raise self._gone("the brokers do not show it after its creation")
-        return self._checked(found)
+        if self._checked(found) != start.partitions:
+            raise SourceChangedError(
+                "a repartition topic has another number of partitions than the checkpoint",
+                {
+                    "topic": topic,
+                    "checkpoint_has": start.partitions,
+                    "topic_has": found.partitions,
+                },
+                _OWN_TOPIC,
+            )
+        if start.copy is not None:
+            run = JobTopic(partitions=start.partitions, max_parallelism=start.max_parallelism)
+            copy_rows(connection, start.copy, topic, run)
 
     def _require_unused(self, start: TopicStart) -> None:
         has_rows = any(region.batch_id is not None for region in start.writers)
@@ -204,7 +226,7 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
     def _count(self, timeout_s: float) -> int:
         """Partitions of the topic, or of the one that will be created."""
         found = describe_topic(self._options.connection, self._topic_name, timeout_s=timeout_s)
-        return self._topic.partitions if found is None else self._checked(found)
+        return self._new_partitions if found is None else self._checked(found)
 
     def reader(self) -> SplitReader:
         """Executor side: messages as records; see `decoder`."""
@@ -216,7 +238,7 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
     def decoder(self) -> RepartitionDecoder:
         return RepartitionDecoder(
             topic=self._topic_name,
-            lineage=self._topic.lineage,
+            lineage=self._run.lineage,
             sides=len(self._repartition.keys),
         )
 
@@ -331,8 +353,7 @@ class RepartitionEnumerator(SplitEnumerator):
             raise SourceChangedError(
                 "a repartition topic has another number of partitions than before",
                 {"topic": self._topic, "before": self._partitions, "now": found},
-                "Restore the job from a savepoint into a new checkpoint directory: it gets a topic "
-                "of its own. Do not add partitions: keys would leave their state.",
+                _OWN_TOPIC,
             )
 
     def _open(self, timeout_s: float) -> None:

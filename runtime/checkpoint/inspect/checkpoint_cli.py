@@ -36,6 +36,12 @@ from sluice.runtime.model.checkpoint_record import RegionStatus
 
 __all__ = ["app", "print_checkpoint"]
 
+_KEYED_COLUMNS: Mapping[str, Sequence[str]] = {
+    "tables": ("number", "operator", "name", "kind", "key", "value"),
+    "splits": ("source", "topic", "partition", "parts", "has_base", "length_bytes"),
+    "files": ("path", "length_bytes", "sha256"),
+}
+
 app = typer.Typer(help="Show a checkpoint directory, and clean it.", no_args_is_help=True)
 app.command("clean")(clean_directory)
 
@@ -219,7 +225,7 @@ def print_checkpoint(found: Mapping[str, Any]) -> None:
 
 
 def _print_region(region: Mapping[str, Any]) -> None:
-    nested = ("splits", "state", "committables", "operator_states")
+    nested = ("splits", "state", "keyed_state", "committables", "operator_states")
     print_facts({name: value for name, value in region.items() if name not in nested})
     splits = (
         "source",
@@ -232,6 +238,8 @@ def _print_region(region: Mapping[str, Any]) -> None:
     _print_dicts(region["splits"], splits, title="Offsets")
     if region["state"]:
         _print_state(region["state"])
+    if region["keyed_state"]:
+        _print_keyed_state(region["keyed_state"])
     for name in ("committables", "operator_states"):
         if region[name]:
             columns = ("operator", "state", "kind", "bytes", "content")
@@ -246,9 +254,23 @@ def _print_state(state: Mapping[str, Any]) -> None:
     _print_dicts(state["schemas"], ("operator", "store", "key", "value"), title="State schemas")
     for table in state.get("tables", ()):
         title = f"State of {table['operator']}-{table['operator_name']} {table['name']}"
-        columns = list(table["rows"][0]) if table["rows"] else ["no rows"]
-        rows = [[json.dumps(value) for value in row.values()] for row in table["rows"]]
-        print_table(columns, rows, title=title.rstrip())
+        _print_rows(table["rows"], title=title.rstrip())
+
+
+def _print_keyed_state(state: Mapping[str, Any]) -> None:
+    nested = ("tables", "splits", "files")
+    facts = {name: value for name, value in state.items() if name not in nested}
+    print_facts({"keyed state": None, **facts, "files": len(state["files"])})
+    for name, columns in _KEYED_COLUMNS.items():
+        _print_dicts(state[name], columns, title=f"{name.capitalize()} of keyed state")
+    for table in state["tables"]:
+        if "rows" in table:
+            _print_rows(table["rows"], title=f"State {table['name']} of {table['operator']}")
+
+
+def _print_rows(rows: Sequence[Mapping[str, Any]], *, title: str) -> None:
+    columns = list(rows[0]) if rows else ["no rows"]
+    print_table(columns, [[json.dumps(v) for v in row.values()] for row in rows], title=title)
 
 
 def _print_dicts(

@@ -30,6 +30,8 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.json_values import to_json
+from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.state.schema_text import shown_schema
 
 __all__ = ["Json", "Slot", "as_json", "created_at", "find_slot", "survey"]
 
@@ -228,7 +230,10 @@ def _assignment(assignment: Assignment, names: Mapping[str, str]) -> Json:
 
 def _region(region: RegionRecord, names: Mapping[str, str], kinds: KindRegistry) -> Json:
     skipped = region.status is RegionStatus.SKIPPED
-    plain = replace(region, splits=(), state=None, committables=(), operator_states=())
+    plain = replace(
+        region, splits=(), state=None, committables=(), operator_states=(), keyed_state=None
+    )
+    keyed = region.keyed_state
     return {
         **to_json(plain),
         "snapshot_id": region.snapshot_id if skipped else None,
@@ -237,9 +242,50 @@ def _region(region: RegionRecord, names: Mapping[str, str], kinds: KindRegistry)
             for split in region.splits
         ],
         "state": None if region.state is None else _state(region.state),
+        "keyed_state": None if keyed is None else _keyed_state(keyed, names),
         "committables": [_entry(each, names, kinds) for each in region.committables],
         "operator_states": [_entry(each, names, kinds) for each in region.operator_states],
     }
+
+
+def _keyed_state(state: KeyedState, names: Mapping[str, str]) -> Json:
+    return {
+        "max_parallelism": state.max_parallelism,
+        "partitions": state.partitions,
+        "length_bytes": sum(file.length_bytes for file in state.files),
+        "tables": [
+            {
+                "number": table.number,
+                "operator": names.get(table.operator_id, table.operator_id) or "(dropped)",
+                "operator_id": table.operator_id,
+                "name": table.name,
+                "kind": table.kind,
+                "key": _schema(table.key_schema),
+                "value": _schema(table.value_schema),
+            }
+            for table in state.tables
+        ],
+        "files": to_json(state.files),
+        "splits": [
+            {
+                "source": names.get(split.source_id, split.source_id),
+                "source_id": split.source_id,
+                "topic": split.topic,
+                "partition": split.partition,
+                "parts": len(split.parts),
+                "has_base": any(part.is_base for part in split.parts),
+                "length_bytes": sum(part.length for part in split.parts),
+            }
+            for split in state.splits
+        ],
+    }
+
+
+def _schema(text: str) -> str | None:
+    try:
+        return shown_schema(text) if text else None
+    except DamagedCheckpointError:  # the rest of the record is readable
+        return text
 
 
 def _state(state: StateSnapshot) -> Json:

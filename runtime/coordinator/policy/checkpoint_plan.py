@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.runtime.contracts import TopicCopy
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.errors import ConfigError
@@ -15,6 +16,7 @@ from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.spelling import choice_of
+from sluice.runtime.model.state.keyed_state import StateTableInfo
 
 __all__ = [
     "TOLERABLE_FAILURES",
@@ -69,6 +71,7 @@ class RegionPlan:
         sink_ids: operator ids of the sinks it writes.
         stateful_sink_ids: those that may keep state in its records; None: all.
         list_ids: operator ids of its functions with operator state.
+        tables: keyed state that its functions declare; numbers are those of a new job.
         broadcast_id: operator id by which its keyed state is a broadcast stream; "": it is none.
         reads: operator ids of the broadcast streams that its functions read.
         waits_for: those of them without which it reads no record.
@@ -94,6 +97,7 @@ class RegionPlan:
     sink_ids: tuple[str, ...] = ()
     stateful_sink_ids: tuple[str, ...] | None = None
     list_ids: tuple[str, ...] = ()
+    tables: tuple[StateTableInfo, ...] = ()
     broadcast_id: str = ""
     reads: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
@@ -325,6 +329,7 @@ class StartedJob:
         restored_from: checkpoint id that the run started from, None for a new job.
         run_attempt: how often the job has been started, from 1.
         lineage: which committed batches of earlier runs belong to its past.
+        copies: rows that its topics begin with, by operator id of the source.
     """
 
     job_uid: str
@@ -334,6 +339,7 @@ class StartedJob:
     restored_from: int | None
     run_attempt: int
     lineage: BatchLineage = field(default_factory=BatchLineage)
+    copies: Mapping[str, TopicCopy] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,7 @@ from sluice.runtime.coordinator.shell.source_service import SerialSource, Source
 from sluice.runtime.coordinator.start.recovery import lineage_settings
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -217,6 +218,7 @@ class BarrierCoordinator(Coordinator):
             restored_from=None if found.is_new else found.record.checkpoint_id,
             run_attempt=found.run_attempt,
             lineage=found.lineage,
+            copies=copies_of(found.record),
         )
         self._begin(found, self._started)
         log.info(

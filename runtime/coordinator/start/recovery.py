@@ -8,6 +8,7 @@ from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state
 from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
@@ -35,6 +36,7 @@ __all__ = [
     "left_open",
     "lineage_of",
     "lineage_settings",
+    "lineage_until",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -42,6 +44,7 @@ __all__ = [
     "verify_same_job",
 ]
 
+_NO_ATTEMPT = 1 << 62
 _LINEAGE = "lineage"
 _RUN_ATTEMPT_ID = "run_attempt_id"
 """Settings of the records of a job with repartition topics."""
@@ -181,15 +184,22 @@ def lineage_of(
     Args:
         fenced: slots with fencing records.
     """
-    lineage = BatchLineage.from_json(json.loads(record.settings.get(_LINEAGE, "[]")))
     without = {slot.checkpoint_id for slot in history.slots if not slot.is_decided} | {*fenced}
     later = range(record.checkpoint_id + 1, attempt_id)
     if not any(i in later for i in history.ids if i not in without):
-        return lineage
+        return _lineage(record)
+    return lineage_until(record, attempt_id=attempt_id)
+
+
+def lineage_until(record: CheckpointRecord, *, attempt_id: int = _NO_ATTEMPT) -> BatchLineage:
+    """The batches up to a record, and those of run ``attempt_id`` and later ones."""
     run_attempt_id = int(record.settings.get(_RUN_ATTEMPT_ID, "0"))
-    return lineage.after(
-        Rewind.to(record.regions, run_attempt_id=run_attempt_id, attempt_id=attempt_id)
-    )
+    rewind = Rewind.to(record.regions, run_attempt_id=run_attempt_id, attempt_id=attempt_id)
+    return _lineage(record).after(rewind)
+
+
+def _lineage(record: CheckpointRecord) -> BatchLineage:
+    return BatchLineage.from_json(json.loads(record.settings.get(_LINEAGE, "[]")))
 
 
 def lineage_settings(lineage: BatchLineage, *, attempt_id: int) -> dict[str, str]:
@@ -331,7 +341,9 @@ def verify_same_job(
         is_settled: whether the decision has nothing left to commit: then its sinks may be removed.
         stateless: regions whose state location in the record is empty.
     Raises:
-        WrongJobError: another name, unknown operators, or regions that cannot be exchanged.
+        WrongJobError: another name, unknown operators, regions that cannot be exchanged, or keyed
+            state that no function takes.
+        ConfigError: keyed state has another schema.
     """
     if record.job_name != plan.name:
         raise WrongJobError(
@@ -343,6 +355,7 @@ def verify_same_job(
     _verify_operators(record, plan, pending - set(sink_ids))
     verify_rescalable(record, plan)
     _verify_state(record, plan, stateless)
+    verify_keyed_state(record, plan)
 
 
 def _verify_state(record: CheckpointRecord, plan: JobPlan, stateless: Collection[str]) -> None:

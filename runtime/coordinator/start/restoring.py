@@ -5,6 +5,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from sluice.runtime.contracts import SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import Steps
@@ -12,6 +13,7 @@ from sluice.runtime.coordinator.policy.assignment import assignment_of, without_
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.coordinator.start.recovery import first_regions, verify_same_job
 from sluice.runtime.coordinator.start.rescaling import redistributed
+from sluice.runtime.coordinator.start.topic_restores import copy_settings, with_job_topics
 from sluice.runtime.coordinator.start.translation import (
     RestoreRules,
     TakenState,
@@ -27,13 +29,14 @@ from sluice.runtime.model.checkpoint_record import (
     StateEntry,
 )
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.savepoint.restored_files import restored_path
 from sluice.runtime.savepoint.savepoint import Savepoint
 
 __all__ = [
     "RestoreRequest",
     "RestoredState",
     "restored_regions",
-    "restored_settings",
 ]
 
 log = logging.getLogger(__name__)
@@ -66,6 +69,8 @@ class RestoreRequest:
         require_fitting: raises if Spark's operators differ from those of the job's frames.
         copy: copies Spark's files, whole and synced, under names that no other start uses. Yields
             between two files.
+        copy_keyed: the same with the files of keyed state, from the paths in the savepoint to those
+            in the checkpoint directory.
     """
 
     uri: str
@@ -75,6 +80,9 @@ class RestoreRequest:
     transferred: Callable[[StateEntry, str], StateEntry] = lambda entry, _: entry
     require_fitting: Callable[[Sequence[RestoredState]], None] = lambda _: None
     copy: Callable[[Savepoint, Sequence[RestoredState]], Iterator[None]] = lambda *_: iter(())
+    copy_keyed: Callable[[Savepoint, Mapping[FileReference, str]], Iterator[None]] = lambda *_: (
+        iter(())
+    )
 
 
 def restored_regions(
@@ -85,9 +93,9 @@ def restored_regions(
     session: str,
     require_known: Callable[[CheckpointRecord], None],
     timeout_s: float,
-) -> Steps[tuple[tuple[RegionRecord, ...], Translation]]:
-    """The regions of checkpoint 0, after their state was copied. All checks precede the copies, and
-    nothing else is written.
+) -> Steps[tuple[tuple[RegionRecord, ...], dict[str, str]]]:
+    """Regions and settings of checkpoint 0, after their state was copied. All checks precede the
+    copies, and nothing else is written.
 
     Args:
         sources: by operator id; they continue at the restored positions.
@@ -98,7 +106,8 @@ def restored_regions(
             UnsupportedFormatError: the job cannot be restored; nothing was changed.
     """
     savepoint = request.open()
-    found = translate(_transferred(savepoint.record, request), plan, request.rules)
+    rules = with_job_topics(savepoint.record, plan, request.rules)
+    found = translate(_transferred(savepoint.record, request), plan, rules)
     require_known(found.record)
     found = replace(found, record=without_topics(found.record, plan.forgotten))
     _require_same_clusters(savepoint.record, found, plan, request)
@@ -106,7 +115,13 @@ def restored_regions(
     # As at any start: no sink with state has moved, and the regions can replace the old ones.
     verify_same_job(replace(record, job_name=plan.name), plan, (), is_settled=True)
     regions, _ = redistributed(record, plan, attempt_id=0)
-    regions = tuple(_with_location(region, session=session) for region in regions)
+    files = {
+        file: restored_path(file.path, session=session)
+        for region in regions
+        if region.keyed_state is not None
+        for file in region.keyed_state.files
+    }
+    regions = tuple(_with_location(region, files, session=session) for region in regions)
     states = [
         RestoredState(taken=found.taken[region.region], now=region)
         for region in regions
@@ -115,13 +130,14 @@ def restored_regions(
     request.require_fitting(states)
     _report(found, request)
     yield "before-restore-copy"
-    for _ in request.copy(savepoint, states):
+    for _ in chain(request.copy(savepoint, states), request.copy_keyed(savepoint, files)):
         yield "restore-copy"
     yield "after-restore-copy"
-    return regions, found
+    own = copy_settings(savepoint.record, plan)
+    return regions, {**_restored_settings(request, found), **own}
 
 
-def restored_settings(request: RestoreRequest, found: Translation) -> dict[str, str]:
+def _restored_settings(request: RestoreRequest, found: Translation) -> dict[str, str]:
     """The settings of checkpoint 0 that name its origin."""
     matches = [
         {
@@ -215,8 +231,14 @@ def _with_positions(
     return replace(found.record, regions=regions, assignment=assignment_of(regions))
 
 
-def _with_location(region: RegionRecord, *, session: str) -> RegionRecord:
+def _with_location(
+    region: RegionRecord, files: Mapping[FileReference, str], *, session: str
+) -> RegionRecord:
     """The region in checkpoint 0; its state under a name of this start's own."""
+    keyed = region.keyed_state
+    if keyed is not None:
+        named = tuple(replace(file, path=files[file]) for file in keyed.files)
+        region = replace(region, keyed_state=replace(keyed, files=named))
     if region.state is None:
         return region
     location = f"spark/{region.region}/restored-{session}/state"

@@ -30,7 +30,6 @@ from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.restoring import (
     RestoreRequest,
     restored_regions,
-    restored_settings,
 )
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.errors import (
@@ -334,7 +333,7 @@ class StartSequence:
             }
             return recovery.first_regions(self.plan, starts), {}
         began_s = self.clock()
-        regions, found = yield from restored_regions(
+        regions, settings = yield from restored_regions(
             restore,
             self.plan,
             self.sources,
@@ -343,7 +342,7 @@ class StartSequence:
             timeout_s=self.settings.call_timeout_s,
         )
         self._deadline_s += self.clock() - began_s
-        return regions, restored_settings(restore, found)
+        return regions, settings
 
     def _publish_first(self, restore_from: int | RestoreRequest | None) -> Steps[bool]:
         """Publish checkpoint 0 of a new job; False if an earlier or a faster start did."""

@@ -15,6 +15,7 @@ from typing import Self
 
 from sluice.runtime.coordinator.policy.assignment import assignment_of, hand_over, recorded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
+from sluice.runtime.coordinator.start.keyed_matching import TakenTables, tables_of
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
@@ -29,6 +30,7 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
 __all__ = ["RestoreRules", "TakenState", "Translation", "checked_origin", "translate"]
@@ -182,7 +184,8 @@ class _Translator:
             if _has_spark_state(region)
             for node in self._transforms_of(region)
         }
-        return frozenset(sources | states | frames)
+        tables = {table.operator_id for table in tables_of(self._record)}
+        return frozenset(sources | states | frames | tables)
 
     def translation(self) -> Translation:
         regions = [found for old in self._regions if (found := self._region(old)) is not None]
@@ -240,6 +243,7 @@ class _Translator:
         states = tuple(self._states(old))
         name = self._name_now(old)
         state = self._spark_state(old, name)
+        keyed = self._keyed_state(old, is_read=name is not None)
         if name is None:
             self._dropped += [
                 f"{entry.kind} of {self._named(entry.operator_id)} in region {old.region}"
@@ -261,7 +265,19 @@ class _Translator:
             state=old.state if state else None,
             committables=(),
             operator_states=states,
+            keyed_state=keyed,
         )
+
+    def _keyed_state(self, old: RegionRecord, *, is_read: bool) -> KeyedState | None:
+        taken = TakenTables(
+            ids=self._ids if is_read else {},
+            plan=self._plan,
+            topics=self._rules.topic_map,
+            names={operator_id: _described(node) for operator_id, node in self._old.items()},
+        )
+        keyed, dropped = taken.of(old.keyed_state)
+        self._dropped += [each for each in dropped if each not in self._dropped]
+        return keyed
 
     def _splits(self, old: RegionRecord) -> Iterable[SplitRange]:
         lost: dict[str, set[str]] = {}

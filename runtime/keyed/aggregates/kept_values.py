@@ -117,7 +117,8 @@ class _Sorted(_Picks):
         self._order = "descending" if greatest else "ascending"
 
     def _chosen(self, kept: _Ids, ids: _Ids, places: _Ids, both: pa.Array) -> _Ids:
-        order = pc.sort_indices(both, sort_keys=[("", self._order)]).to_numpy()
+        indices = pc.sort_indices(both, sort_keys=[("", self._order)])
+        order = indices.to_numpy().astype(np.int64)
         rank = np.empty(len(both), np.int64)
         rank[order] = np.arange(len(both))
         best = np.where(kept == _NONE, len(both), rank[kept])

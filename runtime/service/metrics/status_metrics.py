@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from sluice.runtime.coordinator.region.job_time import TimeView
 from sluice.runtime.coordinator.region.region_pace import Pressure
 from sluice.runtime.coordinator.region.status_views import JobStatus, RegionStatusView
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
@@ -55,6 +56,21 @@ def _region(
     return _Shown(name, text, ("region",), rows, is_counter)
 
 
+def _time(
+    name: str,
+    text: str,
+    rows: Callable[[TimeView], Iterable[Row]],
+    labels: Sequence[str] = (),
+) -> _Shown:
+    return _Shown(
+        name, text, labels, lambda status: () if status.time is None else rows(status.time)
+    )
+
+
+def _seconds(labels: Sequence[str], ms: int | None) -> list[Row]:
+    return [] if ms is None else [(labels, ms / 1000)]
+
+
 _PRESSURES = {each.value: float(number) for number, each in enumerate(Pressure)}
 _KINDS = ("savepoint", "full", "stop")
 _TRANSACTION = ("region", "sink")
@@ -99,6 +115,33 @@ _SHOWN = (
         "sluice_region_lost_records",
         "Unread records of suspended regions that retention deleted",
         lambda region: region.lost_records,
+    ),
+    _region(
+        "sluice_region_late_rows",
+        "Rows of this run that were later than the watermark",
+        lambda region: region.late_rows,
+        is_counter=True,
+    ),
+    _time(
+        "sluice_watermark_seconds",
+        "Watermark of the last barrier, in seconds since 1970",
+        lambda time: _seconds((), time.watermark_ms),
+    ),
+    _time(
+        "sluice_slowest_split_watermark_seconds",
+        "Watermark of the split that holds back the job's, in seconds since 1970",
+        lambda time: _seconds((time.slowest_region or "", time.slowest or ""), time.slowest_ms),
+        ("region", "split"),
+    ),
+    _time(
+        "sluice_splits_idle",
+        "Splits that do not hold back the watermark (idle_after)",
+        lambda time: [((), float(len(time.idle)))],
+    ),
+    _time(
+        "sluice_splits_paused",
+        "Splits that wait for slower ones (max_drift)",
+        lambda time: [((), float(len(time.paused)))],
     ),
     _Shown(
         "sluice_checkpoint_pending_seconds",

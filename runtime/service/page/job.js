@@ -8,7 +8,7 @@ import { duration, moment, number, perSecond, plural } from "./format.js";
 import { graph, isLong } from "./graph.js";
 import { regions } from "./regions.js";
 import { jobPill, pressurePill, regionStates } from "./states.js";
-import { attempts, counters, runs, savepoints, settings, transactions } from "./tables.js";
+import { attempts, counters, eventTime, runs, savepoints, settings, transactions } from "./tables.js";
 
 /** `shown`: `{job, history, points, canCommand, region, allRegions, checkpoint, nowMs, hasList, lostS}`. */
 export function jobView(shown) {
@@ -21,7 +21,7 @@ export function jobView(shown) {
     h("div", { class: isLong(job) ? "columns" : "columns first" }, graph(view), charts(view)),
     regions(view), checkpoints(view),
     h("div", { class: "columns two" },
-      h("div", { class: "column" }, attempts(view), counters(view), settings(view)),
+      h("div", { class: "column" }, eventTime(view), attempts(view), counters(view), settings(view)),
       h("div", { class: "column" }, transactions(view), savepoints(view), runs(view))));
 }
 

@@ -60,6 +60,32 @@ function meter(each) {
 
 const RECORDS = { read: "records read", skipped: "records skipped", dead_lettered: "dead letters" };
 
+/** Of jobs whose sources have a time. */
+export function eventTime({ job, nowMs }) {
+  const found = job.status?.time;
+  if (!found) return null;
+  const late = job.status.regions.reduce((sum, each) => sum + each.late_rows, 0);
+  const named = (splits) => [number(splits.length),
+    splits.length > 0 && h("small", null, splits.slice(0, MOST).join(", "))];
+  return section("event-time", "Event time", "", table([["Fact"], ["Value"]], [
+    ["Watermark", againstClock(found.watermark_ms, nowMs)],
+    ["Slowest split", found.slowest === null ? "all are idle"
+      : [found.slowest, h("small", null, `region ${found.slowest_region}`),
+        h("small", null, againstClock(found.slowest_ms, nowMs))]],
+    ["Idle splits", named(found.idle)],
+    ["Paused splits", named(found.paused)],
+    ["Late rows", number(late)]]));
+}
+
+/** One record far in the future would end windows too early. */
+function againstClock(ms, nowMs) {
+  if (ms === null) return "none yet";
+  const ahead = (ms - nowMs) / 1000;
+  return [moment(ms), ahead > 0
+    ? h("small", { class: "note bad" }, `${duration(ahead)} ahead of the clock`)
+    : h("small", null, `${duration(-ahead)} ago`)];
+}
+
 export function counters({ job }) {
   const rows = (totals, named) => Object.entries(totals).flatMap(([operator, counts]) =>
     Object.entries(counts).map(([name, total]) => [operator, named(name), number(total)]));

@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
-from sluice.runtime.keyed.keyed_plan import BackendKind
+from sluice.runtime.state.state_settings import StateSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,8 +41,7 @@ class JobSpec:
     resource_timeout_s: float | None
     recovery: Recovery
     task_memory_mib: int
-    state_backend: BackendKind
-    state_memory_mib: int
+    state: StateSettings
     restore_from: int | str | None
     restore_rules: RestoreRules
     host: str

@@ -93,7 +93,13 @@ def _prepared(
     start = TopicStart(
         writers=[started.regions[name] for name in writers],
         readers=[started.regions[each.name] for each in regions if each.source_id == source_id],
+        copy=started.copies.get(source_id),
     )
-    partitions = source.prepare_topic(start, timeout_s=_TIMEOUT_S)
-    log.info("repartition topic: topic=%s partitions=%d", source.topic, partitions)
-    return JobTopic(partitions=partitions, lineage=started.lineage, writers=tuple(writers))
+    source.prepare_topic(start, timeout_s=_TIMEOUT_S)
+    log.info("repartition topic: topic=%s partitions=%d", source.topic, start.partitions)
+    return JobTopic(
+        partitions=start.partitions,
+        max_parallelism=start.max_parallelism,
+        lineage=started.lineage,
+        writers=tuple(writers),
+    )

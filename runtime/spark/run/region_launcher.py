@@ -15,6 +15,7 @@ from sluice.runtime.contracts import (
     ContinuousSource,
     Coordinator,
     FrameWriter,
+    JobTopicSource,
     NarrowingSource,
     RegionAttempt,
     RegionHandle,
@@ -202,11 +203,12 @@ class RegionLauncher:
         """Where the keyed state of a region is; None: it has no keys."""
         if not region.pipeline.is_keyed:
             return None
+        source = region.pipeline.source
         return KeyedPlan(
             store=_state_store(self._fs),
             source_id=region.source_id,
-            backend=self._job.state_backend,
-            memory_mib=self._job.state_memory_mib,
+            settings=self._job.state,
+            max_parallelism=source.max_parallelism if isinstance(source, JobTopicSource) else 0,
         )
 
     # --- continuous ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.coordinator.start.restoring import RestoredState, RestoreRequest
 from sluice.runtime.errors import WrongJobError
+from sluice.runtime.savepoint.restored_files import copy_keyed_files
 from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
 from sluice.runtime.savepoint.savepoint_directory import verify
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
@@ -52,6 +53,7 @@ def origin_of(
         transferred=installed_kinds().transferred,
         require_fitting=partial(require_fitting, layout.analyses),
         copy=partial(copy_states, fs=store.fs),
+        copy_keyed=partial(copy_keyed_files, fs=store.fs),
     )
 
 

@@ -1,4 +1,4 @@
-"""The WebHDFS address for tasks, which have no JVM: from the configuration of the session's JVM."""
+"""How tasks reach a file system without a JVM: from the configuration of the session's JVM."""
 
 import logging
 from typing import Any
@@ -6,10 +6,13 @@ from typing import Any
 from pyspark import SparkContext
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.storage.file_system_opening import needs_jvm
+from sluice.runtime.state.state_files import StateStore
+from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm, without_scheme
+from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
+from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 
-__all__ = ["checkpoint_web_address", "session_web_address"]
+__all__ = ["checkpoint_web_address", "session_web_address", "state_store", "task_files"]
 
 log = logging.getLogger(__name__)
 
@@ -42,3 +45,26 @@ def checkpoint_web_address(context: SparkContext, uri: str) -> WebHdfsAddress | 
     except ConfigError as err:
         log.info("tasks cannot read the leader record: uri=%s error=%s", uri, err)
         return None
+
+
+def task_files(context: SparkContext, uri: str) -> TaskFiles:
+    """How tasks write to the file system of ``uri``; made in the driver, used in tasks.
+
+    Raises:
+        ConfigError: as `session_web_address`.
+    """
+    if not needs_jvm(uri):
+        return LocalTaskFiles()
+    return WebHdfsTaskFiles(address=session_web_address(context, uri))
+
+
+def state_store(context: SparkContext, uri: str) -> StateStore:
+    """The checkpoint directory ``uri`` for tasks with keyed state; made and checked in the driver.
+
+    Raises:
+        ConfigError: as `task_files`.
+        UnreachableError: WebHDFS did not answer in time.
+    """
+    files = task_files(context, uri)
+    files.check()
+    return StateStore(files=files, root=without_scheme(absolute_uri(uri)))

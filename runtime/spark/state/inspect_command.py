@@ -47,7 +47,10 @@ def inspect_checkpoint(
     ] = None,
     state: Annotated[
         bool,
-        typer.Option("--state", help="Also rows of Spark's state; starts a Spark on this machine."),
+        typer.Option(
+            "--state",
+            help="Also rows of state. For Spark's state it starts a Spark on this machine.",
+        ),
     ] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Rows of each table of state.")] = 20,
     as_json_text: AsJson = False,
@@ -55,13 +58,15 @@ def inspect_checkpoint(
     """Show one checkpoint or savepoint: graph, offsets of splits, committables, state."""
     with command_file_systems() as open_at:
         uri, slot = _slot_at(path, checkpoint_id, open_at)
-    found = as_json(slot, installed_kinds())
-    record = slot.record
-    if record is not None:
-        chosen = None if operator is None else _operator_of(record, operator)
-        _restrict(found, record, chosen)
-        if state:
-            _add_rows(found, record, uri, limit=limit)
+        found = as_json(slot, installed_kinds())
+        record = slot.record
+        if record is not None:
+            chosen = None if operator is None else _operator_of(record, operator)
+            _restrict(found, record, chosen)
+            if state:
+                _add_keyed_rows(found, record, uri, open_at, limit=limit)
+    if record is not None and state:
+        _add_rows(found, record, uri, limit=limit)
     if as_json_text:
         print_json(found)
     else:
@@ -133,6 +138,10 @@ def _restrict(found: Json, record: CheckpointRecord, chosen: OperatorNode | None
             ("operator_states", "operator_id"),
         ):
             region[name] = [each for each in region[name] if each[key] == chosen.operator_id]
+        if (keyed := region["keyed_state"]) is not None:
+            keyed["tables"] = [t for t in keyed["tables"] if t["operator_id"] == chosen.operator_id]
+            if not keyed["tables"]:
+                region["keyed_state"] = None
 
 
 def _sources_of(record: CheckpointRecord, node: OperatorNode) -> set[str]:
@@ -150,15 +159,40 @@ def _sources_of(record: CheckpointRecord, node: OperatorNode) -> set[str]:
     return found
 
 
+def _add_keyed_rows(
+    found: Json, record: CheckpointRecord, uri: str, open_at: OpenFileSystem, *, limit: int
+) -> None:
+    """Add ``rows`` to each table of keyed state."""
+    # Arrow and the operators take a while to load, and only this option needs them.
+    from sluice.runtime.savepoint.keyed_rows import first_rows, local_state
+    from sluice.runtime.savepoint.savepoint import Savepoint
+
+    parent, _ = split_slot(uri)
+    savepoint = Savepoint(uri=uri, fs=open_at(parent), record=record)
+    regions: Any = found["regions"]
+    for shown, region in zip(regions, record.regions, strict=True):
+        state = region.keyed_state
+        if shown["keyed_state"] is None or state is None:
+            continue
+        wanted = {table["number"] for table in shown["keyed_state"]["tables"]}
+        tables = [table for table in state.tables if table.number in wanted]
+        with local_state(savepoint, state.files) as store:
+            rows = first_rows(store, state, tables, limit=limit)
+        for table in shown["keyed_state"]["tables"]:
+            table["rows"] = rows[table["number"]]
+
+
 def _add_rows(found: Json, record: CheckpointRecord, uri: str, *, limit: int) -> None:
-    """Add ``tables`` to the state of each region."""
+    """Add ``tables`` to Spark's state of each region."""
+    regions: Any = found["regions"]
+    if not any(shown["state"] for shown in regions):
+        return
     # pyspark takes a second, and only this option needs it.
     from sluice.runtime.savepoint.savepoint import open_savepoint
     from sluice.runtime.spark.state.command_session import command_spark, state_session
     from sluice.runtime.spark.state.readable_state import readable_location
     from sluice.runtime.spark.state.stored_state import StoredState
 
-    regions: Any = found["regions"]
     with command_spark() as spark:
         savepoint = open_savepoint(uri, jvm=spark.sparkContext._jvm)  # noqa: SLF001 - not public
         for shown, region in zip(regions, record.regions, strict=True):

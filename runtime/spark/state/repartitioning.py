@@ -80,6 +80,7 @@ class Repartition:
             for region in self.savepoint.record.regions
             if region.state is not None
         }
+        keyed = self._copied_keyed()
         failpoint("after-repartition-copy")
         regions = []
         for region in self.savepoint.record.regions:
@@ -88,7 +89,9 @@ class Repartition:
             elif region.state is not None:
                 files = tuple(copied[region.region])
                 region = replace(region, state=replace(region.state, files=files))
-            regions.append(replace(region, committables=()))
+            state = region.keyed_state
+            named = state and replace(state, files=tuple(keyed[each.path] for each in state.files))
+            regions.append(replace(region, committables=(), keyed_state=named))
         failpoint("after-repartition")
         record = replace(
             self.savepoint.record,
@@ -128,6 +131,13 @@ class Repartition:
     def _copied(self, region: RegionRecord) -> list[FileReference]:
         with ThreadPoolExecutor(_THREADS, "sluice-repartition") as pool:
             return list(pool.map(self._copy, self.savepoint.state_files(region.region)))
+
+    def _copied_keyed(self) -> dict[str, FileReference]:
+        """Files of keyed state, which stay as they are, by their path in the source."""
+        files = self.savepoint.keyed_files()
+        with ThreadPoolExecutor(_THREADS, "sluice-repartition") as pool:
+            found = pool.map(self._copy, files)
+            return {each.source: copy for each, copy in zip(files, found, strict=True)}
 
     def _copy(self, file: StateFile) -> FileReference:
         if not self.savepoint.fs.exists(file.source):

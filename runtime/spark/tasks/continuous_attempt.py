@@ -32,6 +32,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
+from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.keyed.keyed_task import KeyedTask
@@ -134,6 +135,7 @@ class ContinuousChain:
             functions=lambda: FunctionRun(states.functions, job_name=self.job_name),
             states=states,
             keyed=keyed,
+            clocks=clocks_of(states.functions),
             begins_after=self.begins_after,
             leaders={s.key: s.leader_epoch for s in self.splits if s.leader_epoch is not None},
             no_progress_timeout_s=self.reader.no_progress_timeout_s,

@@ -13,7 +13,6 @@ from sluice.runtime.keyed.declarations import (
     Count,
     First,
     Last,
-    Max,
     Min,
     Sum,
 )
@@ -33,25 +32,31 @@ def aggregated(aggregate: Aggregate, rows: Sequence[Row]) -> Any:
     assert aggregate.column is not None
     values = [row[aggregate.column] for row in rows]
     there = [value for value in values if value is not None]
+    if isinstance(aggregate, First | Last):
+        return _end_of(there if aggregate.ignore_nulls else values, aggregate)
     match aggregate:
         case Count():
             return len(there)
-        case Sum():
-            return sum(there[1:], there[0]) if there else None
-        case Min():
-            return min(there, key=_order) if there else None
-        case Max():
-            return max(there, key=_order) if there else None
-        case Avg():
-            return _mean(there) if there else None
-        case First(ignore_nulls=ignores):
-            return next(iter(there if ignores else values), None)
-        case Last(ignore_nulls=ignores):
-            return next(iter(reversed(there if ignores else values)), None)
-        case Collect(most=most):
-            return there[:most]
         case ApproxDistinct():
             return len(set(there))
+        case Collect(most=most):
+            return there[:most]
+    return _of_numbers(aggregate, there) if there else None
+
+
+def _end_of(values: Sequence[Any], aggregate: First | Last) -> Any:
+    return None if not values else values[0 if isinstance(aggregate, First) else -1]
+
+
+def _of_numbers(aggregate: Aggregate, there: Sequence[Any]) -> Any:
+    match aggregate:
+        case Sum():
+            return sum(there[1:], there[0])
+        case Avg():
+            return _mean(there)
+        case Min():
+            return min(there, key=_order)
+    return max(there, key=_order)
 
 
 def _order(value: Any) -> tuple[bool, Any]:

@@ -16,6 +16,7 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.acknowledgement import StageTimes
 from sluice.runtime.model.splits import Barrier, SplitRange
@@ -60,6 +61,7 @@ class Bench:
         logs: Mapping[int, int],
         functions: Callable[[], FunctionRun] = FunctionRun,
         clock: ManualClock | None = None,
+        clocks: SplitClocks | None = None,
     ) -> None:
         self.clock = clock or ManualClock()
         self.checkpoint_client = HandCourier()
@@ -73,6 +75,7 @@ class Bench:
             client=self.checkpoint_client,  # type: ignore[arg-type]  # what the loop uses of it
             open_writers=self._open,
             functions=functions,
+            clocks=clocks,
             begins_after=3,
             clock=self.clock,
         )
@@ -92,9 +95,13 @@ class Bench:
         for _ in range(times):
             self.loop.step()
 
-    def give(self, checkpoint_id: int, *splits: SplitRange) -> None:
+    def give(self, checkpoint_id: int, *splits: SplitRange, **time: int | None) -> None:
         self.checkpoint_client.barrier = Barrier(
-            checkpoint_id=checkpoint_id, region="main", attempt_id=7, splits=splits
+            checkpoint_id=checkpoint_id,
+            region="main",
+            attempt_id=7,
+            splits=splits,
+            **time,  # type: ignore[arg-type]
         )
 
 

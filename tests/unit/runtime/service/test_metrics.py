@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.state_tables import State
+from sluice.runtime.coordinator.region.job_time import TimeView
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.model.acknowledgement import RecordCounts, RegionTimes
 from sluice.runtime.model.checkpoint_record import CheckpointKind
@@ -36,6 +38,11 @@ FROZEN = {
     ("sluice_region_attempts_ended_total", "counter", ("region",)),
     ("sluice_region_lag_records", "gauge", ("region", "split")),
     ("sluice_region_lost_records", "gauge", ("region",)),
+    ("sluice_region_late_rows_total", "counter", ("region",)),
+    ("sluice_watermark_seconds", "gauge", ()),
+    ("sluice_slowest_split_watermark_seconds", "gauge", ("region", "split")),
+    ("sluice_splits_idle", "gauge", ()),
+    ("sluice_splits_paused", "gauge", ()),
     ("sluice_open_transaction_age_seconds", "gauge", ("region", "sink")),
     ("sluice_open_transaction_timeout_seconds", "gauge", ("region", "sink")),
     ("sluice_open_transaction_alarm", "gauge", ("region", "sink")),
@@ -109,6 +116,33 @@ def test_state_and_open_transactions_are_read_at_the_scrape(
     assert 'sluice_savepoints_total{kind="savepoint",outcome="failed"} 0.0' in shown(
         registry, "sluice_savepoints_total"
     )
+
+
+def test_event_time_is_shown_where_a_source_has_it(
+    coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = job_registry(coordinator)
+    names = ("sluice_watermark", "sluice_slowest_split", "sluice_splits_")
+    assert [line for name in names for line in shown(registry, name)] == []
+    status = coordinator.status()
+    time = TimeView(
+        watermark_ms=1_500,
+        slowest="input-1",
+        slowest_region="main",
+        slowest_ms=2_000,
+        idle=("input-0",),
+    )
+    monkeypatch.setattr(BarrierCoordinator, "status", lambda self: replace(status, time=time))
+    split = 'sluice_slowest_split_watermark_seconds{region="main",split="input-1"} 2.0'
+    assert [line for name in names for line in shown(registry, name)] == [
+        "sluice_watermark_seconds 1.5",
+        split,
+        "sluice_splits_idle 1.0",
+        "sluice_splits_paused 0.0",
+    ]
+    assert shown(registry, "sluice_region_late_rows") == [
+        'sluice_region_late_rows_total{region="main"} 0.0'
+    ]
 
 
 def test_no_label_has_an_unbounded_number_of_values() -> None:

@@ -29,13 +29,12 @@ from sluice.connectors.hdfs.staging.staged_names import (
     split_target,
     staged_name,
     staging_root,
-    without_scheme,
 )
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import Redistribution, StateEntry
 from sluice.runtime.model.splits import BatchKey
-from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.file_system_opening import absolute_uri, without_scheme
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
 
 VERSION_1 = Path(__file__).parents[4] / "data" / "staged-files-v1.json"

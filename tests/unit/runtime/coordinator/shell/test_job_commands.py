@@ -17,6 +17,7 @@ from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, comm
 from sluice.runtime.contracts import Placement
 from sluice.runtime.coordinator.policy.checkpoint_plan import OnRegionFailure
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
+from sluice.runtime.coordinator.region.job_time import TimeView
 from sluice.runtime.coordinator.region.status_views import WaitingForResources
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
@@ -190,9 +191,7 @@ def test_late_rows_and_counters_are_shown_from_their_decision_on(
             )
         )
         coordinator.await_committed(key, timeout_s=60)
-    assert "later than the watermark, dropped since the start: 1,003 rows" in run(
-        "status", str(directory)
-    )
+    assert "later than the watermark since the start: 1,003 rows" in run("status", str(directory))
     assert "parsed: rejected=1,000\n" in run("status", str(directory))
     status = json.loads(run("status", str(directory), "--json"))["job"]
     assert status["counters"] == {"parsed": {"rejected": 1_000}}
@@ -201,6 +200,39 @@ def test_late_rows_and_counters_are_shown_from_their_decision_on(
         "left": 1003,
         "right": 0,
     }
+
+
+def test_the_event_time_is_shown_with_what_holds_it_back(
+    coordinator: BarrierCoordinator, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a watermark that one record has moved far into the future."""
+    plain = coordinator.status()
+    shown: dict[str, TimeView] = {}
+    monkeypatch.setattr(
+        BarrierCoordinator, "status", lambda self: replace(plain, time=shown.get("time"))
+    )
+    assert "watermark" not in run("status", str(directory))
+    shown["time"] = TimeView(
+        watermark_ms=86_400_000,
+        slowest="input-3",
+        slowest_region="left",
+        slowest_ms=None,
+        idle=("input-1", "input-2"),
+        paused=("input-0",),
+    )
+    found = run("status", str(directory))
+    assert "watermark: 1970-01-02T00:00:00+00:00 (" in found
+    assert " s ago)" in found
+    assert "slowest split: input-3 of region left, none yet" in found
+    assert "idle splits: input-1, input-2" in found
+    assert "paused splits: input-0" in found
+    shown["time"] = TimeView(watermark_ms=1 << 60)
+    found = run("status", str(directory))
+    assert f"watermark: {1 << 60} ms (" in found
+    assert "ahead of the clock" in found
+    assert "splits" not in found
+    as_json = json.loads(run("status", str(directory), "--json"))["job"]["time"]
+    assert as_json["watermark_ms"] == 1 << 60
 
 
 def test_missing_cores_are_a_state_of_their_own(

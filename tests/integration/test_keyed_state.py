@@ -1,0 +1,83 @@
+"""Keyed state and output are valid together: in both engines, moved between them and to other
+regions, and after kills."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from sluice import KafkaConnection
+from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.testing.topics import created_topics
+from sluice.testing import kill_and_restart
+from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.kafka.kafka_records import Record, produce, read
+from tests.kit.keyed_program import count_by_key, counting_job
+from tests.kit.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.integration
+
+KEYS = 7  # of each partition
+STEPS = (
+    "state-frozen",
+    "state-written",
+    "pre-commit",
+    "decision",
+    "commit",
+)
+
+
+def records(count: int) -> list[Record]:
+    """``count`` for each key of each of four partitions."""
+    return [
+        Record(key=b"%d-%d" % (partition, key), value=b"", partition=partition)
+        for _ in range(count)
+        for partition in range(4)
+        for key in range(KEYS)
+    ]
+
+
+def counted(bootstrap: str, sink: str) -> dict[str, int]:
+    """The last count of each key, after a check that none is repeated, and none goes back."""
+    last: dict[str, int] = {}
+    for record in read(bootstrap, sink):
+        assert record.key is not None
+        assert record.value is not None
+        key, count = record.key.decode(), int(record.value)
+        assert count > last.get(key, 0), f"{key}: {count} after {last.get(key)}"
+        last[key] = count
+    return last
+
+
+def expected(count: int) -> dict[str, int]:
+    return {f"{partition}-{key}": count for partition in range(4) for key in range(KEYS)}
+
+
+def test_a_job_counts_on_with_another_engine_and_other_regions(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source, sink = topic(partitions=4), topic(partitions=2)
+    runs = (("micro-batch", 2), ("continuous", 1), ("continuous", 2), ("micro-batch", 3))
+    for run, (engine, regions) in enumerate(runs, start=1):
+        produce(kafka.bootstrap, source, records(20))
+        counting_job(
+            spark, kafka.bootstrap, source, sink, tmp_path, engine=engine, regions=regions
+        ).run()
+        assert counted(kafka.bootstrap, sink) == expected(20 * run)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
+def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engine: str) -> None:
+    """Of everything at once, at each step of an epoch, twice in a row."""
+    with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
+        source, sink = create("events", partitions=4), create("counts", partitions=2)
+        produce(kafka.bootstrap, source.name, records(300))
+        report = kill_and_restart(
+            count_by_key,
+            [source.bootstrap, source.name, sink.name, tmp_path, engine],
+            at=KILLS,
+            timeout=PATIENCE_S,
+        )
+        assert len(report.kills) == len(KILLS)
+        assert counted(kafka.bootstrap, sink.name) == expected(300)
