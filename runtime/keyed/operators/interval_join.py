@@ -23,10 +23,10 @@ from sluice.runtime.contracts.keyed import (
     TableSpec,
 )
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.aggregate import RowBuffer
-from sluice.runtime.keyed.event_times import LateRows, require_columns, selected, times_of
 from sluice.runtime.keyed.key_encoding import decode
-from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.operators.aggregate import RowBuffer
+from sluice.runtime.keyed.operators.event_times import LateRows, require_columns, selected, times_of
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory, present
 from sluice.runtime.keyed.sides import LEFT, RIGHT, SIDE
 from sluice.runtime.state.row_codec import RowCodec
 

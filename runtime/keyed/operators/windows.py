@@ -12,15 +12,15 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import KeyedOperator, KeyedRows, OperatorScope, TableSpec
 from sluice.runtime.keyed.aggregates.accumulators import Accumulators, Groups
 from sluice.runtime.keyed.declarations import Session, Sliding, Tumbling
-from sluice.runtime.keyed.open_windows import (
+from sluice.runtime.keyed.operators.open_windows import (
     CLOSING,
     WINDOWS,
     Longs,
     WindowOperator,
     WindowSettings,
 )
-from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, present
-from sluice.runtime.keyed.session_windows import SESSIONS, SessionOperator
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, present
+from sluice.runtime.keyed.operators.session_windows import SESSIONS, SessionOperator
 from sluice.runtime.model.timestamps import duration_ms
 
 __all__ = ["WindowAggregation"]
