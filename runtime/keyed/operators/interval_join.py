@@ -316,10 +316,14 @@ class _Operator:
         stored = self._rows[side].get(
             split, [start for _, start in order], [names[code] for code, _ in order]
         )
+        # A bucket leaves as a whole, and may have rows that a barrier has passed already.
+        watermark = self._memory.watermark_ms(split)
+        least = None if watermark is None else watermark - self._reach[side]
         return [
             _Waiting(bucket, time_ms, row, is_matched)
             for bucket, value in zip(order, stored, strict=True)
             for time_ms, row, is_matched in _unpacked(value)
+            if least is None or time_ms >= least
         ]
 
     def _joined(
