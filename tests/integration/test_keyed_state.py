@@ -118,7 +118,7 @@ def test_counts_are_exact_after_a_kill_at_each_step_of_state(
     kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in STEPS:
-        monkeypatch.setitem(killing.STEPS, step, (step,))  # type: ignore[arg-type]  # a dict
+        monkeypatch.setitem(killing.STEPS, step, (step,))
     with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
         source, sink = create("events", partitions=4), create("counts", partitions=2)
         produce(kafka.bootstrap, source.name, records(100))
