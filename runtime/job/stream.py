@@ -15,13 +15,13 @@ from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.operator_state import OperatorState
 from sluice.runtime.graph.pipeline import BatchFunction, FrameFunction, Pipeline, Step
 from sluice.runtime.job.broadcast_stream import BroadcastStream, steps_of
-from sluice.runtime.keyed.aggregate import Aggregation
 from sluice.runtime.keyed.broadcast import LatestRows
 from sluice.runtime.keyed.declarations import Aggregate, State, Window, require_names
-from sluice.runtime.keyed.deduplicate import Deduplication
-from sluice.runtime.keyed.interval_join import IntervalJoin
-from sluice.runtime.keyed.process import Process, ProcessFunction, TimerFunction
-from sluice.runtime.keyed.windows import WindowAggregation
+from sluice.runtime.keyed.operators.aggregate import Aggregation
+from sluice.runtime.keyed.operators.deduplicate import Deduplication
+from sluice.runtime.keyed.operators.interval_join import IntervalJoin
+from sluice.runtime.keyed.operators.process import Process, ProcessFunction, TimerFunction
+from sluice.runtime.keyed.operators.windows import WindowAggregation
 from sluice.runtime.model.on_error import OnError, policy_of
 from sluice.runtime.model.output_modes import checked_mode, require_one_mode
 from sluice.runtime.model.timestamps import Duration, duration_ms
