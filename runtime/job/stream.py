@@ -57,7 +57,7 @@ class Stream:
         Args:
             on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
                 counted; `DeadLetters`: written to another topic in the output's transaction. Then
-                all functions of the pipeline must be deterministic and row-wise
+                it and all functions before it must be deterministic and row-wise
                 (``docs/guide/functions.md``).
             deterministic: False says that a replay may give other rows. Then a lost transaction
                 stops the job, also with ``on_lost="repair"``; with several sinks, or with
