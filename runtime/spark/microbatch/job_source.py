@@ -55,7 +55,11 @@ class RangeTask(Protocol):
         ...
 
     def run(
-        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
+        self,
+        checkpoint_id: int,
+        splits: tuple[SplitRange, ...],
+        keyed: KeyedBatch | None = None,
+        watermark_ms: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Executor: do the work; yields the rows for Spark."""
         ...
@@ -84,7 +88,11 @@ class ReadRanges(RangeTask):
         return max(self.parallelism, offsets_in(splits) // _WORTH_A_TASK)
 
     def run(
-        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
+        self,
+        checkpoint_id: int,
+        splits: tuple[SplitRange, ...],
+        keyed: KeyedBatch | None = None,
+        watermark_ms: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         return self.reader.read(splits)
 
@@ -106,10 +114,14 @@ class CopyRanges(RangeTask):
         return self.parallelism
 
     def run(
-        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
+        self,
+        checkpoint_id: int,
+        splits: tuple[SplitRange, ...],
+        keyed: KeyedBatch | None = None,
+        watermark_ms: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         chain: Chain = pickle.loads(self.chain)  # written by `RegionLauncher`
-        return chain.copy_ranges(checkpoint_id, splits, keyed)
+        return chain.copy_ranges(checkpoint_id, splits, keyed, watermark_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,12 +218,13 @@ class JobStreamReader(DataSourceStreamReader):
         barrier = offsets.decode(end)
         splits = self._plan.left_of(barrier)
         most = self._plan.ranges.most_tasks(splits)
-        if barrier.new_state is None:
-            tasks = assign(splits, most)
-            return [InputPartition((barrier.checkpoint_id, ranges)) for ranges in tasks]
+        spread = assign if barrier.new_state is None else assign_all
+        tasks = spread(splits, most)
+        if not tasks and barrier.advanced_ms is not None:
+            tasks = [()]  # which writes the watermark
         return [
-            InputPartition((barrier.checkpoint_id, ranges, KeyedBatch.of(barrier, ranges)))
-            for ranges in assign_all(splits, most)
+            InputPartition((barrier.checkpoint_id, ranges, *_more(barrier, ranges, at)))
+            for at, ranges in enumerate(tasks)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -225,6 +238,17 @@ class JobStreamReader(DataSourceStreamReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._plan = state["_plan"]
+
+
+def _more(
+    barrier: Barrier, ranges: tuple[SplitRange, ...], at: int
+) -> tuple[KeyedBatch | None, int | None] | tuple[()]:
+    """What the task at a place needs besides its ranges. The first one writes the watermark: no row
+    of another task is earlier."""
+    keyed, watermark_ms = KeyedBatch.of(barrier, ranges), barrier.advanced_ms
+    if keyed is None and watermark_ms is None:
+        return ()
+    return keyed, None if at else watermark_ms
 
 
 class _JobSource(DataSource):
