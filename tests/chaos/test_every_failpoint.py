@@ -74,6 +74,7 @@ _OF_A_COMMAND = {
     *("before-registration", "after-registration", "before-submit", "after-submit"),
     *("before-repartition", "after-repartition-copy", "after-repartition"),
     *("before-repartition-record", "after-repartition-record"),
+    *("before-recompute", "after-recompute-copy", "after-recompute"),
 }
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
