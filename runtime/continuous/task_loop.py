@@ -9,18 +9,13 @@ import pyarrow as pa
 from sluice.runtime.continuous.checkpoint_client import CheckpointClient, EndedEpoch
 from sluice.runtime.continuous.task_messages import EpochResult
 from sluice.runtime.continuous.task_time import TaskTime
-from sluice.runtime.contracts import (
-    Clock,
-    ContinuousWriter,
-    RecordsRead,
-    RecordStream,
-    SplitTimes,
-)
+from sluice.runtime.contracts import Clock, ContinuousWriter, RecordsRead, RecordStream
 from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.errors import IllegalTransitionError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.functions.stage_timer import StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.keyed_run import KeyedRun
@@ -168,7 +163,7 @@ class TaskLoop:
         states: FunctionStates | None = None,
         keyed: KeyedTask | None = None,
         begins_after: int,
-        clocks: SplitTimes | None = None,
+        clocks: SplitClocks | None = None,
         leaders: Mapping[SplitKey, int] | None = None,
         no_progress_timeout_s: float = 120.0,
         clock: Clock = time.monotonic,
@@ -404,7 +399,6 @@ class TaskLoop:
         keyed = None if self._keyed is None else self._keyed.end_epoch(at_barrier)
         failpoint("after-state-frozen")
         epoch.timer.enter("flush_s")
-        epoch.writers.note_watermark(barrier.advanced_ms)
         for writer in epoch.writers.writers.values():
             writer.end_epoch(read, checkpoint_id=barrier.checkpoint_id)
         epoch.timer.enter(None)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from sluice.runtime.contracts import RecordStream, SplitTimes
+from sluice.runtime.contracts import RecordStream
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.model.splits import Barrier, SplitKey, SplitRange
 
 __all__ = ["TaskTime"]
@@ -23,7 +24,7 @@ class TaskTime:
         paused: splits that are not read now.
     """
 
-    def __init__(self, stream: RecordStream, clocks: SplitTimes | None) -> None:
+    def __init__(self, stream: RecordStream, clocks: SplitClocks | None) -> None:
         self._stream = stream
         self._clocks = clocks
         self._drift_ms = None if clocks is None else clocks.time.max_drift_ms

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sluice.runtime.contracts.operators import SplitTimes
 from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.model.state.keyed_state import Due
 
@@ -21,7 +20,6 @@ __all__ = [
     "KeyedOperator",
     "KeyedRows",
     "OperatorScope",
-    "RowDecoder",
     "StateTable",
     "TableSpec",
     "TaskTables",
@@ -79,19 +77,6 @@ class DecodedRows(NamedTuple):
     key_schema: pa.Schema
 
 
-class RowDecoder(Protocol):
-    """Makes rows of the batches of a repartition topic. Picklable; executor side."""
-
-    @property
-    def times(self) -> SplitTimes | None:
-        """The event time that it has decoded; None: the rows have none."""
-        ...
-
-    def __call__(self, records: pa.RecordBatch) -> Iterator[DecodedRows]:
-        """The rows of a batch of the source, with their keys."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyBy:
     """How the rows of a stream get their key. Picklable as far as the function is.
@@ -109,7 +94,7 @@ class KeyBy:
     function: Callable[[pa.RecordBatch], pa.Array] | None = None
     partitioned: bool = False
     partitions: int | None = None
-    decode: RowDecoder | None = None
+    decode: Callable[[pa.RecordBatch], Iterator[DecodedRows]] | None = None
 
 
 class StateTable(Protocol):

@@ -1,6 +1,6 @@
 """Sources and sinks as a Job takes them, and the driver's side of a source."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, runtime_checkable
 
@@ -33,7 +33,6 @@ __all__ = [
     "Source",
     "SourceFunction",
     "SplitEnumerator",
-    "SplitTimes",
     "TaskSink",
     "TimedSource",
     "TunedSink",
@@ -236,41 +235,10 @@ class DeserializingSource(Source, Protocol):
         ...
 
 
-class SplitTimes(Protocol):
-    """The event time of the splits that one task reads. Executor, the task's thread.
-
-    Attributes:
-        time: the settings.
-    """
-
-    time: EventTime
-
-    def note_time(self, driver_ms: int) -> None:
-        """The driver's clock shows this now."""
-        ...
-
-    def keep(self, splits: Iterable[SplitKey]) -> None:
-        """From now on the task reads these splits, and no others."""
-        ...
-
-    def forget(self) -> None:
-        """Forget all rows: they will be read again, or by another task."""
-        ...
-
-    def ended(self, split: SplitRange) -> SplitRange:
-        """The split at the end of a range, with the times that were observed up to there: never
-        earlier than those that it has."""
-        ...
-
-    def watermark_ms(self, split: SplitKey) -> int | None:
-        """The watermark of a split, as far as this task has observed it."""
-        ...
-
-
 @runtime_checkable
 class TimedSource(Source, Protocol):
-    """A source whose rows have an event time. One of its own functions, or the decoder of a
-    repartition topic, has `SplitTimes`."""
+    """A source whose rows have an event time. The last of its own functions observes it
+    (`sluice.runtime.functions.split_clocks`)."""
 
     @property
     def event_time(self) -> EventTime | None:

@@ -1,16 +1,15 @@
 """Repartition topics: how a source's system carries rows by key from one region to another."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
-from sluice.runtime.contracts.keyed import RowDecoder
+from sluice.runtime.contracts.keyed import DecodedRows
 from sluice.runtime.contracts.operators import Sink, Source
 from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
-from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.state.key_groups import default_max_parallelism
 
 __all__ = [
@@ -43,7 +42,6 @@ class Repartition:
         partitions: of the topic; None: chosen when it is created.
         regions: that read it, as far as the user has set that.
         keys: one encoder for each side: one, or two for a join.
-        event_time: of the rows, of all sides; None: they have none.
     """
 
     name: str
@@ -51,7 +49,6 @@ class Repartition:
     partitions: int | None
     regions: int
     keys: tuple[KeyEncoder, ...]
-    event_time: EventTime | None = None
 
 
 @runtime_checkable
@@ -167,8 +164,8 @@ class JobTopicSource(Source, Protocol):
         """Number of key groups; 0 before `on_topic`."""
         ...
 
-    def decoder(self) -> RowDecoder:
-        """Makes rows of its batches."""
+    def decoder(self) -> Callable[[pa.RecordBatch], Iterator[DecodedRows]]:
+        """Makes rows of its batches. Picklable; executor side."""
         ...
 
     def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> None:

@@ -20,7 +20,6 @@ __all__ = [
     "StagedFrame",
     "TaskScope",
     "TimedSplitReader",
-    "TimedWriter",
     "WaitRegistry",
     "WriterFactory",
 ]
@@ -132,16 +131,6 @@ class DeadLetterWriter(SinkWriter, Protocol):
             topic: a topic that was passed to `DeadLetterSink.with_dead_letters`. Raises: as
                 `write`.
         """
-        ...
-
-
-@runtime_checkable
-class TimedWriter(SinkWriter, Protocol):
-    """A writer that tells its readers how far event time has come."""
-
-    def note_watermark(self, watermark_ms: int) -> None:
-        """Neither rows of this epoch nor later ones of any region of the source are earlier; called
-        before `ContinuousWriter.end_epoch`, or before `pre_commit`, if it has advanced."""
         ...
 
 

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sluice.runtime.contracts import RowTimes, SplitTimes
-from sluice.runtime.contracts.keyed import KeyBy
+from sluice.runtime.contracts import RowTimes
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import FunctionContext
-from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.model.event_time import EVENT_TIME_COLUMN, EventTime, Punctuated, times_ms
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.timestamps import later
@@ -38,8 +37,8 @@ class _SplitClock:
     watermark_ms: int | None = None
 
 
-class SplitClocks(SplitTimes):
-    """Implements `SplitTimes`: the first function of a pipeline whose source has a time.
+class SplitClocks:
+    """The first function of a pipeline whose source has a time: it observes each source batch.
 
     It gives each row its time (`EventTime.column`), and advances the watermark of its split. A
     batch that is read again changes nothing: watermarks only grow. Picklable; executor, the task's
@@ -62,20 +61,24 @@ class SplitClocks(SplitTimes):
         self._only_topic: str | None = None
 
     def note_time(self, driver_ms: int) -> None:
-        """See `SplitTimes.note_time`: ``max_future`` counts from it."""
+        """The driver's clock shows this now: ``max_future`` counts from it."""
         if driver_ms:
             self._offset_ms = driver_ms - self._clock_ms()
 
     def keep(self, splits: Iterable[SplitKey]) -> None:
+        """From now on the task reads these splits, and no others."""
         places = {(topic, partition) for _, topic, partition in splits}
         self._clocks = {place: c for place, c in self._clocks.items() if place in places}
         topics = {topic for topic, _ in places}
         self._only_topic = topics.pop() if len(topics) == 1 else None
 
     def forget(self) -> None:
+        """Forget all rows: they will be read again, or by another task."""
         self._clocks.clear()
 
     def ended(self, split: SplitRange) -> SplitRange:
+        """The split at the end of a range, with the times that were observed up to there: never
+        earlier than those that it has."""
         clock = self._clocks.get((split.topic, split.partition))
         if clock is None:
             return split
@@ -86,6 +89,7 @@ class SplitClocks(SplitTimes):
         )
 
     def watermark_ms(self, split: SplitKey) -> int | None:
+        """The watermark of a split, as far as this task has observed it."""
         clock = self._clocks.get(split[1:])
         return None if clock is None else clock.watermark_ms
 
@@ -182,14 +186,9 @@ class SplitClocks(SplitTimes):
         return self._clocks.setdefault((topic, partition), _SplitClock())
 
 
-def clocks_of(functions: Iterable[ChainedFunction]) -> SplitTimes | None:
-    """The times of the splits of a pipeline with these functions; None: its source has none."""
-    for function in functions:
-        if isinstance(function.function, SplitClocks):
-            return function.function
-        if isinstance(function.keyed, KeyBy) and function.keyed.decode is not None:
-            return function.keyed.decode.times
-    return None
+def clocks_of(functions: Iterable[Any]) -> SplitClocks | None:
+    """The clocks among a pipeline's functions (`ChainedFunction`); None: its source has no time."""
+    return next((f.function for f in functions if isinstance(f.function, SplitClocks)), None)
 
 
 def _largest(values: IntArray, is_known: BoolArray | None, rows: BoolArray | None) -> int | None:

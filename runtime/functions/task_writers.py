@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from sluice.runtime.contracts import DeadLetterWriter, SinkWriter, TimedWriter
+from sluice.runtime.contracts import DeadLetterWriter, SinkWriter
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.timestamps import earliest
 
@@ -42,12 +42,6 @@ class TaskWriters(Generic[W]):
         writer = self.writers.get(self._dead_letter_sink or "")
         assert isinstance(writer, DeadLetterWriter)  # the start requires it
         writer.write_dead_letters(topic, letters)
-
-    def note_watermark(self, watermark_ms: int | None) -> None:
-        """See `sluice.runtime.contracts.TimedWriter`; None: it has not advanced."""
-        for writer in self.writers.values():
-            if watermark_ms is not None and isinstance(writer, TimedWriter):
-                writer.note_watermark(watermark_ms)
 
     def pre_commit(self) -> tuple[StateEntry, ...]:
         """See `sluice.runtime.contracts.SinkWriter`."""

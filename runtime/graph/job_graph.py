@@ -446,8 +446,6 @@ def job_plan(
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
                 keyed=region.pipeline.is_keyed,
                 event_time=region.pipeline.event_time,
-                carries_time=region.pipeline.event_time is not None
-                and bool(_topics_written(region)),
                 # A repeated batch would make other messages of a repartition topic.
                 deterministic=all(step.deterministic for step in region.pipeline.steps)
                 and not _topics_written(region),

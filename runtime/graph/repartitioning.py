@@ -13,6 +13,7 @@ from sluice.runtime.contracts import (
     JobTopicSource,
     Repartition,
     RepartitioningSource,
+    Source,
 )
 from sluice.runtime.contracts.keyed import KeyBy
 from sluice.runtime.errors import ConfigError
@@ -20,7 +21,6 @@ from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.operator_ids import operator_id
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.keyed.row_keys import RowKeys
-from sluice.runtime.model.event_time import EventTime
 
 __all__ = ["Splitting", "on_topics"]
 
@@ -65,7 +65,7 @@ class Splitting:
 
     def _keyed(self, pipeline: Pipeline, at: int) -> Iterator[Pipeline]:
         step = pipeline.steps[at]
-        (sink,), source = self._topic(pipeline, step, [step], pipeline.event_time)
+        (sink,), source = self._topic(pipeline.source, step, [step])
         yield replace(pipeline, steps=pipeline.steps[:at], sinks=[sink])
         yield from self._parts(_reading(pipeline, source, step, pipeline.steps[at + 1 :]))
 
@@ -79,8 +79,7 @@ class Splitting:
             )
         left_steps, left_key = _before_join(left.steps[:at], join)
         right_steps, right_key = _before_join(right.steps, join)
-        time = None if right.event_time is None else left.event_time
-        sinks, source = self._topic(left, join, [left_key, right_key], time)
+        sinks, source = self._topic(left.source, join, [left_key, right_key])
         yield from self._parts(Pipeline(left.source, left_steps, [sinks[0]]))
         yield from self._parts(Pipeline(right.source, right_steps, [sinks[1]]))
         key = replace(left_key, name=f"{join.name}-key", uid=_suffixed(join.uid, "key"))
@@ -88,10 +87,9 @@ class Splitting:
         yield from self._parts(_reading(left, source, key, rest))
 
     def _topic(
-        self, pipeline: Pipeline, operator: Step, keys: Sequence[Step], time: EventTime | None
+        self, source: Source, operator: Step, keys: Sequence[Step]
     ) -> tuple[tuple[JobTopicSink, ...], JobTopicSource]:
-        """Both ends of the topic of an operator, whose rows have this time."""
-        source = pipeline.source
+        """Both ends of the topic of an operator."""
         if not isinstance(source, RepartitioningSource):
             raise ConfigError(
                 "a source has no repartition topics, which key_by needs",
@@ -108,7 +106,6 @@ class Splitting:
                 keys=tuple(
                     RowKeys(key.keyed, key.name) for key in keys if isinstance(key.keyed, KeyBy)
                 ),
-                event_time=time,
             )
         )
         source_id = operator_id(kind="source", name=reader.name, upstream=(), uid=reader.uid)

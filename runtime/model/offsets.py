@@ -36,7 +36,7 @@ _DETAILS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Keyed:
-    """The part of a barrier that only keyed regions have, and those with a watermark."""
+    """The part of a barrier that only keyed regions have."""
 
     state: KeyedState | None
     watermark_ms: int | None = None
@@ -63,7 +63,7 @@ def encode(barrier: Barrier, *, initial: bool = False) -> dict[str, Any]:
         offset["initial"] = True
     if barrier.publishes_all:
         offset["publish"] = True
-    if barrier.new_state is not None or barrier.watermark_ms is not None:
+    if barrier.new_state is not None:
         offset["keyed"] = to_json(
             _Keyed(
                 state=barrier.new_state,

@@ -153,11 +153,3 @@ class Barrier:
     broadcasts: tuple[BroadcastVersion, ...] = ()
     next_broadcasts: tuple[BroadcastVersion, ...] = ()
     new_state: KeyedState | None = None
-
-    @property
-    def advanced_ms(self) -> int | None:
-        """Its watermark; None: the last barrier of all its splits had the same."""
-        passed = [split.barrier_watermark_ms for split in self.splits]
-        if self.watermark_ms is None or all(ms == self.watermark_ms for ms in passed):
-            return None
-        return self.watermark_ms

@@ -12,7 +12,6 @@ from sluice.connectors.kafka.repartition.repartition_messages import (
     decoded,
     without_keys,
 )
-from sluice.connectors.kafka.repartition.topic_times import TopicTimes
 from sluice.runtime.contracts import SIDE_COLUMN, DecodedRows
 from sluice.runtime.model.batch_lineage import BatchLineage
 
@@ -27,23 +26,18 @@ class RepartitionDecoder:
         topic: its name.
         lineage: which messages this run reads.
         sides: of the topic: 1 or 2.
-        times: notes the watermarks of messages; None: the rows have no time.
     """
 
     topic: str
     lineage: BatchLineage
     sides: int
-    times: TopicTimes | None = None
 
     def __call__(self, records: pa.RecordBatch) -> Iterator[DecodedRows]:
         """The rows of all messages, without those of batches that were rewound.
 
         Each batch has rows of one side. The order of each side's rows is kept in a partition.
         """
-        read = [message for message in decoded(records, self.topic) if self._has(message)]
-        if self.times is not None:
-            self.times.note(self.topic, read)
-        found = [message for message in read if message.rows is not None]
+        found = [m for m in decoded(records, self.topic) if m.rows is not None and self._has(m)]
         for side in range(self.sides):
             mine = [message for message in found if message.origin.side == side]
             for _, together in groupby(mine, key=_schema):

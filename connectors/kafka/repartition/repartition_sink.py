@@ -3,7 +3,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -37,7 +37,6 @@ from sluice.runtime.contracts import (
     SinkCoordinator,
     SinkWriter,
     TaskScope,
-    TimedWriter,
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -147,7 +146,7 @@ class RepartitionWriterFactory(ContinuousWriterFactory):
         return RepartitionWriter(inner, scope, keys=self.keys, side=self.side, topic=self.topic)
 
 
-class RepartitionWriter(ContinuousWriter, TimedWriter):
+class RepartitionWriter(ContinuousWriter):
     """Makes messages of rows, for a writer with a transaction. Executor, as that one.
 
     Rows wait for others of their partition until there are enough, or the epoch ends: nothing of it
@@ -202,17 +201,6 @@ class RepartitionWriter(ContinuousWriter, TimedWriter):
         assert isinstance(self._inner, DeadLetterWriter)
         self._inner.write_dead_letters(topic, records)
 
-    def note_watermark(self, watermark_ms: int) -> None:
-        """See `TimedWriter`: in the last messages of the epoch, and one in each other partition.
-
-        All rows that may be earlier are in the topic already: their epochs were decided before the
-        barrier was given. So a message of one region is enough for a partition.
-        """
-        self._origin = replace(self._origin, watermark_ms=watermark_ms)
-        missing = sorted(set(range(self._topic.partitions)) - self._send())
-        if missing:
-            self._inner.write(records_of([None] * len(missing), missing, self._origin))
-
     def end_epoch(self, ranges: Sequence[SplitRange], *, checkpoint_id: int) -> None:
         self._send()
         self._inner.end_epoch(ranges, checkpoint_id=checkpoint_id)
@@ -222,11 +210,10 @@ class RepartitionWriter(ContinuousWriter, TimedWriter):
         self._send()  # in a micro-batch; an ended epoch has none left
         return self._inner.pre_commit()
 
-    def _send(self) -> set[int]:
-        """Send the rows that wait; returns their partitions."""
+    def _send(self) -> None:
         waiting, self._waiting, self._rows, self._bytes = self._waiting, [], 0, 0
         if not waiting:
-            return set()
+            return
         rows = pa.concat_batches([batch for batch, _ in waiting])
         partitions = np.concatenate([numbers for _, numbers in waiting])
         values: list[bytes | None] = []
@@ -236,7 +223,6 @@ class RepartitionWriter(ContinuousWriter, TimedWriter):
             values += made
             targets += [partition] * len(made)
         self._inner.write(records_of(values, targets, self._origin))
-        return set(targets)
 
     def commit(self, *, timeout_s: float) -> bool:
         return self._inner.commit(timeout_s=timeout_s)

@@ -19,7 +19,6 @@ from sluice.connectors.kafka.repartition.repartition_topics import (
     topic_name,
 )
 from sluice.connectors.kafka.repartition.topic_copies import copy_rows
-from sluice.connectors.kafka.repartition.topic_times import TopicTimes
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster, SourceCluster
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
@@ -38,12 +37,10 @@ from sluice.runtime.contracts import (
     SplitEnumerator,
     SplitReader,
     StreamingReader,
-    TimedSource,
     TopicStart,
     TunedSource,
 )
 from sluice.runtime.errors import ConfigError, SourceChangedError, StreamError
-from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.state.key_groups import LARGEST_MAX_PARALLELISM, default_partitions
 from sluice.runtime.model.task_memory import TaskMemory
@@ -76,9 +73,7 @@ def repartition_topic(
     return sinks, RepartitionSource(options, topic)
 
 
-class RepartitionSource(
-    ContinuousSource, TunedSource, RepartitioningSource, JobTopicSource, TimedSource
-):
+class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, JobTopicSource):
     """Reads a repartition topic. Made on the driver; picklable; holds no connection.
 
     Args:
@@ -240,22 +235,11 @@ class RepartitionSource(
     def streaming_reader(self) -> StreamingReader:
         return KafkaStreamingReader(reader=self._records_reader())
 
-    @property
-    def event_time(self) -> EventTime | None:
-        """See `TimedSource`. No split is idle: a watermark goes to each partition."""
-        time = self._repartition.event_time
-        return None if time is None else replace(time, idle_after=None, max_drift=None)
-
-    @property
-    def _sides(self) -> int:
-        return len(self._repartition.keys)
-
     def decoder(self) -> RepartitionDecoder:
         return RepartitionDecoder(
             topic=self._topic_name,
             lineage=self._run.lineage,
-            sides=self._sides,
-            times=None if self.event_time is None else TopicTimes(self.event_time, self._sides),
+            sides=len(self._repartition.keys),
         )
 
     def _records_reader(self) -> KafkaSplitReader:

@@ -254,8 +254,6 @@ class CoordinatorState:
     ) -> bool:
         """Whether the region takes part in the checkpoint even without new records."""
         watermark_ms, wall_ms = self.barrier_time(checkpoint, region)
-        if region.has_news(watermark_ms):
-            return True
         return region.wants_batch(
             now_s, is_last=is_last, watermark_ms=watermark_ms, wall_ms=wall_ms
         )

@@ -79,7 +79,6 @@ class RegionPlan:
             batch without records if its state returns rows.
         chained: what a task writes is made of the ranges that it reads, and of nothing else.
         event_time: of its sources; None: they have none.
-        carries_time: it writes its watermark for another region.
         keyed: its functions may keep state for keys, which belongs to its splits.
         deterministic: the user's word that a replay gives the same records.
         follows: streaming: its task reads without waiting for barriers, and a barrier ends its
@@ -106,7 +105,6 @@ class RegionPlan:
     chained: bool = False
     keyed: bool = False
     event_time: EventTime | None = None
-    carries_time: bool = False
     deterministic: bool = True
     follows: bool = False
     bounded: bool = False

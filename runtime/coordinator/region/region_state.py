@@ -244,12 +244,6 @@ class RegionState:
         """Whether a batch of the region's current attempt is decided."""
         return self.record.batch_id is not None and self.record.attempt_id == self.attempt_id
 
-    def has_news(self, watermark_ms: int | None) -> bool:
-        """Whether regions that read what it writes wait for its watermark."""
-        passed = [split.barrier_watermark_ms for split in self.positions()]
-        is_late = watermark_ms is not None and any(ms != watermark_ms for ms in passed)
-        return self.plan.carries_time and is_late
-
     def wants_batch(
         self, now_s: float, *, is_last: bool, watermark_ms: int | None = None, wall_ms: int = 0
     ) -> bool:

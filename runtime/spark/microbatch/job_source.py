@@ -55,11 +55,7 @@ class RangeTask(Protocol):
         ...
 
     def run(
-        self,
-        checkpoint_id: int,
-        splits: tuple[SplitRange, ...],
-        keyed: KeyedBatch | None = None,
-        watermark_ms: int | None = None,
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Executor: do the work; yields the rows for Spark."""
         ...
@@ -88,11 +84,7 @@ class ReadRanges(RangeTask):
         return max(self.parallelism, offsets_in(splits) // _WORTH_A_TASK)
 
     def run(
-        self,
-        checkpoint_id: int,
-        splits: tuple[SplitRange, ...],
-        keyed: KeyedBatch | None = None,
-        watermark_ms: int | None = None,
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
     ) -> Iterator[pa.RecordBatch]:
         return self.reader.read(splits)
 
@@ -114,14 +106,10 @@ class CopyRanges(RangeTask):
         return self.parallelism
 
     def run(
-        self,
-        checkpoint_id: int,
-        splits: tuple[SplitRange, ...],
-        keyed: KeyedBatch | None = None,
-        watermark_ms: int | None = None,
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None = None
     ) -> Iterator[pa.RecordBatch]:
         chain: Chain = pickle.loads(self.chain)  # written by `RegionLauncher`
-        return chain.copy_ranges(checkpoint_id, splits, keyed, watermark_ms)
+        return chain.copy_ranges(checkpoint_id, splits, keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,13 +206,12 @@ class JobStreamReader(DataSourceStreamReader):
         barrier = offsets.decode(end)
         splits = self._plan.left_of(barrier)
         most = self._plan.ranges.most_tasks(splits)
-        spread = assign if barrier.new_state is None else assign_all
-        tasks = spread(splits, most)
-        if not tasks and barrier.advanced_ms is not None:
-            tasks = [()]  # which writes the watermark
+        if barrier.new_state is None:
+            tasks = assign(splits, most)
+            return [InputPartition((barrier.checkpoint_id, ranges)) for ranges in tasks]
         return [
-            InputPartition((barrier.checkpoint_id, ranges, *_more(barrier, ranges, at)))
-            for at, ranges in enumerate(tasks)
+            InputPartition((barrier.checkpoint_id, ranges, KeyedBatch.of(barrier, ranges)))
+            for ranges in assign_all(splits, most)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -238,17 +225,6 @@ class JobStreamReader(DataSourceStreamReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._plan = state["_plan"]
-
-
-def _more(
-    barrier: Barrier, ranges: tuple[SplitRange, ...], at: int
-) -> tuple[KeyedBatch | None, int | None] | tuple[()]:
-    """What the task at a place needs besides its ranges. The first one writes the watermark: no row
-    of another task is earlier."""
-    keyed, watermark_ms = KeyedBatch.of(barrier, ranges), barrier.advanced_ms
-    if keyed is None and watermark_ms is None:
-        return ()
-    return keyed, None if at else watermark_ms
 
 
 class _JobSource(DataSource):

@@ -20,20 +20,14 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from sluice.runtime.contracts import (
-    SinkWriter,
-    SplitReader,
-    SplitTimes,
-    TaskScope,
-    WriterFactory,
-)
+from sluice.runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterFactory
 from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
-from sluice.runtime.functions.split_clocks import clocks_of
+from sluice.runtime.functions.split_clocks import SplitClocks, clocks_of
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch, OpenKeyedBatch
@@ -214,22 +208,16 @@ class Chain:
         checkpoint_id: int,
         splits: tuple[SplitRange, ...],
         keyed: KeyedBatch | None = None,
-        watermark_ms: int | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Read ``splits``, apply the functions, write, pre-commit; yields the rows for Spark.
 
         Args:
             keyed: the state that the batch begins with; some of the splits may be empty then.
-            watermark_ms: that the sinks write; see `Barrier.advanced_ms`.
         """
-        yield from self.output.deliver(self._writing(checkpoint_id, splits, keyed, watermark_ms))
+        yield from self.output.deliver(self._writing(checkpoint_id, splits, keyed))
 
     def _writing(
-        self,
-        checkpoint_id: int,
-        splits: tuple[SplitRange, ...],
-        keyed: KeyedBatch | None,
-        watermark_ms: int | None,
+        self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None
     ) -> Writing:
         if offsets_in(splits) <= self.most_dropped and _is_second_attempt():
             return _dropping(self.tasks, splits)
@@ -243,7 +231,6 @@ class Chain:
             functions=self.functions,
             job_name=self.job_name,
             open_keyed=None if keyed is None else partial(self._open_keyed, keyed, splits),
-            watermark_ms=watermark_ms,
         )
 
     def _open_keyed(
@@ -298,7 +285,6 @@ def _write_and_pre_commit(
     functions: Sequence[ChainedFunction] | None = None,
     job_name: str = "",
     open_keyed: Callable[[BatchKey], OpenKeyedBatch] | None = None,
-    watermark_ms: int | None = None,
 ) -> Writing:
     """Write the functions' output for each batch and yield it; pre-commit at the end.
 
@@ -331,7 +317,6 @@ def _write_and_pre_commit(
             changed = states.end_epoch()
             timer.enter("flush_s")
             kept = None if keyed is None else keyed.end(key)
-            writers.note_watermark(watermark_ms)
             committables = writers.pre_commit()
             if keyed is not None and kept is not None:
                 keyed.keep(kept)
@@ -369,7 +354,7 @@ def _write_and_pre_commit(
 
 def _clocks(
     functions: Sequence[ChainedFunction], splits: Sequence[SplitRange], now_ms: int
-) -> SplitTimes | None:
+) -> SplitClocks | None:
     """The clocks of the task's splits; None: their rows have no time."""
     clocks = clocks_of(functions)
     if clocks is not None:

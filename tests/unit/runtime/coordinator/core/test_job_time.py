@@ -326,25 +326,6 @@ def _barriers(
     return given
 
 
-def test_a_region_that_carries_time_takes_part_until_its_readers_have_the_watermark() -> None:
-    """Though it has no record: else windows of other regions would stay open until the next one."""
-    world = TimedDriver(replace(MAIN, carries_time=True))
-    world.epoch_of(("main",), {0: 100})
-    world.tick(1.0)
-    news = world.barrier("main")
-    assert news is not None
-    assert (news.watermark_ms, news.advanced_ms) == (100, 100)
-    assert all(each.is_empty for each in news.splits)
-    world.done(news, {})
-    world.tick(1.0)
-    assert world.barrier("main") is None
-    world.end += 1
-    world.tick(1.0)
-    again = world.barrier("main")
-    assert again is not None
-    assert (again.watermark_ms, again.advanced_ms) == (100, None)
-
-
 def test_paused_splits_are_those_of_the_last_acknowledgement() -> None:
     world = TimedDriver(MAIN)
     world.end += 1

@@ -405,20 +405,6 @@ def io_executor(found: Any) -> list[object]:
     return [partition.value for partition in found]
 
 
-def test_a_watermark_that_has_advanced_goes_to_one_task_also_without_records() -> None:
-    """Regions that read what it writes wait for it. The last barrier's is known already."""
-    made = reader()
-    start, news = made.initialOffset(), {"watermark_ms": 70}
-    both = replace(barrier(9, split_source(0, 50, 90), split_source(1, 7, 10)), **news)
-    found = io_executor(made.partitions(start, logged_source(both)))
-    assert [(len(ranges), *more) for _, ranges, *more in found] == [(1, None, 70), (1, None, None)]
-    empty = replace(barrier(9, split_source(0, 90, 90)), **news)
-    assert io_executor(made.partitions(start, logged_source(empty))) == [(9, (), None, 70)]
-    known = replace(split_source(0, 50, 90), barrier_watermark_ms=70)
-    (task,) = io_executor(made.partitions(start, logged_source(replace(both, splits=(known,)))))
-    assert task == (9, (known,))
-
-
 def test_start_offsets_once_the_initial_offset_is_the_restored_position_in_numbers() -> None:
     client = Client(barrier(8, split_source(0, 50, 90)))
     made = reader(client)
