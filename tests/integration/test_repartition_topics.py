@@ -159,9 +159,11 @@ def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
         (topic_copies, "before-topic-copy-commit"),
         (topic_copies, "after-topic-copy"),
     ]:
-        with monkeypatch.context() as patched, pytest.raises(Crash, match=name):
+        job = restored()
+        with monkeypatch.context() as patched:
             patched.setattr(module, "failpoint", crashing_at(name))
-            restored().run()
+            with pytest.raises(Crash, match=name):
+                job.run()
     copies = [r.args for r in caplog.records if r.msg.startswith("rows in flight are copied")]
     assert [rows > 0 for _, _, rows in copies] == [True], "there were some, copied once"
     restored().run()
