@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         Tumbling,
         ValueState,
     )
-    from sluice.runtime.keyed.process import Timers
+    from sluice.runtime.keyed.operators.process import Timers
     from sluice.runtime.model.event_time import (
         BoundedOutOfOrderness,
         EventTime,
@@ -187,7 +187,7 @@ _MODULES = {
         "Tumbling",
         "ValueState",
     ),
-    "sluice.runtime.keyed.process": ("Timers",),
+    "sluice.runtime.keyed.operators.process": ("Timers",),
     "sluice.runtime.model.event_time": (
         "BoundedOutOfOrderness",
         "EventTime",

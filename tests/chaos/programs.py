@@ -202,6 +202,9 @@ DROP_IN_COUNTS = Subject(
     name="drop-in-counts", script=_ROOT / "examples" / "drop_in_counts.py", judge=_judge_counts
 )
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
+KEYED_COUNTS = Subject(
+    name="keyed-counts", script=_ROOT / "examples" / "keyed_counts.py", judge=_judge_counts
+)
 WINDOWED = Subject(
     name="windowed", script=Path(__file__).with_name("windowed.py"), judge=_judge_windows
 )
