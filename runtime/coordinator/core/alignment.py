@@ -190,6 +190,7 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
                 max_records=region.epoch_limit(state.settings),
                 has_read=event.has_read,
                 may_finish=all(_has_ended(state, name) for name in region.plan.upstream),
+                input_ms=state.time.input_ms(region.plan, state.regions),
             )
         )
 
@@ -225,6 +226,9 @@ def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s:
     """A region's sources have returned barrier offsets: its barrier, or nothing to read."""
     region = region_of(state.regions, event.region)
     region.require(event.attempt_id)
+    if event.input_ms is not None:
+        state.time.topics.note_ends(event.log_ends, event.input_ms)
+        state.cached_views.is_timed = False
     checkpoint = open_for(state, event.region)
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         state.out.append(NothingDue())
