@@ -109,10 +109,14 @@ class StateStore:
 
 
 class StateFileWriter:
-    """One file that is being written, section after section. One thread."""
+    """One file that is being written, section after section. One thread.
+
+    Attributes:
+        path: in the checkpoint directory.
+    """
 
     def __init__(self, path: str, file: TaskFile) -> None:
-        self._path = path
+        self.path = path
         self._file = file
         self._stream = _Hashed(file)
         name = posixpath.basename(path).encode()
@@ -126,7 +130,7 @@ class StateFileWriter:
         """
         start = self._stream.length
         self._stream.section = hashlib.sha256()
-        with _outages_named(self._path):
+        with _outages_named(self.path):
             with pa.ipc.new_stream(
                 pa.PythonFile(self._stream, mode="w"), self._schema, options=_OPTIONS
             ) as stream:
@@ -137,10 +141,10 @@ class StateFileWriter:
 
     def finish(self) -> FileReference:
         """Close the file; it is whole and durable."""
-        with _outages_named(self._path):
+        with _outages_named(self.path):
             length = self._file.finish()
         return FileReference(
-            path=self._path, length_bytes=length, sha256=self._stream.whole.hexdigest()
+            path=self.path, length_bytes=length, sha256=self._stream.whole.hexdigest()
         )
 
     def abandon(self) -> None:

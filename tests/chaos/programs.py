@@ -233,11 +233,14 @@ DROP_IN_COUNTS = Subject(
     name="drop-in-counts", script=_ROOT / "examples" / "drop_in_counts.py", judge=_judge_counts
 )
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
-KEYED_NUMBERS = Subject(
-    name="keyed-numbers", script=Path(__file__).with_name("mortal_keyed.py"), judge=_judge_numbers
+KEYED_COUNTS = Subject(
+    name="keyed-counts", script=_ROOT / "examples" / "keyed_counts.py", judge=_judge_counts
 )
-KEYED_COUNTS = replace(
-    KEYED_NUMBERS, name="keyed-counts", judge=_judge_counts, environment={"WORK": "count"}
+STATE_NUMBERS = Subject(
+    name="state-numbers", script=Path(__file__).with_name("mortal_keyed.py"), judge=_judge_numbers
+)
+STATE_COUNTS = replace(
+    STATE_NUMBERS, name="state-counts", judge=_judge_counts, environment={"WORK": "count"}
 )
 WINDOWED = Subject(
     name="windowed", script=Path(__file__).with_name("windowed.py"), judge=_judge_windows

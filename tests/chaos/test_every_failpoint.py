@@ -77,6 +77,7 @@ _OF_A_COMMAND = {
     *("before-registration", "after-registration", "before-submit", "after-submit"),
     *("before-repartition", "after-repartition-copy", "after-repartition"),
     *("before-repartition-record", "after-repartition-record"),
+    *("before-recompute", "after-recompute-copy", "after-recompute"),
 }
 # Steps of tasks with keyed state: transactions are open as at the steps beside them, and a file that
 # no record names changes nothing. `test_keyed` pauses in one of them.

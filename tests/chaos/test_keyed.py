@@ -19,7 +19,7 @@ from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos.beds import OF_STATE, STATE_MOVES, kills, twice
-from tests.chaos.programs import KEYED_COUNTS, KEYED_NUMBERS
+from tests.chaos.programs import STATE_COUNTS, STATE_NUMBERS
 from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.chaos.test_continuous import checkpoints_on
 from tests.kit.files.hdfs_admin import safe_mode
@@ -44,7 +44,7 @@ def _setting(**more: str) -> Setting:
 
 
 def _survive(kafka: EmbeddedKafka, directory: Path, given: list[Kill], **more: str) -> None:
-    with Scenario(KEYED_NUMBERS, kafka.bootstrap, directory, _setting(**more)) as scenario:
+    with Scenario(STATE_NUMBERS, kafka.bootstrap, directory, _setting(**more)) as scenario:
         for kill in given:
             scenario.kill_at(kill)
         scenario.finish()
@@ -83,7 +83,7 @@ def test_state_with_output_splits_that_move_all_the_time_take_their_state_along(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     more = {"REGIONS": "3", "REGIONAL": "yes", "RESTLESS": "yes"}
-    with Scenario(KEYED_NUMBERS, kafka.bootstrap, tmp_path, _setting(**more)) as scenario:
+    with Scenario(STATE_NUMBERS, kafka.bootstrap, tmp_path, _setting(**more)) as scenario:
         scenario.kill_at(Kill(failpoint="after-state-adopted", hit=2, action="kill-session"))
         scenario.kill_at(Kill(failpoint="after-mark", hit=4))
         scenario.finish()
@@ -95,7 +95,7 @@ def test_state_with_output_a_task_that_dies_in_its_upload_comes_back_alone(
 ) -> None:
     """Each attempt dies at its third file: what it has uploaded is named by no record."""
     more = {"REGIONS": "2", "REGIONAL": "yes"}
-    with Scenario(KEYED_NUMBERS, kafka.bootstrap, tmp_path, _setting(**more)) as scenario:
+    with Scenario(STATE_NUMBERS, kafka.bootstrap, tmp_path, _setting(**more)) as scenario:
         program = scenario.start(failpoints="before-state-file=kill@3")
         _await_restarts(program, 3)
         program.kill()
@@ -112,7 +112,7 @@ def test_state_with_output_a_job_changes_engine_backend_and_regions_at_a_checkpo
         ({"ENGINE": "continuous", "BACKEND": "rocksdb", "REGIONS": "2"}, "after-mark"),
         ({"ENGINE": "micro-batch", "BACKEND": "memory", "REGIONS": "2"}, "before-decision"),
     ]
-    with Scenario(KEYED_NUMBERS, kafka.bootstrap, tmp_path, _setting()) as scenario:
+    with Scenario(STATE_NUMBERS, kafka.bootstrap, tmp_path, _setting()) as scenario:
         for environment, failpoint in steps:
             scenario.setting = _setting(**environment)
             scenario.kill_at(Kill(failpoint=failpoint, hit=2))
@@ -124,7 +124,7 @@ def test_state_with_output_a_paused_upload_is_given_up_and_lands_late(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
     """Its checkpoint expires; a newer attempt runs, and the file is named by no record."""
-    with Scenario(KEYED_NUMBERS, kafka.bootstrap, tmp_path, _setting(TIMEOUT_S="20")) as scenario:
+    with Scenario(STATE_NUMBERS, kafka.bootstrap, tmp_path, _setting(TIMEOUT_S="20")) as scenario:
         program = scenario.start(failpoints="before-state-file=pause@3")
         _await_restarts(program, 1)
         program.kill()
@@ -136,7 +136,7 @@ def test_state_with_output_a_paused_upload_is_given_up_and_lands_late(
 def test_state_with_output_counts_survive_kills_in_batches(
     kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    with Scenario(KEYED_COUNTS, kafka.bootstrap, tmp_path, _setting()) as scenario:
+    with Scenario(STATE_COUNTS, kafka.bootstrap, tmp_path, _setting()) as scenario:
         scenario.setting = _setting(ENGINE="micro-batch")
         names = ("after-state-file", "before-ack", "after-decision", "before-state-files")
         for kill in kills(names):
@@ -183,7 +183,7 @@ def test_state_with_output_a_file_that_is_not_what_the_record_names_is_refused_b
     kafka: EmbeddedKafka, tmp_path: Path, damage: Any
 ) -> None:
     """And with the file in its place again, the job continues."""
-    with Scenario(KEYED_NUMBERS, kafka.bootstrap, tmp_path, _setting()) as scenario:
+    with Scenario(STATE_NUMBERS, kafka.bootstrap, tmp_path, _setting()) as scenario:
         scenario.kill_at(Kill(failpoint="after-mark", hit=4))
         file, other = (scenario.checkpoint / path for path in _newest_files(scenario)[:2])
         whole = file.read_bytes()
@@ -239,7 +239,7 @@ def test_state_with_output_a_store_that_is_away_is_waited_for(
 ) -> None:
     """The epoch's file is uploaded when the store is back; nothing is read twice."""
     at, told = checkpoints_on(hdfs)
-    with Scenario(KEYED_NUMBERS, kafka.bootstrap, tmp_path, _setting(**told)) as scenario:
+    with Scenario(STATE_NUMBERS, kafka.bootstrap, tmp_path, _setting(**told)) as scenario:
         program = scenario.start(arguments=at)
         scenario.observer.await_total(1, timeout_s=START_S)
         with _away(hdfs, hadoop_client, program, seconds):

@@ -1,17 +1,25 @@
 """A program that counts records by key with keyed state, for kills."""
 
+import os
+import signal
 import time
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from sluice import Job, KafkaSink, KafkaSource
+from sluice import FixedDelayRestart, Job, KafkaSink, KafkaSource
 from sluice.connectors.testing.local_spark import local_spark
 from sluice.runtime.keyed.declarations import Count
 
 __all__ = ["count_by_key", "counting_job"]
+
+_ROWS_BEFORE_DEATH = 300
+_passed: Counter[Path] = Counter()
+"""Rows that this process has passed on, of each program."""
 
 
 def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -19,10 +27,29 @@ def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"key": batch["key"], "value": counts})
 
 
-def _slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows, so slowly that the records of the moment take several epochs."""
-    time.sleep(batch.num_rows / 4_000)
-    return batch.filter(pc.is_valid(batch["key"]))
+@dataclass(slots=True)
+class _Slowly:
+    """Passes rows on so slowly that the records of the moment take several epochs. Some of its
+    processes die.
+
+    Attributes:
+        directory: of marks, one for each death.
+        kills: deaths.
+    """
+
+    directory: Path
+    kills: int
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(batch.num_rows / 4_000)
+        _passed[self.directory] += batch.num_rows
+        for number in range(self.kills) if _passed[self.directory] > _ROWS_BEFORE_DEATH else ():
+            try:
+                (self.directory / f"killed-{number}").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch.filter(pc.is_valid(batch["key"]))
 
 
 def counting_job(
@@ -34,8 +61,13 @@ def counting_job(
     *,
     engine: str,
     regions: int = 2,
+    kills: int = 0,
 ) -> Job:
-    """Counts the records of the moment by key; writes each changed count once per epoch."""
+    """Counts the records of the moment by key; writes each changed count once per epoch.
+
+    Args:
+        kills: so many tasks die.
+    """
     job = Job(
         "counting-keys",
         spark,
@@ -43,6 +75,7 @@ def counting_job(
         interval_s=0.1,
         regions=regions,
         engine=engine,
+        restart_strategy=FixedDelayRestart(attempts=10, delay_s=0.0),
     )
     stream = job.source(
         KafkaSource(
@@ -52,7 +85,11 @@ def counting_job(
             options={} if engine == "continuous" else {"maxOffsetsPerTrigger": "500"},
         )
     )
-    counts = stream.map_batches(_slowly).key_by("key", partitioned=True).aggregate(count=Count())
+    counts = (
+        stream.map_batches(_Slowly(directory, kills))
+        .key_by("key", partitioned=True)
+        .aggregate(count=Count())
+    )
     counts.map_batches(_as_text).sink(
         KafkaSink(bootstrap_servers=bootstrap, topic=sink, transactional_id_prefix=sink)
     )

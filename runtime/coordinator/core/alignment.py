@@ -290,7 +290,7 @@ def _give_barrier(
     region.owes_batch = event.finished and has_state and not _is_empty(event)
     is_last = is_end or (event.finished and not (region.plan.follows or region.owes_batch))
     region.has_ended = region.has_ended or is_end
-    watermark_ms, time_ms = state.barrier_time(checkpoint)
+    watermark_ms, time_ms = state.barrier_time(checkpoint, region)
     barrier = Barrier(
         checkpoint_id=checkpoint.checkpoint_id,
         region=event.region,

@@ -1,6 +1,6 @@
 """Tasks with keyed state over a checkpoint directory, and the states that they should have."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,9 +49,14 @@ class StateTask:
     ) -> None:
         self.state = (settings or StateSettings()).open(store)
         self.writer = StateWriter(
-            store, region="r", attempt_id=attempt_id, on_outage=self._note_outage
+            store,
+            region="r",
+            attempt_id=attempt_id,
+            on_outage=self._note_outage,
+            sleep=lambda _: None,
         )
         self.outages: list[Exception] = []
+        self.on_outage: Callable[[], None] = lambda: None
         self.batch_id = -1
         self._declared = declared or KeyedState()
         self.state.add_splits(splits)
@@ -79,6 +84,7 @@ class StateTask:
 
     def _note_outage(self, error: Exception) -> None:
         self.outages.append(error)
+        self.on_outage()
 
 
 def content_of(state: TaskState, split: SplitKey) -> Content:
