@@ -78,6 +78,9 @@ _OF_A_COMMAND = {
     *("before-repartition", "after-repartition-copy", "after-repartition"),
     *("before-repartition-record", "after-repartition-record"),
     *("before-recompute", "after-recompute-copy", "after-recompute"),
+    # A start makes and fills repartition topics before it opens anything; their tests end there.
+    *("before-topic-creation", "after-topic-creation"),
+    *("before-topic-copy", "before-topic-copy-commit", "after-topic-copy"),
 }
 # Steps of tasks with keyed state: transactions are open as at the steps beside them, and a file that
 # no record names changes nothing. `test_keyed` pauses in one of them.
