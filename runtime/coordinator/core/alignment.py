@@ -6,6 +6,7 @@ It ends complete, complete without some regions, or given up.
 from collections.abc import Iterable
 
 from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.broadcasts import awaits_broadcast, broadcasts_in
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
     BarrierPolled,
@@ -47,7 +48,6 @@ from sluice.runtime.coordinator.region.region_pace import records_in
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.splits import Barrier
-from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 
 __all__ = [
     "barrier_polled",
@@ -174,7 +174,7 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         state.out.append(NothingDue())
     elif event.region in checkpoint.barriers:
         state.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
-    elif is_withheld(state, region) or _awaits_broadcast(state, checkpoint, region):
+    elif is_withheld(state, region) or awaits_broadcast(state, checkpoint, region):
         if checkpoint.state is State.ALIGNING:
             checkpoint.acks[event.region] = None  # as a region with nothing to read
         state.out.append(NothingDue())
@@ -190,6 +190,7 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
                 max_records=region.epoch_limit(state.settings),
                 has_read=event.has_read,
                 may_finish=all(_has_ended(state, name) for name in region.plan.upstream),
+                input_ms=state.time.input_ms(region.plan, state.regions),
             )
         )
 
@@ -225,6 +226,9 @@ def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s:
     """A region's sources have returned barrier offsets: its barrier, or nothing to read."""
     region = region_of(state.regions, event.region)
     region.require(event.attempt_id)
+    if event.input_ms is not None:
+        state.time.topics.note_ends(event.log_ends, event.input_ms)
+        state.cached_views.is_timed = False
     checkpoint = open_for(state, event.region)
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         state.out.append(NothingDue())
@@ -278,7 +282,7 @@ def _give_barrier(
     is_end: bool,
 ) -> Barrier:
     region = state.regions[event.region]
-    broadcasts, next_broadcasts = _broadcasts(state, checkpoint, region, has_read=event.has_read)
+    broadcasts, next_broadcasts = broadcasts_in(state, checkpoint, region, has_read=event.has_read)
     # A streaming region ends its epoch by itself: it has reached the end of its input when a later
     # poll finds nothing. A state may return rows once the watermark has passed the last records:
     # they come in the batch after the last one, at once.
@@ -315,36 +319,6 @@ def _give_barrier(
     region.advance(RegionEvent.BARRIER_GIVEN)
     state.region_event(RegionEvent.BARRIER_GIVEN, checkpoint, now_s)
     return barrier
-
-
-def _broadcasts(
-    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState, *, has_read: bool
-) -> tuple[tuple[BroadcastVersion, ...], tuple[BroadcastVersion, ...]]:
-    """The versions of the region's broadcast streams, in this epoch and in the next one.
-
-    The first barrier of a checkpoint fixes them for all regions: the newest decided ones, unless a
-    task has begun the epoch with those of the last barrier. A region that has begun it with others
-    reads it again.
-    """
-    reads = region.plan.reads
-    if reads and checkpoint.broadcasts is None:
-        decided = state.decided_broadcasts()
-        checkpoint.broadcasts = state.planned if region.plan.follows and has_read else decided
-        checkpoint.next_broadcasts = state.planned = decided
-
-    def mine(found: Iterable[BroadcastVersion]) -> tuple[BroadcastVersion, ...]:
-        return tuple(version for version in found if version.operator_id in reads)
-
-    return mine(checkpoint.broadcasts or ()), mine(checkpoint.next_broadcasts)
-
-
-def _awaits_broadcast(
-    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState
-) -> bool:
-    """Whether a stream that the region waits for has no version yet."""
-    fixed = checkpoint.broadcasts
-    found = state.decided_broadcasts() if fixed is None else fixed
-    return any(v.is_empty and v.operator_id in region.plan.waits_for for v in found)
 
 
 def _is_empty(event: RegionBarrierOffsets) -> bool:
