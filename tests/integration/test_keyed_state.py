@@ -10,6 +10,7 @@ from sluice import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.testing import killing
 from sluice.connectors.testing.topics import created_topics
+from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.testing import kill_and_restart
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read
@@ -51,6 +52,13 @@ def counted(bootstrap: str, sink: str) -> dict[str, int]:
         assert count > last.get(key, 0), f"{key}: {count} after {last.get(key)}"
         last[key] = count
     return last
+
+
+def assignments(directory: Path) -> int:
+    """How often the job has moved splits."""
+    store = open_store(str(directory))
+    records = [store.read(slot) for slot in store.slots()]
+    return max(found.assignment.version for found in records if found and found.assignment)
 
 
 def expected(count: int) -> dict[str, int]:
@@ -111,6 +119,7 @@ def test_counts_are_exact_while_splits_move(
         spark, kafka.bootstrap, source, sink, tmp_path, engine="continuous", kills=2, moves=True
     ).run()
     assert counted(kafka.bootstrap, sink) == expected(100)
+    assert assignments(tmp_path / "checkpoint") > 2
 
 
 @pytest.mark.extended
