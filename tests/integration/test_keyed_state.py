@@ -22,13 +22,13 @@ pytestmark = pytest.mark.integration
 KEYS = 7  # of each partition
 KILLS = ("pre-commit", "pre-commit", "decision", "commit")
 STEPS = (
+    "before-state-adopted",  # while there are records left for moves
+    "after-state-adopted",
     "before-state-loaded",
     "after-state-frozen",
     "before-state-written",
     "after-state-loaded",
     "after-state-written",
-    "before-state-adopted",
-    "after-state-adopted",
 )
 
 
@@ -130,7 +130,7 @@ def test_counts_are_exact_after_a_kill_at_each_step_of_state(
         monkeypatch.setitem(killing.STEPS, step, (step,))
     with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
         source, sink = create("events", partitions=4), create("counts", partitions=2)
-        produce(kafka.bootstrap, source.name, records(100))
+        produce(kafka.bootstrap, source.name, records(200))
         report = kill_and_restart(
             count_while_splits_move,
             [source.bootstrap, source.name, sink.name, tmp_path],
@@ -138,4 +138,4 @@ def test_counts_are_exact_after_a_kill_at_each_step_of_state(
             timeout=PATIENCE_S,
         )
         assert len(report.kills) == len(STEPS)
-        assert counted(kafka.bootstrap, sink.name) == expected(100)
+        assert counted(kafka.bootstrap, sink.name) == expected(200)
