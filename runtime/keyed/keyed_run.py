@@ -173,6 +173,8 @@ class KeyedRun:
     def _through(self, rows: KeyedRows, first: int) -> Iterator[KeyedRows]:
         """``rows`` through the keyed stages from ``first`` on."""
         stages = self._operators.stages
+        if not rows.batch.num_rows:
+            return  # a user's key of no rows may have any type
         if first == len(stages):
             yield rows
             return

@@ -171,6 +171,19 @@ def test_records_that_a_function_skips_reach_no_keyed_function() -> None:
     assert task.run.counts["f"] == RecordCounts(read=3, skipped=1)
 
 
+def test_a_batch_without_rows_gets_no_keys() -> None:
+    """What a user's function returns for it may have any type."""
+    held = Holding()
+    untyped = KeyBy(function=lambda batch: pa.array(batch.column("key").to_pylist()))
+    task = Task(
+        mapped(lambda batch: batch.slice(0, 0)),
+        ChainedFunction(name="key", operator_id="key", keyed=untyped),
+        keyed(held),
+    )
+    assert task.give((0, "a", 1)) == []
+    assert held.seen == []
+
+
 def test_each_keyed_function_ends_the_epoch_after_those_before_it() -> None:
     """What the first one returns at the barrier, the second one gets before it ends the epoch."""
     first, second = Holding(), Holding()
