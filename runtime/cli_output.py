@@ -18,6 +18,7 @@ __all__ = [
     "CheckpointPath",
     "LastSavepoint",
     "OptionalSavepoint",
+    "ProgressLine",
     "describe_error",
     "open_console",
     "print_facts",
@@ -116,3 +117,21 @@ def describe_error(error: StreamError) -> Text:
     for name, value in where.items():
         text.append(f"\n  {name}: {value}", style="dim red")
     return text.append(f"\n{remedy}")
+
+
+class ProgressLine:
+    """One line of standard error that is written over; nothing if that is no terminal."""
+
+    def __init__(self) -> None:
+        self._stream = typer.get_text_stream("stderr")
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        if self._stream.isatty():
+            self._stream.write(f"\r{text}\033[K")
+            self._stream.flush()
+            self._is_shown = True
+
+    def close(self) -> None:
+        if self._is_shown:
+            self._stream.write("\n")

@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         Tumbling,
         ValueState,
     )
+    from sluice.runtime.keyed.operators.process import Timers
     from sluice.runtime.model.event_time import (
         BoundedOutOfOrderness,
         EventTime,
@@ -186,6 +187,7 @@ _MODULES = {
         "Tumbling",
         "ValueState",
     ),
+    "sluice.runtime.keyed.operators.process": ("Timers",),
     "sluice.runtime.model.event_time": (
         "BoundedOutOfOrderness",
         "EventTime",
@@ -272,6 +274,7 @@ __all__ = [
     "Stream",
     "StreamError",
     "Sum",
+    "Timers",
     "TransactionAbortedError",
     "TransactionLostError",
     "TransactionUnknownError",

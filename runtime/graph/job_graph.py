@@ -19,7 +19,6 @@ from sluice.runtime.contracts import (
     Sink,
     Source,
     TaskSink,
-    TimedSource,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -37,7 +36,6 @@ from sluice.runtime.graph.operator_ids import OperatorSpec, build_graph, spark_s
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.keyed.keyed_task import numbered_tables
 from sluice.runtime.model.checkpoint_record import OperatorNode
-from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters
 from sluice.runtime.model.rate_limit import PidRateLimit
 
@@ -447,7 +445,7 @@ def job_plan(
                 stateful=region.stateful,
                 chained=region.pipeline.is_chained and region.pipeline.is_stateless,
                 keyed=region.pipeline.is_keyed,
-                event_time=_event_time(region.pipeline.source),
+                event_time=region.pipeline.event_time,
                 # A repeated batch would make other messages of a repartition topic.
                 deterministic=all(step.deterministic for step in region.pipeline.steps)
                 and not _topics_written(region),
@@ -472,10 +470,6 @@ def job_plan(
         sluice_version=version("sluice-spark"),
         spark_version=spark_version,
     )
-
-
-def _event_time(source: Source) -> EventTime | None:
-    return source.event_time if isinstance(source, TimedSource) else None
 
 
 def _topics_written(region: Region) -> set[str]:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from sluice.runtime.contracts import Sink, Source
+from sluice.runtime.contracts import Sink, Source, TimedSource
 from sluice.runtime.contracts.keyed import KeyBy, KeyedFunction
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.broadcasts import Broadcast
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.function_run import ArrowFunction, ChainedFunction
 from sluice.runtime.functions.operator_state import OperatorState
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import Policy
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ class Pipeline:
     source: Source
     steps: list[Step] = field(default_factory=list)
     sinks: list[Sink] = field(default_factory=list)
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """Of the source; None: its rows have none."""
+        return self.source.event_time if isinstance(self.source, TimedSource) else None
 
     @property
     def is_chained(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sluice.runtime.checkpoint.inspect.inspection import created_at
-from sluice.runtime.cli_output import AsJson, print_facts, print_json, print_table
+from sluice.runtime.cli_output import AsJson, ProgressLine, print_facts, print_json, print_table
 from sluice.runtime.job.running_job import await_request, running_job, written_as
 from sluice.runtime.model.checkpoint_record import (
     CheckpointRecord,
@@ -174,28 +174,10 @@ def _opened(uri: str) -> Iterator[Savepoint]:
 @contextlib.contextmanager
 def _shown_progress(verb: str) -> Iterator[Progress]:
     """Show files and bytes on standard error, if it is a terminal."""
-    with contextlib.closing(_Line()) as line:
+    with contextlib.closing(ProgressLine()) as line:
         yield lambda files, of, length_bytes: line.show(
             f"{verb} {files:,}{f' of {of:,}' if of else ''} files, {length_bytes:,} bytes"
         )
-
-
-class _Line:
-    """One line of standard error that is written over; nothing if that is no terminal."""
-
-    def __init__(self) -> None:
-        self._stream = typer.get_text_stream("stderr")
-        self._is_shown = False
-
-    def show(self, text: str) -> None:
-        if self._stream.isatty():
-            self._stream.write(f"\r{text}\033[K")
-            self._stream.flush()
-            self._is_shown = True
-
-    def close(self) -> None:
-        if self._is_shown:
-            self._stream.write("\n")
 
 
 def _as_json(found: FoundSavepoint) -> dict[str, Any]:

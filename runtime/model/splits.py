@@ -127,9 +127,9 @@ class Barrier:
         splits: the ranges; all empty if a sink requested a batch without records.
         publishes_all: no sink may keep rows for a later epoch: the region's bounded sources end
             with it, or its checkpoint is a savepoint, a full or a final one.
-        watermark_ms: event time that all regions have passed, as of decided epochs; never back, and
-            the same in all barriers of a checkpoint. Windows close and event timers fire by it.
-            None: no source has a time yet.
+        watermark_ms: event time that all splits of the source have passed, as of decided epochs;
+            never back, and the same for all regions that read the source. Windows close and event
+            timers fire by it. None: it has no time yet.
         aligned_ms: least watermark of the splits of other regions that are read in step with these
             (``max_drift``), as of decided epochs; None: there is none.
         time_ms: wall clock of the driver when the barrier was given; processing timers fire by it.

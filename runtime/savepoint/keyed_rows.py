@@ -31,9 +31,10 @@ from sluice.runtime.storage.file_copies import in_parallel
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from sluice.runtime.storage.task_files import LocalTaskFiles
 
-__all__ = ["first_rows", "local_state", "rows_of_split"]
+__all__ = ["MEMORY", "first_rows", "local_state", "rows_of_split"]
 
-_MEMORY = "memory"  # kind of a table whose keys are no keys of rows
+MEMORY = "memory"
+"""Kind of a table whose keys are no keys of rows: what an operator remembers of a split."""
 _SCHEMAS_OF = b"schemas of "
 
 
@@ -70,7 +71,7 @@ def first_rows(
         DamagedCheckpointError: a file is missing or damaged.
     """
     found = {table.number: _Rows(limit) for table in tables}
-    memories = {table.number: table for table in state.tables if table.kind == _MEMORY}
+    memories = {table.number: table for table in state.tables if table.kind == MEMORY}
     schemas: dict[str, _Schemas] = {}
     for (_, topic, partition), parts in placed_parts(state).items():
         for batch in rows_of_split(store, parts):
@@ -90,7 +91,7 @@ def first_rows(
 
 
 class _Schemas:
-    """What an operator remembers of the types of its rows
+    """The types of an operator's rows, as it remembers them
     (`sluice.runtime.keyed.operator_memory`)."""
 
     def __init__(self) -> None:
@@ -146,7 +147,7 @@ class _Rows:
 def _decoded_keys(keys: list[bytes], table: StateTableInfo, schemas: _Schemas) -> list[Any]:
     known = [schema_from_json(table.key_schema)] if table.key_schema else schemas.known
     column = pa.array(keys, pa.large_binary())
-    for schema in known if table.kind != _MEMORY else ():
+    for schema in known if table.kind != MEMORY else ():
         with contextlib.suppress(DamagedCheckpointError):
             columns = decode(column, schema)
             return _as_json(pa.RecordBatch.from_arrays(columns, schema=schema))
@@ -155,7 +156,7 @@ def _decoded_keys(keys: list[bytes], table: StateTableInfo, schemas: _Schemas) -
 
 def _decoded_values(values: list[bytes], table: StateTableInfo, schemas: _Schemas) -> list[Any]:
     known = [schema_from_json(table.value_schema)] if table.value_schema else schemas.known
-    for schema in known if table.kind != _MEMORY else ():
+    for schema in known if table.kind != MEMORY else ():
         with contextlib.suppress(DamagedCheckpointError):
             return _as_json(RowCodec(schema).decode(values))
     return [_text(value) or None for value in values]

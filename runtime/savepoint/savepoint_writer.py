@@ -43,6 +43,7 @@ from sluice.runtime.storage.file_system import FileSystem
 __all__ = [
     "SAVEPOINT_FAILPOINTS",
     "Written",
+    "abandoned_on_error",
     "files_by_region",
     "paths_of",
     "publish_copies",
@@ -129,7 +130,7 @@ def write_savepoint(
     """
     paths = files_by_region(checkpoints, record)
     copies = [FileCopy(path, f"{name}/{path}", is_shared(path)) for path in paths_of(record, paths)]
-    with _abandoned_on_error(parent, name):
+    with abandoned_on_error(parent, name):
         found = _copied(checkpoints, parent, copies, progress)
         known = {each.path: each for each in _without(f"{name}/", found)}
         made = self_contained(record, paths, known, kind=CheckpointKind.SAVEPOINT)
@@ -291,7 +292,8 @@ def _require_present(fs: FileSystem, files: list[FileReference]) -> None:
 
 
 @contextlib.contextmanager
-def _abandoned_on_error(fs: FileSystem, directory: str) -> Iterator[None]:
+def abandoned_on_error(fs: FileSystem, directory: str) -> Iterator[None]:
+    """Delete an incomplete savepoint after an error, if the store still answers."""
     try:
         yield
     except StreamError:

@@ -201,12 +201,12 @@ def test_each_minute_is_written_once_and_late_rows_are_counted(
     given = sales(("a", "00:10", 5), ("a", "00:50", 7), ("b", "00:30", 1), ("a", "01:20", 2))
     future = Record(key=b"a", value=b'{"at": "2999-01-01T00:00:00Z", "amount": 1}')
     produce(kafka.bootstrap, source, [*given, b"no JSON", future])
-    run("windows", "--until-end", **topics)
+    run("spark_windows", "--until-end", **topics)
     assert sums() == [(b"a", "00", 12.0), (b"b", "00", 1.0)]
     assert "late" not in capsys.readouterr().out
 
     produce(kafka.bootstrap, source, sales(("a", "00:59", 100), ("a", "03:00", 3)))
-    run("windows", "--until-end", **topics)
+    run("spark_windows", "--until-end", **topics)
     assert sums() == [(b"a", "00", 12.0), (b"a", "01", 2.0), (b"b", "00", 1.0)]
     assert "1 late rows dropped, 1 in this run" in capsys.readouterr().out
 

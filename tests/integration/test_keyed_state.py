@@ -8,22 +8,26 @@ from pyspark.sql import SparkSession
 
 from sluice import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.testing import killing
 from sluice.connectors.testing.topics import created_topics
 from sluice.testing import kill_and_restart
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read
-from tests.kit.keyed_program import count_by_key, counting_job
+from tests.kit.keyed_program import count_by_key, count_while_splits_move, counting_job
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
 KEYS = 7  # of each partition
+KILLS = ("pre-commit", "pre-commit", "decision", "commit")
 STEPS = (
-    "state-frozen",
-    "state-written",
-    "pre-commit",
-    "decision",
-    "commit",
+    "before-state-loaded",
+    "after-state-frozen",
+    "before-state-written",
+    "after-state-loaded",
+    "after-state-written",
+    "before-state-adopted",
+    "after-state-adopted",
 )
 
 
@@ -57,7 +61,7 @@ def test_a_job_counts_on_with_another_engine_and_other_regions(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
     source, sink = topic(partitions=4), topic(partitions=2)
-    runs = (("micro-batch", 2), ("continuous", 1), ("continuous", 2), ("micro-batch", 3))
+    runs = (("micro-batch", 2), ("continuous", 1), ("micro-batch", 3))
     for run, (engine, regions) in enumerate(runs, start=1):
         produce(kafka.bootstrap, source, records(20))
         counting_job(
@@ -68,11 +72,24 @@ def test_a_job_counts_on_with_another_engine_and_other_regions(
 
 @pytest.mark.extended
 @pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
+def test_counts_are_exact_after_the_death_of_tasks(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, engine: str
+) -> None:
+    """Twice in a row: of a first attempt, and of the one that has restored its state."""
+    source, sink = topic(partitions=4), topic(partitions=2)
+    produce(kafka.bootstrap, source, records(100))
+    counting_job(spark, kafka.bootstrap, source, sink, tmp_path, engine=engine, kills=2).run()
+    assert len(list(tmp_path.glob("killed-*"))) == 2
+    assert counted(kafka.bootstrap, sink) == expected(100)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
 def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engine: str) -> None:
-    """Of everything at once, at each step of an epoch, twice in a row."""
+    """Of the driver and everything else at once."""
     with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
         source, sink = create("events", partitions=4), create("counts", partitions=2)
-        produce(kafka.bootstrap, source.name, records(300))
+        produce(kafka.bootstrap, source.name, records(100))
         report = kill_and_restart(
             count_by_key,
             [source.bootstrap, source.name, sink.name, tmp_path, engine],
@@ -80,4 +97,36 @@ def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engi
             timeout=PATIENCE_S,
         )
         assert len(report.kills) == len(KILLS)
-        assert counted(kafka.bootstrap, sink.name) == expected(300)
+        assert counted(kafka.bootstrap, sink.name) == expected(100)
+
+
+@pytest.mark.extended
+def test_counts_are_exact_while_splits_move(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """With each decision, and tasks die meanwhile."""
+    source, sink = topic(partitions=4), topic(partitions=2)
+    produce(kafka.bootstrap, source, records(100))
+    counting_job(
+        spark, kafka.bootstrap, source, sink, tmp_path, engine="continuous", kills=2, moves=True
+    ).run()
+    assert counted(kafka.bootstrap, sink) == expected(100)
+
+
+@pytest.mark.extended
+def test_counts_are_exact_after_a_kill_at_each_step_of_state(
+    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in STEPS:
+        monkeypatch.setitem(killing.STEPS, step, (step,))
+    with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
+        source, sink = create("events", partitions=4), create("counts", partitions=2)
+        produce(kafka.bootstrap, source.name, records(100))
+        report = kill_and_restart(
+            count_while_splits_move,
+            [source.bootstrap, source.name, sink.name, tmp_path],
+            at=STEPS,
+            timeout=PATIENCE_S,
+        )
+        assert len(report.kills) == len(STEPS)
+        assert counted(kafka.bootstrap, sink.name) == expected(100)

@@ -1,75 +1,222 @@
 """Keyed counts and joins through repartition topics, on real Spark and a real broker."""
 
-from collections import Counter, defaultdict
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 
-from sluice import KafkaSink, KafkaSource
+from sluice import Job
+from sluice.connectors.kafka.repartition import repartition_topics, topic_copies
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.job.job import Job
-from sluice.runtime.keyed.declarations import Count
+from sluice.connectors.kafka.tools.job_topic_lines import delete_topics, list_topics
+from sluice.connectors.testing.killing import kill_and_restart
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import ConfigError, SourceChangedError
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import Record, produce, read, unique
+from tests.kit.kafka.kafka_records import admin, produce
+from tests.kit.keyed.counted_by_key import (
+    KEYS,
+    count_by_key,
+    counting,
+    dying_once,
+    numbered,
+    require_exact_counts,
+)
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
-KEYS = 500
 RECORDS = 40_000
 
 
-def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Counts as records: the key, and the count as decimal text."""
-    count = pc.cast(batch.column("count"), pa.string())
-    return pa.RecordBatch.from_arrays([batch.column("key"), count], ["key", "value"])
+def job_in(spark: SparkSession, directory: Path, **settings: object) -> Job:
+    given = {"interval_s": 0.2, "regions": 1, "retained": 1_000, "engine": "continuous"}
+    return Job("counts", spark, checkpoint_dir=str(directory), **given | settings)  # type: ignore[arg-type]
 
 
-def numbered(keys: int, records: int, partitions: int) -> list[Record]:
-    """Records of which each key is in all partitions."""
-    return [
-        Record(key=b"k%d" % (n % keys), value=b"%d" % n, partition=(n // keys) % partitions)
-        for n in range(records)
-    ]
+def decided(directory: Path) -> list[CheckpointRecord]:
+    store = open_store(str(directory))
+    found = (store.read(checkpoint_id) for checkpoint_id in store.slots())
+    return [each for each in found if each is not None and each.verdict is Verdict.DECIDED]
 
 
-def counting(job: Job, servers: str, topics: tuple[str, str], prefix: str) -> Job:
-    """Counts the records of each key; their topic is not partitioned by it."""
-    source, sink = topics
-    job.source(KafkaSource(bootstrap_servers=servers, topics=[source], bounded=True)).key_by(
-        "key"
-    ).aggregate(count=Count()).map_batches(as_text).sink(
-        KafkaSink(bootstrap_servers=servers, topic=sink, transactional_id_prefix=prefix)
-    )
-    return job
-
-
-def require_exact_counts(servers: str, topic: str, keys: int, records: int) -> None:
-    """The last count of each key is its number of records, and counts only grow."""
-    found: dict[bytes | None, list[int]] = defaultdict(list)
-    for record in read(servers, topic):
-        found[record.key].append(int(record.value or b""))
-    expected = Counter(b"k%d" % (n % keys) for n in range(records))
-    assert {key: counts[-1] for key, counts in found.items()} == expected
-    assert all(sorted(set(counts)) == counts for counts in found.values())
-
-
-@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
+@pytest.mark.parametrize(
+    "engine", ["continuous", pytest.param("micro-batch", marks=pytest.mark.extended)]
+)
 def test_keyed_counts_through_a_repartition_topic_are_exact(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, engine: str
 ) -> None:
     """The reader of the topic ends after its writer, and not before."""
     source, sink = topic(partitions=4), topic(partitions=2)
-    produce(kafka.bootstrap, source, numbered(KEYS, RECORDS, 4))
-    job = Job(
-        "counts",
-        spark,
-        checkpoint_dir=str(tmp_path / "checkpoint"),
-        interval_s=0.2,
-        regions=1,
-        engine=engine,
+    produce(kafka.bootstrap, source, numbered(RECORDS, 4))
+    counting(job_in(spark, tmp_path, engine=engine), kafka.bootstrap, source, sink).run()
+    require_exact_counts(kafka.bootstrap, [sink], RECORDS)
+
+
+@pytest.mark.extended
+def test_counts_are_exact_after_kills_of_a_writing_and_of_a_reading_task(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source, sink = topic(partitions=4), topic()
+    produce(kafka.bootstrap, source, numbered(RECORDS, 4))
+    marks = [tmp_path / "writer", tmp_path / "reader"]
+    counting(
+        job_in(spark, tmp_path / "checkpoint"),
+        kafka.bootstrap,
+        source,
+        sink,
+        before=dying_once(marks[0]),
+        after=dying_once(marks[1]),
+    ).run()
+    assert all(mark.exists() for mark in marks)
+    require_exact_counts(kafka.bootstrap, [sink], RECORDS)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
+def test_counts_are_exact_after_kills_of_everything(
+    kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, engine: str
+) -> None:
+    """Among them: after the writer's commit, before the reader has read."""
+    source, sink = topic(partitions=4), topic()
+    produce(kafka.bootstrap, source, numbered(RECORDS, 4))
+    kill_and_restart(
+        count_by_key,
+        [kafka.bootstrap, source, sink, tmp_path, engine],
+        at=("record", "commit", "decision", "completion", "pre-commit"),
+        after=1,
+        timeout=PATIENCE_S,
     )
-    counting(job, kafka.bootstrap, (source, sink), unique("counts")).run()
-    require_exact_counts(kafka.bootstrap, sink, KEYS, RECORDS)
+    require_exact_counts(kafka.bootstrap, [sink], RECORDS)
+
+
+@pytest.mark.extended
+def test_counts_are_exact_after_rewinds_to_older_checkpoints(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Rows in flight are read once; rows that the rewound run had written are left out."""
+    source, sink = topic(partitions=4), topic()
+    produce(kafka.bootstrap, source, numbered(RECORDS, 4))
+    counting(job_in(spark, tmp_path), kafka.bootstrap, source, sink).run()
+    require_exact_counts(kafka.bootstrap, [sink], RECORDS)
+    first = [each.checkpoint_id for each in decided(tmp_path)]
+    for back_to in (first[len(first) // 2], first[1], 0):
+        other = {"regions": 2, "engine": "micro-batch"} if back_to else {}
+        job = job_in(spark, tmp_path, restore_from=back_to, **other)
+        counting(job, kafka.bootstrap, source, sink).run()
+        require_exact_counts(kafka.bootstrap, [sink], RECORDS)
+    produce(kafka.bootstrap, source, numbered(RECORDS, 4, first=RECORDS))
+    counting(job_in(spark, tmp_path), kafka.bootstrap, source, sink).run()
+    require_exact_counts(kafka.bootstrap, [sink], 2 * RECORDS)
+
+
+@pytest.mark.extended
+def test_changed_and_deleted_topics_are_refused(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The command lists a job's topics, and deletes them."""
+    source, sink = topic(partitions=4), topic()
+    produce(kafka.bootstrap, source, numbered(KEYS, 4))
+
+    def run() -> None:
+        counting(job_in(spark, tmp_path), kafka.bootstrap, source, sink).run()
+
+    run()
+    (line,) = list_topics(str(tmp_path), bootstrap=None, options={}, timeout_s=PATIENCE_S)
+    assert (line.source, line.partitions, line.messages_in_flight) == ("by-key-topic", 8, 0)
+    client = admin(kafka.bootstrap)
+    setting = ConfigResource(ResourceType.TOPIC, line.topic)
+    for name, wrong, right in [
+        ("cleanup.policy", "compact", "delete"),
+        ("retention.ms", "3600000", "-1"),
+        ("min.insync.replicas", "3", "1"),
+    ]:
+        for value in (wrong, right):
+            entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            setting.incremental_configs = [entry]
+            client.incremental_alter_configs([setting])[setting].result(PATIENCE_S)
+            if value == wrong:
+                with pytest.raises(ConfigError, match=f"unsafe.*{name}={wrong}"):
+                    run()
+    client.create_partitions([NewPartitions(line.topic, 9)])[line.topic].result(PATIENCE_S)
+    with pytest.raises(SourceChangedError, match=r"another number.*8.*9"):
+        run()
+    delete_topics(str(tmp_path), [line], force=False, timeout_s=PATIENCE_S)
+    wait_for(lambda: line.topic not in client.list_topics(timeout=PATIENCE_S).topics)
+    with pytest.raises(SourceChangedError):
+        run()
+
+
+class Crash(Exception):
+    """Ends a start at a failpoint."""
+
+
+def crashing_at(name: str) -> Callable[[str], None]:
+    def failpoint(reached: str) -> None:
+        if reached == name:
+            raise Crash(name)
+
+    return failpoint
+
+
+def very_slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
+    time.sleep(batch.num_rows / 4_000)
+    return batch
+
+
+@pytest.mark.extended
+def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also if starts of the new job crash at each step of the copy; its topic is its own."""
+    caplog.set_level("INFO")
+    source, sinks = topic(partitions=4), [topic(), topic()]
+    produce(kafka.bootstrap, source, numbered(RECORDS, 4))
+    old = job_in(spark, tmp_path / "old")
+    counting(old, kafka.bootstrap, source, sinks[0], bounded=False, before=very_slowly)
+    handle = old.start()
+    wait_for(
+        lambda: sum(has_read(each) for each in decided(tmp_path / "old")) > 2,
+        what="epochs of the reader",
+    )
+    savepoint = handle.stop(savepoint=str(tmp_path / "saved"))
+
+    def restored() -> Job:
+        job = job_in(spark, tmp_path / "new", restore_from=savepoint)
+        return counting(job, kafka.bootstrap, source, sinks[1])
+
+    for module, name in [
+        (repartition_topics, "after-topic-creation"),
+        (topic_copies, "before-topic-copy-commit"),
+        (topic_copies, "after-topic-copy"),
+    ]:
+        job = restored()
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "failpoint", crashing_at(name))
+            with pytest.raises(Crash, match=name):
+                job.run()
+    copies = [r.args for r in caplog.records if r.msg.startswith("rows in flight are copied")]
+    assert [rows > 0 for _, _, rows in copies] == [True], "there were some, copied once"
+    restored().run()
+    require_exact_counts(kafka.bootstrap, sinks, RECORDS)
+
+
+def has_read(record: CheckpointRecord) -> bool:
+    """Whether the reader of the topic has read something."""
+    return any(r.region == "by-key-topic" and r.batch_id is not None for r in record.regions)

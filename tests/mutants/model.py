@@ -14,6 +14,7 @@ CRITICAL_RULES = (
     "publish-whole",
     "batch-identity",
     "restore-by-attempt",
+    "state-with-output",
     "drop-in-abort",
     "two-phase-repair",
     "callback-after-commit",

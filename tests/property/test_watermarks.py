@@ -69,20 +69,22 @@ class World:
         }
         self.time = JobTime.restored(plans, records.values())
         assert all(
-            s.barrier_watermark_ms is None
-            or s.barrier_watermark_ms <= (self.time.watermark_ms or 0)
+            s.barrier_watermark_ms is None or s.barrier_watermark_ms <= self._watermark_ms()
             for s in splits
         ), "a restart announces an older watermark than the one that closed a window on record"
         self.tasks, self.is_continuous = {}, is_continuous
+
+    def _watermark_ms(self) -> int:
+        return self.time.watermarks_ms.get("source") or 0
 
     def splits(self) -> list[SplitRange]:
         found = [s for region in self.regions.values() for s in region.record.splits]
         return sorted(found, key=lambda s: s.partition)
 
     def checkpoint(self, taking_part: set[str], sizes: list[int], *, decided: bool) -> None:
-        before = self.time.watermark_ms
+        before = self.time.watermarks_ms.get("source")
         self.time.advance(self.regions.values())
-        assert before is None or (self.time.watermark_ms or 0) >= before
+        assert before is None or self._watermark_ms() >= before
         done = {
             name: tuple(self._read(name, s, sizes[s.partition]) for s in region.record.splits)
             for name, region in self.regions.items()
@@ -116,7 +118,7 @@ class World:
         )
         clocks(batch, FunctionContext("time"))
         read = replace(standing.at_end(), start_offset=start, end_offset=start + rows)
-        closed_ms = later(standing.barrier_watermark_ms, self.time.watermark_ms)
+        closed_ms = later(standing.barrier_watermark_ms, self.time.watermarks_ms.get("source"))
         return replace(clocks.ended(read), barrier_watermark_ms=closed_ms)
 
     def move(self, partition: int, target: str) -> None:

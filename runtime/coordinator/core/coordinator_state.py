@@ -37,6 +37,7 @@ from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTim
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.checkpoint_record import Assignment, CheckpointKind, StateEntry
+from sluice.runtime.model.event_time import least_of
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.timestamps import is_past
@@ -234,20 +235,25 @@ class CoordinatorState:
         """An attempt may have begun or ended, or a decision has changed a region's record."""
         self.cached_views = CachedViews()
 
-    def barrier_time(self, checkpoint: PendingCheckpoint) -> tuple[int | None, int]:
-        """The watermark and the wall clock of a checkpoint's barriers: the same in all of them."""
+    def barrier_time(
+        self, checkpoint: PendingCheckpoint, region: RegionState
+    ) -> tuple[int | None, int]:
+        """The watermark and the wall clock of a region's barrier in a checkpoint: the same for all
+        regions that read a source."""
         if not checkpoint.barriers:
             if not self.cached_views.is_timed:
                 self.time.advance(self.regions.values())
                 self.cached_views.is_timed = True
-            checkpoint.watermark_ms, checkpoint.time_ms = self.time.watermark_ms, self.wall_ms
-        return checkpoint.watermark_ms, checkpoint.time_ms
+            checkpoint.watermarks_ms = dict(self.time.watermarks_ms)
+            checkpoint.time_ms = self.wall_ms
+        found = (checkpoint.watermarks_ms.get(each) for each in self.time.of(region.plan))
+        return least_of(found), checkpoint.time_ms
 
     def wants_batch(
         self, region: RegionState, checkpoint: PendingCheckpoint, now_s: float, *, is_last: bool
     ) -> bool:
         """Whether the region takes part in the checkpoint even without new records."""
-        watermark_ms, wall_ms = self.barrier_time(checkpoint)
+        watermark_ms, wall_ms = self.barrier_time(checkpoint, region)
         return region.wants_batch(
             now_s, is_last=is_last, watermark_ms=watermark_ms, wall_ms=wall_ms
         )

@@ -84,7 +84,8 @@ class PendingCheckpoint:
         broadcasts: versions of all broadcast streams in its epoch; None before the first barrier of
             a region that reads one.
         next_broadcasts: see `Barrier`.
-        watermark_ms, time_ms: of all its barriers; see `Barrier`.
+        watermarks_ms: of its barriers, by source.
+        time_ms: of all its barriers; see `Barrier`.
         acks: by region; None: nothing to read, same offsets.
         acknowledged_at_s: clock at the acknowledgement of each region that has a barrier in it.
         skipped, failed_tasks: regions that it is decided without, and why.
@@ -117,7 +118,7 @@ class PendingCheckpoint:
     barriers: dict[str, Barrier] = field(default_factory=dict)
     broadcasts: tuple[BroadcastVersion, ...] | None = None
     next_broadcasts: tuple[BroadcastVersion, ...] = ()
-    watermark_ms: int | None = None
+    watermarks_ms: Mapping[str, int] = field(default_factory=dict)
     time_ms: int = 0
     acks: dict[str, Acknowledgement | None] = field(default_factory=dict)
     acknowledged_at_s: dict[str, float] = field(default_factory=dict)

@@ -1,25 +1,29 @@
-"""The event time of a job: its watermark at each barrier, and the splits that hold it back. Pure.
+"""The event time of a job: watermarks at each barrier, and the splits that hold them back. Pure.
 
-The watermark is the least of all splits that may still have rows. It counts decided epochs only:
-what a barrier announces is never taken back by an epoch that is read again.
+The watermark of a source is the least of all its splits that may still have rows, in all regions
+that read it. It counts decided epochs only: what a barrier announces is never taken back by an
+epoch that is read again.
 
 - A split without unread records for ``idle_after`` is idle, and does not count. If all are idle,
   the watermark stays.
-- A split without a watermark holds the job's back: its first row may be of any time.
+- A split without a watermark holds the source's back: its first row may be of any time.
 - A skipped region counts with its last snapshot, and so does a suspended one: when it resumes, its
   rows are not late.
 - A region whose bounded sources have ended does not count.
+- The split of a repartition topic has the watermark that `TopicTime` finds for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.coordinator.region.topic_time import TopicTime
 from sluice.runtime.model.checkpoint_record import RegionRecord
-from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.event_time import EventTime, least_of
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.timestamps import later
 
 __all__ = ["JobTime", "TimeView"]
 
@@ -29,7 +33,7 @@ class TimeView:
     """The event time of a job, for people.
 
     Attributes:
-        watermark_ms: of the last barrier; None: no barrier had one yet.
+        watermark_ms: of the last barrier: the least of all sources; None: one had none yet.
         slowest: the split that holds it back, as ``topic-partition``; None: all splits are idle.
         slowest_region: that reads this split.
         slowest_ms: watermark of this split; None: it has none yet.
@@ -54,28 +58,29 @@ class JobTime:
 
     Attributes:
         times: of the sources that have a time, by operator id.
-        watermark_ms: of the last barrier; never back.
+        watermarks_ms: of the last barrier, by source; never back.
+        topics: of the repartition topics.
     """
 
     times: Mapping[str, EventTime] = field(default_factory=dict)
-    watermark_ms: int | None = None
+    watermarks_ms: dict[str, int] = field(default_factory=dict)
+    topics: TopicTime = field(default_factory=TopicTime)
     _empty_s: dict[SplitKey, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def restored(cls, plans: Iterable[RegionPlan], records: Iterable[RegionRecord]) -> Self:
-        """Of a run that continues from these records: with the latest watermark by which an epoch
-        on record has ended, since windows up to it are closed."""
-        return cls(
-            times={
-                source_id: plan.event_time
-                for plan in plans
-                for source_id in plan.source_ids
-                if plan.event_time is not None
-            },
-            watermark_ms=_latest(
-                split.barrier_watermark_ms for record in records for split in record.splits
-            ),
-        )
+    def restored(cls, plans: Collection[RegionPlan], records: Iterable[RegionRecord]) -> Self:
+        """Of a run that continues from these records: with the latest watermarks by which epochs on
+        record have ended, since windows up to them are closed."""
+        times = {
+            source_id: plan.event_time
+            for plan in plans
+            for source_id in plan.source_ids
+            if plan.event_time is not None
+        }
+        made = cls(times=times, topics=TopicTime.of(plans))
+        for split in (split for record in records for split in record.splits):
+            made._announce(split.source_id, split.barrier_watermark_ms)
+        return made
 
     def note_unread(self, unread: Mapping[SplitKey, int], now_s: float) -> bool:
         """The sources have counted the unread records of these splits. Returns whether one of them
@@ -98,11 +103,31 @@ class JobTime:
         )
 
     def advance(self, regions: Iterable[RegionState]) -> None:
-        """Set the watermark of the next barrier."""
-        marks = [split.watermark_ms for _, split in self._counting(regions)]
-        known = [ms for ms in marks if ms is not None]
-        if known and len(known) == len(marks):
-            self.watermark_ms = _latest((min(known), self.watermark_ms))
+        """Set the watermarks of the next barriers."""
+        marks: dict[str, list[int | None]] = {}
+        for _, split in self._counting(regions):
+            marks.setdefault(split.source_id, []).append(split.watermark_ms)
+        for source_id, found in marks.items():
+            self._announce(source_id, least_of(found))
+
+    def input_ms(self, plan: RegionPlan, regions: Mapping[str, RegionState]) -> int | None:
+        """Watermark of the regions that write what a region reads; None: one has none, or the
+        region reads no topic."""
+        if not plan.upstream or not self.of(plan):
+            return None
+        writers = [regions[name] for name in plan.upstream]
+        if not all(self.of(writer.plan) for writer in writers):
+            return None  # rows of a source without a time may be of any time
+        return least_of(split.watermark_ms for _, split in self._counting(writers))
+
+    def _announce(self, source_id: str, watermark_ms: int | None) -> None:
+        latest_ms = later(self.watermarks_ms.get(source_id), watermark_ms)
+        if latest_ms is not None and source_id in self.times:
+            self.watermarks_ms[source_id] = latest_ms
+
+    def of(self, plan: RegionPlan) -> list[str]:
+        """The sources of a region that have a time."""
+        return [source_id for source_id in plan.source_ids if source_id in self.times]
 
     def least_of_others(self, region: str, regions: Iterable[RegionState]) -> int | None:
         """See `Barrier.aligned_ms`. A split without a watermark does not count: it may have no
@@ -123,7 +148,7 @@ class JobTime:
                 continue
             for split in (*region.record.splits, *region.discovered.values()):
                 if split.source_id in self.times and not self.is_idle(split.key):
-                    yield region.plan.name, split
+                    yield region.plan.name, self.topics.marked(split)
 
     def view(self, regions: Iterable[RegionState]) -> TimeView | None:
         """For people; None: no source has a time."""
@@ -132,7 +157,7 @@ class JobTime:
         every = list(regions)
         names = {split.key: split.name for region in every for split in region.positions()}
         found = TimeView(
-            watermark_ms=self.watermark_ms,
+            watermark_ms=least_of(self.watermarks_ms.get(each) for each in self.times),
             idle=tuple(
                 sorted(names[key] for key in self._empty_s.keys() & names if self.is_idle(key))
             ),
@@ -153,7 +178,3 @@ class JobTime:
 def _progress(found: tuple[str, SplitRange]) -> float:
     watermark_ms = found[1].watermark_ms
     return float("-inf") if watermark_ms is None else watermark_ms
-
-
-def _latest(found: Iterable[int | None]) -> int | None:
-    return max((ms for ms in found if ms is not None), default=None)

@@ -14,6 +14,7 @@ from sluice.runtime.coordinator.start.recovery import lineage_until
 from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode
+from sluice.runtime.savepoint.keyed_recompute import IN_FLIGHT
 
 __all__ = ["copies_of", "copy_settings", "with_job_topics"]
 
@@ -55,6 +56,11 @@ def copies_of(record: CheckpointRecord) -> dict[str, TopicCopy]:
 
 
 def _positions(record: CheckpointRecord, source_id: str, topic: str) -> dict[str, object]:
+    """What the old job has read of its topic; a recomputed savepoint has it apart from the splits
+    of the new topic."""
+    recomputed: dict[str, dict[str, object]] = json.loads(record.settings.get(IN_FLIGHT, "{}"))
+    if source_id in recomputed:
+        return recomputed[source_id]
     splits = [
         split
         for region in record.regions

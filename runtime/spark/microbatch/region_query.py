@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,12 +22,14 @@ from sluice.runtime.functions.function_run import (
 )
 from sluice.runtime.functions.function_states import states_after
 from sluice.runtime.functions.record_counts import added, totals_after
+from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
+from sluice.runtime.model.event_time import least_watermark_ms
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange, ranges_text
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
-from sluice.runtime.model.timestamps import earliest
+from sluice.runtime.model.timestamps import earliest, later
 from sluice.runtime.process.failed_tasks import task_failed
 from sluice.runtime.spark.microbatch import query_logs
 from sluice.runtime.spark.microbatch.batch_strategies import BatchOutput, BatchStrategy, OpenBatch
@@ -345,11 +347,7 @@ class RegionQuery:
         *,
         fetched_ms: int,
     ) -> RegionRecord:
-        splits, least_watermark_ms = barrier.splits, None
-        if self._spec.event_times is not None:
-            splits, least_watermark_ms = self._spec.event_times.after_batch(
-                barrier.splits, fetched_ms=fetched_ms
-            )
+        splits, least_watermark_ms = self._timed(barrier, output.results, fetched_ms=fetched_ms)
         return RegionRecord(
             region=batch.key.region,
             attempt_id=batch.key.attempt_id,
@@ -374,6 +372,28 @@ class RegionQuery:
                 ),
             ),
         )
+
+    def _timed(
+        self, barrier: Barrier, results: Sequence[TaskResult], *, fetched_ms: int
+    ) -> tuple[tuple[SplitRange, ...], int | None]:
+        """The batch's splits with the times of their rows, and the region's lowest watermark."""
+        closed = tuple(
+            replace(s, barrier_watermark_ms=later(s.barrier_watermark_ms, barrier.watermark_ms))
+            for s in barrier.splits
+        )
+        clocks, own = clocks_of(self._spec.functions), self._spec.event_times
+        if clocks is None:
+            return (closed, None) if own is None else own.after_batch(closed, fetched_ms=fetched_ms)
+        timed = {split.key: split for result in results for split in result.times}
+        splits = tuple(
+            replace(
+                split,
+                largest_timestamp_ms=timed.get(split.key, split).largest_timestamp_ms,
+                watermark_ms=timed.get(split.key, split).watermark_ms,
+            )
+            for split in closed
+        )
+        return splits, least_watermark_ms(splits, clocks.time, now_ms=fetched_ms)
 
     def _counts(
         self, results: Sequence[TaskResult], barrier: Barrier

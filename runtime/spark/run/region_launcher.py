@@ -209,6 +209,7 @@ class RegionLauncher:
             source_id=region.source_id,
             settings=self._job.state,
             max_parallelism=source.max_parallelism if isinstance(source, JobTopicSource) else 0,
+            time_column=None if (time := region.pipeline.event_time) is None else time.column,
         )
 
     # --- continuous ---------------------------------------------------------------------------
@@ -268,7 +269,9 @@ class RegionLauncher:
         left = None if again is None else self._replayable(again)
         tasks = self._tasks(region, attempt_id)
         files = {i: sink.frame_writer() for i, sink in region.frame_sinks.items()}
-        event_time = event_time_of(tuple(region.sinks.values()))
+        event_time = None
+        if region.pipeline.event_time is None:  # else sinks use the watermarks of the source
+            event_time = event_time_of(tuple(region.sinks.values()))
         source = self._source_of(region)
         reader, times = source.reader(), None
         if event_time is not None:

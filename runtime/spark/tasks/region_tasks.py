@@ -27,6 +27,7 @@ from sluice.runtime.functions.at_most_once import offsets_in
 from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
+from sluice.runtime.functions.split_clocks import SplitClocks, clocks_of
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch, OpenKeyedBatch
@@ -91,6 +92,7 @@ class TaskResult:
 
     Attributes:
         ranges: assigned to a chained task; empty at the end of a transform.
+        times: the same ranges with the times of their rows; empty: the source has none.
         dropped: the task read none of its ranges: they are left out.
         committables: of all sinks; empty when nothing was produced.
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
@@ -108,6 +110,7 @@ class TaskResult:
     """
 
     ranges: tuple[SplitRange, ...] = ()
+    times: tuple[SplitRange, ...] = ()
     dropped: bool = False
     committables: tuple[StateEntry, ...] = ()
     decide_by_s: float | None = None
@@ -237,7 +240,7 @@ class Chain:
         assert plan is not None  # a keyed region has one
 
         def on_outage(error: StreamError) -> None:
-            CoordinatorClient(tasks.address).waits(key, "store of keyed state", why=str(error))
+            CoordinatorClient(tasks.address).waits(key, "keyed state", why=str(error))
 
         def load(state: KeyedState, splits: tuple[SplitRange, ...]) -> KeyedTask:
             return plan.open(
@@ -292,6 +295,7 @@ def _write_and_pre_commit(
         key, task = _identity(tasks)
         states = _function_states(tasks, functions or (), CoordinatorClient(tasks.address))
         keyed = None if open_keyed is None else open_keyed(key)
+        clocks = _clocks(states.functions, source_ranges, 0 if keyed is None else keyed.time.now_ms)
         writers: TaskWriters[SinkWriter] | None = None
         try:
             writers = _opened(tasks, key, task, checkpoint_id, source_ranges)
@@ -333,6 +337,7 @@ def _write_and_pre_commit(
     failpoint("after-pre-commit")
     return TaskResult(
         ranges=source_ranges,
+        times=() if clocks is None else tuple(clocks.ended(split) for split in source_ranges),
         committables=committables,
         decide_by_s=writers.decide_by_s,
         records_out=writers.records_out,
@@ -345,6 +350,17 @@ def _write_and_pre_commit(
         due=None if kept is None else kept.due,
         stages=timer.times(),
     )
+
+
+def _clocks(
+    functions: Sequence[ChainedFunction], splits: Sequence[SplitRange], now_ms: int
+) -> SplitClocks | None:
+    """The clocks of the task's splits; None: their rows have no time."""
+    clocks = clocks_of(functions)
+    if clocks is not None:
+        clocks.keep(split.key for split in splits)
+        clocks.note_time(now_ms)
+    return clocks
 
 
 def _function_states(

@@ -1,6 +1,6 @@
 """State files of a savepoint or checkpoint with rows that a test chooses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from sluice.runtime.model.state.keyed_state import (
     StateTableInfo,
 )
 from sluice.runtime.state.state_files import StateStore
-from sluice.runtime.state.state_rows import ROW_SCHEMA, merged_rows
+from sluice.runtime.state.state_rows import ROW_SCHEMA
 from sluice.runtime.storage.task_files import LocalTaskFiles
 
 __all__ = ["Row", "written_state"]
@@ -58,10 +58,8 @@ def written_state(
     )
 
 
-def _sorted(rows: Sequence[Row]) -> Any:
+def _sorted(rows: Sequence[Row]) -> Iterator[pa.RecordBatch]:
     names = ("table", "time", "key", "value")
-    streams = [
-        iter([pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True))], schema=ROW_SCHEMA)])
-        for row in rows
-    ]
-    return merged_rows(streams)
+    ordered = sorted(rows, key=lambda row: (row[0], row[1] or 0, row[2]))
+    dicts = [dict(zip(names, row, strict=True)) for row in ordered]
+    return iter([pa.RecordBatch.from_pylist(dicts, schema=ROW_SCHEMA)])

@@ -31,7 +31,7 @@ class OperatorBed:
         self.late, self.late_rows, self.now_ms = 0, [], 0
         self.late_rows: list[Row] = []
         self.state = TaskState(
-            MemoryBackend(memory_bytes=64 << 20), load=lambda *_: None, overlay_mib=64
+            MemoryBackend(memory_bytes=1 << 30), load=lambda *_: None, overlay_mib=64
         )
         for number in range(splits):
             self.state.add_split(("source", "topic", number), None)

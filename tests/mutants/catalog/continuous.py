@@ -4,6 +4,51 @@ from tests.mutants.model import Edit, Mutant
 
 MUTANTS = (
     Mutant(
+        name="state-of-an-epoch-read-again-kept",
+        rules=("state-with-output",),
+        wrong="A task that reads an epoch again keeps what the aborted epoch has changed, so its records count twice.",
+        catchers=(
+            "tests/unit/runtime/continuous/test_keyed_loop.py::test_state_with_output_records_that_are_read_again_count_once",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.continuous.task_loop:TaskLoop._read_again",
+                old="self._keyed.rollback()",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="returning-split-keeps-its-old-state",
+        rules=("state-with-output",),
+        wrong="A split that comes back keeps the state that this task had of it.",
+        catchers=(
+            "tests/unit/runtime/continuous/test_keyed_loop.py::test_state_with_output_a_split_that_comes_back_has_the_state_of_its_last_reader",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.keyed_task:KeyedTask.adopt",
+                old="kept = self._closed_ms.keys() & (wanted.keys() - given)",
+                new="kept = self._closed_ms.keys() & wanted.keys()",
+            ),
+        ),
+    ),
+    Mutant(
+        name="kept-state-of-another-try",
+        rules=("state-with-output",),
+        wrong="A Python worker uses the state that it kept for a batch that is tried again.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_kept_state.py::test_state_with_output_a_batch_that_is_tried_again_uses_no_state_of_the_first_try",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.kept_state:KeptTasks.open",
+                old="is_same = self._owner == owner and self._identity == _identity_of(batch.state)",
+                new="is_same = self._owner == owner",
+            ),
+        ),
+    ),
+    Mutant(
         name="answer-of-another-sink-trusted",
         rules=("outcome-from-broker",),
         wrong="If a task has committed the transaction of one sink, all transactions of its epoch count as committed.",

@@ -160,6 +160,51 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="acknowledged-without-state",
+        rules=("state-with-output",),
+        wrong="A batch of a keyed region is decided with the state of other splits.",
+        catchers=(
+            "tests/unit/runtime/coordinator/core/test_keyed_regions.py::TestAnAcknowledgementIsRefused",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.acknowledgements:_require_state",
+                old="if region.plan.keyed is (state is not None) and (state is None or found == read):",
+                new="if True:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="returning-split-without-its-state",
+        rules=("state-with-output",),
+        wrong="A region whose split left and came back without a barrier in between does not get its new state.",
+        catchers=(
+            "tests/unit/runtime/coordinator/core/test_keyed_regions.py::TestASplitThatMoves",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.region.region_state:RegionState.decided",
+                old="self.held &= {split.key for split in next_record.splits}",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="state-left-behind",
+        rules=("state-with-output",),
+        wrong="A split moves without its keyed state.",
+        catchers=(
+            "tests/property/test_assignment.py::test_restore_by_attempt_regions_continue_where_the_record_says_with_what_it_assigns",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.policy.assignment:_with_own",
+                old="keyed_state=keyed_state_of(regions, own),",
+                new="keyed_state=region.keyed_state,",
+            ),
+        ),
+    ),
+    Mutant(
         name="source-goes-back",
         rules=("batch-identity",),
         wrong="A source may go back to any offset, not only over transaction markers.",

@@ -164,6 +164,30 @@ def test_state_with_output_an_epoch_that_is_read_again_has_changed_no_state() ->
     acknowledged_counts(bench, result)
 
 
+def test_state_with_output_records_that_are_read_again_count_once() -> None:
+    """Retention has deleted the first ones of the epoch meanwhile, and the source may skip them."""
+    bench = Bench({0: 20}, [split(0, 0, 0)], PlayedStateFiles())
+    bench.step()
+    bench.end_epoch(split(0, 0, 20))
+    bench.follower.logs[0] = 40
+    bench.step(2)
+    bench.follower.logs[0] = 0  # nothing comes until the barrier has rewound the split
+    bench.client.barrier = Barrier(
+        checkpoint_id=5,
+        region="main",
+        attempt_id=7,
+        splits=(split(0, 23, 40),),
+        new_state=KeyedState(),
+    )
+    bench.step()
+    bench.follower.logs[0] = 40
+    bench.step()
+    result = bench.client.ended[-1].pre_commit()
+    assert [(s.start_offset, s.end_offset) for s in result.ranges] == [(23, 33)]
+    read = Counter(str(offset % 3) for offset in (*range(20), *range(23, 33)))
+    assert counts_in(bench.files, result.keyed_state) == {(0, k): n for k, n in read.items()}
+
+
 def test_a_split_that_an_attempt_gains_comes_with_its_state() -> None:
     files = PlayedStateFiles()
     giver = Bench({1: 20}, [split(1, 0, 0)], files)

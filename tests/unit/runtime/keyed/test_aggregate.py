@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.aggregate import Aggregation
 from sluice.runtime.keyed.declarations import (
     Aggregate,
     ApproxDistinct,
@@ -23,6 +22,7 @@ from sluice.runtime.keyed.declarations import (
     Min,
     Sum,
 )
+from sluice.runtime.keyed.operators.aggregate import Aggregation
 from tests.kit.keyed.operator_bed import OperatorBed
 
 D = decimal.Decimal

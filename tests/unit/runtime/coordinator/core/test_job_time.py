@@ -153,8 +153,20 @@ def test_all_barriers_of_a_checkpoint_have_one_watermark() -> None:
 def test_a_source_without_a_time_does_not_count() -> None:
     world = TimedDriver(MAIN, OTHER)
     world.epoch_of(("main", "other"), {0: 100, 1: 3})
-    assert world.epoch_of(("main", "other"), {}) == [100, 100]
+    assert world.epoch_of(("main", "other"), {}) == [100, None]
     assert TimedDriver(OTHER).core.status(now_s=0.0, now_ms=0).time is None
+
+
+def test_each_source_has_a_watermark_of_its_own() -> None:
+    """One job may copy yesterday's records in one pipeline and today's in another."""
+    second = replace(MAIN, name="second", source_ids=("other",))
+    world = TimedDriver(MAIN, second)
+    every = ("main", "second")
+    world.epoch_of(every, {0: 100})
+    assert world.epoch_of(every, {1: 7}) == [100, None]
+    assert world.view().watermark_ms is None
+    assert world.epoch_of(every, {}) == [100, 7]
+    assert world.view().watermark_ms == 7
 
 
 def test_an_idle_split_does_not_hold_the_job_back_and_never_moves_it_back() -> None:
@@ -272,7 +284,7 @@ def test_a_restart_goes_on_with_the_watermark_that_barriers_had() -> None:
         )
     }
     time = JobTime.restored([MAIN], records.values())
-    assert (time.watermark_ms, time.times) == (90, {"source": TIME})
+    assert (time.watermarks_ms, time.times) == ({"source": 90}, {"source": TIME})
     world = TimedDriver(MAIN)
     core = CoordinatorCore(
         FAST,

@@ -18,13 +18,16 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.functions.at_most_once import DropBudget, DropLimit
+from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateSnapshot
-from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.event_time import EventTime, Monotonic
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.spark.microbatch.event_times import EventTimes
 from sluice.runtime.spark.microbatch.region_start import (
     delete_vanished,
@@ -329,6 +332,27 @@ def test_only_silence_that_the_cut_has_seen_makes_a_split_idle(
     world.batch(1, replace(barrier(), splits=(busy, empty)), lasts_ms=lasts_ms)
     assert world.coordinator.region is not None
     assert world.coordinator.region.least_watermark_ms == expected
+
+
+def test_a_batch_has_the_times_that_its_tasks_observed_and_its_barriers_watermark() -> None:
+    """A range that no task read keeps its times; times on record never go back."""
+    time = EventTime("at", strategy=Monotonic(), idle_after="1 m")
+    clocks = SplitClocks(time, lambda rows: rows["at"])
+    observing = ChainedFunction(name="time", operator_id="t", function=clocks)
+    world = RegionWorld(functions=(observing,), chained=True)
+    first, second = split(3, 5), replace(split(9, 9), partition=1, watermark_ms=7)
+    told = replace(first, watermark_ms=40, largest_timestamp_ms=40)
+    world.batch(
+        1,
+        replace(
+            barrier(), splits=(first, second), watermark_ms=5, new_state=KeyedState(), time_ms=1
+        ),
+        results=(TaskResult(ranges=(first, second), times=(told,), keyed_state=KeyedState()),),
+    )
+    region = world.coordinator.region
+    assert region is not None
+    assert [(s.watermark_ms, s.barrier_watermark_ms) for s in region.splits] == [(40, 5), (7, 5)]
+    assert region.least_watermark_ms == 7
 
 
 LOCATION = "spark/main/3"

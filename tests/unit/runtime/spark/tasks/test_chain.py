@@ -24,12 +24,15 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
+from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
+from sluice.runtime.model.event_time import EventTime, Monotonic
 from sluice.runtime.model.on_error import DeadLetters, Policy, Skip
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.service.service_client import CoordinatorAddress
 from sluice.runtime.spark.tasks.file_pass_through import FilePassThrough, TaskResults
 from sluice.runtime.spark.tasks.region_tasks import Chain, RegionTasks, TaskResult, results_of
+from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.region_simulation import RegionWorld, barrier
 from tests.kit.source.source_rows import source_rows
 
@@ -80,6 +83,24 @@ def _chain(
     )
     function = ChainedFunction(name="f", operator_id="f", function=fail, policy=policy)
     return Chain(tasks=tasks, reader=_Reader(), functions=(function,), job_name="j")
+
+
+def test_a_task_reports_the_times_of_its_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that it did not read; a batch before it in the same worker leaves nothing."""
+    clocks = SplitClocks(EventTime("offset", strategy=Monotonic()), lambda rows: rows["offset"])
+    observing = ChainedFunction(name="time", operator_id="t", function=clocks, takes_context=True)
+    chain = replace(_chain(ValueError("no"), monkeypatch), functions=(observing,))
+    (record,) = source_rows(b"a").to_pylist()
+    read = split(record["partition"], 0, 100)
+    read = replace(read, topic=record["topic"])
+    other = replace(split(77, 5, 5), watermark_ms=3)
+    (row,) = chain.copy_ranges(3, (read, other))
+    (result,) = results_of([[row.column("result")[0].as_py()]])
+    assert result.ranges == (read, other)
+    assert [each.watermark_ms for each in result.times] == [record["offset"], 3]
+    (row,) = chain.copy_ranges(4, (other,))
+    (result,) = results_of([[row.column("result")[0].as_py()]])
+    assert [each.watermark_ms for each in result.times] == [3]
 
 
 def _failing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> Exception:

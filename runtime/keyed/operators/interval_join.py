@@ -23,10 +23,10 @@ from sluice.runtime.contracts.keyed import (
     TableSpec,
 )
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.aggregate import RowBuffer
-from sluice.runtime.keyed.event_times import LateRows, require_columns, selected, times_of
 from sluice.runtime.keyed.key_encoding import decode
-from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.operators.aggregate import RowBuffer
+from sluice.runtime.keyed.operators.event_times import LateRows, require_columns, selected, times_of
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory, present
 from sluice.runtime.keyed.sides import LEFT, RIGHT, SIDE
 from sluice.runtime.state.row_codec import RowCodec
 
@@ -316,10 +316,14 @@ class _Operator:
         stored = self._rows[side].get(
             split, [start for _, start in order], [names[code] for code, _ in order]
         )
+        # A bucket leaves as a whole, and may have rows that a barrier has passed already.
+        watermark = self._memory.watermark_ms(split)
+        least = None if watermark is None else watermark - self._reach[side]
         return [
             _Waiting(bucket, time_ms, row, is_matched)
             for bucket, value in zip(order, stored, strict=True)
             for time_ms, row, is_matched in _unpacked(value)
+            if least is None or time_ms >= least
         ]
 
     def _joined(

@@ -19,9 +19,9 @@ from sluice.runtime.contracts.keyed import (
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.aggregates.accumulators import Accumulators, Groups, columns_of
 from sluice.runtime.keyed.declarations import Aggregate
-from sluice.runtime.keyed.event_times import require_columns
 from sluice.runtime.keyed.key_encoding import decode
-from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.operators.event_times import require_columns
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory, present
 from sluice.runtime.state.row_codec import RowCodec
 
 __all__ = ["Aggregation", "RowBuffer", "merged", "output_of"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.declarations import ListState, MapState, State, ValueState
 from sluice.runtime.model.timestamps import duration_ms
 from sluice.runtime.state.row_codec import RowCodec
-from sluice.runtime.state.schema_text import schema_to_json
+from sluice.runtime.state.schema_text import Clock, schema_to_json
 
 __all__ = ["HandleSet", "specs_of"]
 
@@ -24,11 +24,11 @@ _EARLIEST = -(1 << 62)
 
 def specs_of(name: str, state: State) -> list[TableSpec]:
     """The tables of a declared state."""
-    clock = None if state.ttl is None else state.ttl_time
+    clock = None if state.ttl is None else cast(Clock, state.ttl_time)
     spec = TableSpec(
         name=name,
         kind=_HANDLES[type(state)].kind,
-        value_schema=schema_to_json(_schema(state)),
+        value_schema=schema_to_json(_schema(state), expires_by=clock),
     )
     expiry = TableSpec(name=f"{name} expiry", kind="timers", is_timed=True)
     return [spec] if clock is None else [spec, expiry]

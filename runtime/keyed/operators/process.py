@@ -20,11 +20,11 @@ from sluice.runtime.contracts.keyed import (
     TableSpec,
 )
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.aggregate import RowBuffer
 from sluice.runtime.keyed.declarations import State
 from sluice.runtime.keyed.key_encoding import decode
-from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, OperatorMemory, present
-from sluice.runtime.keyed.state_handles import HandleSet, specs_of
+from sluice.runtime.keyed.operators.aggregate import RowBuffer
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.operators.state_handles import HandleSet, specs_of
 
 __all__ = ["Process", "ProcessFunction", "TimerFunction", "Timers"]
 

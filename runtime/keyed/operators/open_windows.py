@@ -16,11 +16,11 @@ from sluice.runtime.contracts.keyed import (
     OperatorScope,
     TableSpec,
 )
-from sluice.runtime.keyed.aggregate import RowBuffer, output_of
 from sluice.runtime.keyed.aggregates.accumulators import Accumulators, columns_of
 from sluice.runtime.keyed.declarations import Aggregate, Window
-from sluice.runtime.keyed.event_times import LateRows, selected, times_of
-from sluice.runtime.keyed.operator_memory import OperatorMemory, present
+from sluice.runtime.keyed.operators.aggregate import RowBuffer, output_of
+from sluice.runtime.keyed.operators.event_times import LateRows, selected, times_of
+from sluice.runtime.keyed.operators.operator_memory import OperatorMemory, present
 from sluice.runtime.state.row_codec import RowCodec
 
 __all__ = ["CLOSING", "WINDOWS", "Longs", "WindowOperator", "WindowSettings"]

@@ -17,8 +17,8 @@ from sluice.runtime.contracts.keyed import (
     OperatorScope,
     TableSpec,
 )
-from sluice.runtime.keyed.event_times import LateRows, selected, times_of
-from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.operators.event_times import LateRows, selected, times_of
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory, present
 
 __all__ = ["Deduplication"]
 

@@ -12,15 +12,15 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import KeyedOperator, KeyedRows, OperatorScope, TableSpec
 from sluice.runtime.keyed.aggregates.accumulators import Accumulators, Groups
 from sluice.runtime.keyed.declarations import Session, Sliding, Tumbling
-from sluice.runtime.keyed.open_windows import (
+from sluice.runtime.keyed.operators.open_windows import (
     CLOSING,
     WINDOWS,
     Longs,
     WindowOperator,
     WindowSettings,
 )
-from sluice.runtime.keyed.operator_memory import MEMORY_TABLE, present
-from sluice.runtime.keyed.session_windows import SESSIONS, SessionOperator
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, present
+from sluice.runtime.keyed.operators.session_windows import SESSIONS, SessionOperator
 from sluice.runtime.model.timestamps import duration_ms
 
 __all__ = ["WindowAggregation"]
@@ -85,12 +85,25 @@ class _AlignedOperator(WindowOperator):
             watermark = self._memory.watermark_ms(split)
             if watermark is not None:
                 passed[split] = watermark - self._settings.lateness_ms
-        starts, places = self._last_start(times), np.arange(len(times))
-        while len(places):
-            self._fold_windows(rows, places, starts[places])
-            starts = starts - self._slide
-            is_open = starts + self._size > np.maximum(times, passed[rows.splits])
-            places = np.flatnonzero(is_open)
+        starts = self._last_start(times)
+        if self._size <= self._slide:
+            self._fold_windows(rows, np.arange(len(times)), starts)
+            return
+        chunk = max(1, self._most_waiting * self._slide // self._size)
+        for first in range(0, len(times), chunk):
+            places = np.arange(first, min(first + chunk, len(times)))
+            found = [places], [starts[places]]
+            while len(places):
+                begins = found[1][-1] - self._slide
+                last = np.maximum(times[places], passed[rows.splits[places]])
+                is_open = begins + self._size > last
+                places, begins = places[is_open], begins[is_open]
+                found[0].append(places)
+                found[1].append(begins)
+            # In the order of the rows, which `First`, `Last` and `Collect` depend on.
+            of_rows, of_windows = map(np.concatenate, found)
+            order = np.argsort(of_rows, kind="stable")
+            self._fold_windows(rows, of_rows[order], of_windows[order])
 
     def _fold_windows(self, rows: KeyedRows, places: Longs, starts: Longs) -> None:
         """Fold each row of ``places`` into the window that begins at its start."""
@@ -99,7 +112,7 @@ class _AlignedOperator(WindowOperator):
         found, at = np.unique(starts, return_inverse=True)
         pairs, place_of = np.unique(of_rows.astype(np.int64) * len(found) + at, return_inverse=True)
         windows = [(pair // len(found), int(found[pair % len(found)])) for pair in pairs.tolist()]
-        is_all = len(places) == rows.batch.num_rows
+        is_all = self._size <= self._slide  # each row is in one window
         keys = rows.keys if is_all else rows.keys.take(pa.array(places))
         batch = rows.batch if is_all else rows.batch.take(pa.array(places))
         ids = self._groups.ids(windows, place_of, keys)

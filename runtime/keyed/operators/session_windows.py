@@ -13,8 +13,8 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import KeyedRows, OperatorScope, TableSpec
 from sluice.runtime.keyed.aggregates.accumulators import Accumulators
 from sluice.runtime.keyed.declarations import Session
-from sluice.runtime.keyed.open_windows import Longs, WindowOperator, WindowSettings
-from sluice.runtime.keyed.operator_memory import present
+from sluice.runtime.keyed.operators.open_windows import Longs, WindowOperator, WindowSettings
+from sluice.runtime.keyed.operators.operator_memory import present
 from sluice.runtime.model.timestamps import duration_ms
 
 __all__ = ["SESSIONS", "SessionOperator"]

@@ -1,0 +1,1 @@
+"""Operators on keyed streams: aggregates, windows, joins, deduplication and processes."""
