@@ -197,12 +197,12 @@ class ListHandle(_Handle, MutableSequence[Any]):
     kind = "list"
 
     def _items(self, *, changes: bool = False) -> list[Any]:
-        items = self._get()
-        if items is None or changes:
-            items = [] if items is None else items
-            if changes:
-                self._set(items)
-        return items  # type: ignore[no-any-return]
+        items: list[Any] = self._get()
+        if items is None:
+            items = []
+        if changes:
+            self._set(items)
+        return items
 
     def __len__(self) -> int:
         return len(self._items())

@@ -171,6 +171,14 @@ def test_each_changed_key_comes_out_once_in_an_epoch() -> None:
     assert bed.barrier() == []
 
 
+def test_a_rollback_forgets_the_rows_of_the_epoch() -> None:
+    bed = OperatorBed(Aggregation(aggregates={"count": Count()}), SCHEMA)
+    bed.apply([{"key": 1}])
+    bed.rollback()
+    bed.apply([{"key": 1}, {"key": 1}])
+    assert bed.barrier() == [{"key": 1, "count": 2}]
+
+
 def test_a_key_in_two_splits_has_two_states() -> None:
     bed = OperatorBed(Aggregation(aggregates={"count": Count()}), SCHEMA)
     bed.apply([{"key": 1, "split": 0}, {"key": 1, "split": 1}, {"key": 1, "split": 1}])

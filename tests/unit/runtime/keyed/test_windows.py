@@ -198,6 +198,12 @@ class TestSessions:
         bed.apply(at(0, 10), at(21))
         assert found(bed.barrier(100)) == [("k", 0, 20, 2), ("k", 21, 31, 1)]
 
+    def test_sessions_of_other_keys_stay_apart(self) -> None:
+        bed = bed_of(Session(0.010))
+        bed.apply([*at(100, key="a"), *at(0, 50, key="b")])
+        made = found(bed.barrier(200))
+        assert made == [("b", 0, 10, 1), ("b", 50, 60, 1), ("a", 100, 110, 1)]
+
     def test_a_late_row_that_touches_an_open_session_belongs_to_it(self) -> None:
         bed = bed_of(Session(0.010))
         bed.apply(at(20))
