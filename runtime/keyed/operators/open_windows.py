@@ -1,4 +1,4 @@
-"""What windows of all kinds share: their state, when they come out, and when they are forgotten."""
+"""The base of all windows: their state, when they come out, and when they are forgotten."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class WindowOperator:
         self._fold(rows, times_of(rows.batch, self._settings.on).to_numpy())
 
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """Of the key, and of the columns of rows that are aggregated."""
+        """The schemas of the key, and of the columns of rows that are aggregated."""
         if self._types is None:
             key, rows = self._memory.schemas() or (pa.schema([]), pa.schema([]))
             self._types = key, rows

@@ -39,8 +39,8 @@ def test_hashes_are_frozen(values: pa.Array, name: str) -> None:
 
 @pytest.mark.parametrize("error", [0.3, 0.05, 0.01])
 def test_estimates_are_as_exact_as_promised(error: float) -> None:
-    """Of 200 groups for each size, the standard deviation is at most the promised one (and 20 % for
-    chance), and the mean is right."""
+    """200 groups for each size have at most the promised deviation (and 20 % for chance), and their
+    mean is right."""
     made = np.random.default_rng(1)
     for size in (1, 10, 100, 1_000, 5_000):
         groups = 200 if size < 5_000 else 60
