@@ -60,8 +60,6 @@ class WindowOperator:
     A subclass folds rows into windows, and writes them with `_write`.
     """
 
-    _most_waiting = RowBuffer.LARGEST
-
     def __init__(self, settings: WindowSettings, scope: OperatorScope) -> None:
         self._settings = settings
         self._tables = scope.tables
@@ -91,7 +89,7 @@ class WindowOperator:
         if not self._buffer.add(rows):
             self._fold_waiting()
             self._buffer.add(rows)
-        if self._buffer.rows >= self._most_waiting:
+        if self._buffer.rows >= RowBuffer.LARGEST:
             self._fold_waiting()
         yield from ()
 

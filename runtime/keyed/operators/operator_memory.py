@@ -112,5 +112,5 @@ def _other_schema(known: tuple[str, ...], given: tuple[str, ...]) -> ConfigError
     return ConfigError(
         "rows have other types than those that the state is of",
         {"state": " ".join(a for a, _ in changed), "rows": " ".join(b for _, b in changed)},
-        "Cast the columns to the earlier types, or give the function another uid: it begins without state.",
+        "Cast the columns to the earlier types, or begin without state by another uid.",
     )
