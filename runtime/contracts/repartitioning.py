@@ -137,7 +137,7 @@ class TopicCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStart:
-    """What the start of a run knows of a topic of the job.
+    """The facts about a topic of the job at the start of a run.
 
     Attributes:
         writers: the regions that write it, as restored.
@@ -151,7 +151,7 @@ class TopicStart:
 
     @property
     def partitions(self) -> int:
-        """Of the topic: a region reads each of them."""
+        """Number of the topic's partitions: a region reads each of them."""
         return sum(len(region.splits) for region in self.readers)
 
     @property

@@ -202,7 +202,10 @@ def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
         return counting(job, kafka.bootstrap, source, sinks[1])
 
     for module, name in [
+        (repartition_topics, "before-topic-creation"),
         (repartition_topics, "after-topic-creation"),
+        (topic_copies, "before-topic-copy"),
+        (topic_copies, "before-topic-copy-commit"),
         (topic_copies, "before-topic-copy-commit"),
         (topic_copies, "after-topic-copy"),
     ]:

@@ -56,15 +56,19 @@ def uid_of(store: CheckpointStore) -> str:
     return str(uuid.uuid4())
 
 
-def prepared(regions: Sequence[Region], started: StartedJob, *, job_uid: str) -> tuple[Region, ...]:
+def prepared(
+    regions: Sequence[Region], started: StartedJob, job_uid: str | None
+) -> tuple[Region, ...]:
     """The regions, after every topic between them was created or checked.
 
     Args:
-        job_uid: by which the topics were named.
+        job_uid: by which the topics were named; None: there are none.
     Raises:
         FencedError: another start of this new job was faster.
         StreamError: a topic is gone, unsafe, or was not created.
     """
+    if job_uid is None:
+        return tuple(regions)
     if started.job_uid != job_uid:
         raise FencedError(
             "another process has started this new job at the same time",
