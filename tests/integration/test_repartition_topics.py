@@ -171,7 +171,7 @@ def crashing_at(name: str) -> Callable[[str], None]:
 
 
 def very_slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    time.sleep(batch.num_rows / 4_000)
+    time.sleep(batch.num_rows / 2_000)
     return batch
 
 
@@ -191,10 +191,7 @@ def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
     old = job_in(spark, tmp_path / "old")
     counting(old, kafka.bootstrap, source, sinks[0], bounded=False, before=very_slowly)
     handle = old.start()
-    wait_for(
-        lambda: sum(has_read(each) for each in decided(tmp_path / "old")) > 2,
-        what="epochs of the reader",
-    )
+    wait_for(lambda: any(map(has_read, decided(tmp_path / "old"))), what="an epoch of the reader")
     savepoint = handle.stop(savepoint=str(tmp_path / "saved"))
 
     def restored() -> Job:
