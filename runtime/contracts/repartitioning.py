@@ -77,13 +77,11 @@ class JobTopic:
         partitions: of the topic.
         max_parallelism: number of key groups.
         lineage: which messages the run reads.
-        writers: names of the regions that write it.
     """
 
     partitions: int
     max_parallelism: int
     lineage: BatchLineage = field(default_factory=BatchLineage)
-    writers: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -140,13 +138,13 @@ class TopicStart:
     """The facts about a topic of the job at the start of a run.
 
     Attributes:
-        writers: the regions that write it, as restored.
         readers: the regions that read it, as restored.
+        is_first: nothing is decided: no run can have used the topic.
         copy: rows that the topic begins with; None: there are none.
     """
 
-    writers: Sequence[RegionRecord]
     readers: Sequence[RegionRecord]
+    is_first: bool
     copy: TopicCopy | None = None
 
     @property
