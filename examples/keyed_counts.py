@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--metrics-port", type=int, help="serves metrics and the page; 0: any")
     parser.add_argument("--from", dest="origin", metavar="URI", help="savepoint to start from")
     parser.add_argument("--master", default="local[2]", help="Spark master")
-    parser.add_argument("--backend", choices=["memory", "rocksdb"], default="memory")
+    parser.add_argument("--backend", default="memory", help="of the state: memory or rocksdb")
     parser.add_argument("--repartition", action="store_true", help="by key, in a topic of the job")
     parser.add_argument("--regions", type=int, help="parts that restart alone")
     args = parser.parse_args()

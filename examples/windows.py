@@ -42,8 +42,11 @@ def as_json(windows: pa.RecordBatch) -> pa.RecordBatch:
 def main() -> None:
     """Parse the command line and run the job."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("bootstrap", "input", "output", "late", "checkpoint"):
-        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--bootstrap", required=True, help="host:port of the Kafka cluster")
+    parser.add_argument("--input", required=True, help="topic to read, from its beginning")
+    parser.add_argument("--output", required=True, help="topic to write")
+    parser.add_argument("--late", help="topic of late records; without it they are only counted")
+    parser.add_argument("--checkpoint", required=True, help="checkpoint directory (URI or path)")
     parser.add_argument("--size", default="1 minute", help="of a window")
     parser.add_argument("--delay", default="10 s", help="how much records may be out of order")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds of one epoch")

@@ -165,11 +165,11 @@ class CheckpointClient:
 
     def require_running(self) -> None:
         """Raise if the task shall end: the error that ended the attempt, or FencedError if the
-        driver stops it."""
+        driver stops it, or the task has ended already."""
         with self._changed:
             if self._error is not None:
                 raise self._error
-            if self._is_over:
+            if self._is_over or self._is_closed:
                 raise FencedError(
                     "the driver stops this attempt of the region",
                     {"region": self._region, "attempt_id": self._attempt_id},

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from sluice.runtime.contracts import DeserializingSource, Sink, Source
 from sluice.runtime.contracts.keyed import KeyBy
+from sluice.runtime.contracts.operators import TimedSource
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_context import takes_context
 from sluice.runtime.functions.operator_state import OperatorState
@@ -56,7 +57,7 @@ class Stream:
         Args:
             on_error: ``fail``; ``skip`` or a `Skip`: a record that it raises for is left out and
                 counted; `DeadLetters`: written to another topic in the output's transaction. Then
-                all functions of the pipeline must be deterministic and row-wise
+                it and all functions before it must be deterministic and row-wise
                 (``docs/guide/functions.md``).
             deterministic: False says that a replay may give other rows. Then a lost transaction
                 stops the job, also with ``on_lost="repair"``; with several sinks, or with
@@ -271,6 +272,8 @@ class KeyedStream(Stream):
                 whose own ``within`` the watermark has passed are late: counted, and left out; so
                 are rows without a time. None: the processing time of barriers.
         """
+        if on is not None:
+            self._require_time("deduplicate")
         keyed = Deduplication(within_ms=_positive_ms(within, "within"), on=on)
         return self._append("deduplicate", name, uid, keyed=keyed)
 
@@ -311,6 +314,7 @@ class KeyedStream(Stream):
             raise ConfigError(
                 "windows come out in no such way", {"emit": emit}, "Use close or update."
             )
+        self._require_time("window")
         lateness_ms = duration_ms(allowed_lateness, setting="allowed_lateness")
         return WindowedStream(
             self._pipeline,
@@ -367,6 +371,8 @@ class KeyedStream(Stream):
         pipelines = self._pipeline, other._pipeline
         for pipeline in pipelines:
             _require_shared_topic(pipeline)
+        self._require_time("join")
+        other._require_time("join")
         return self._append("join", name, uid, keyed=keyed, other=pipelines[1])
 
     def process(
@@ -407,6 +413,16 @@ class KeyedStream(Stream):
         )
         self._append("process", name, uid, keyed=keyed)
         return Stream(self._pipeline)
+
+    def _require_time(self, kind: str) -> None:
+        """Without watermarks no window would ever close, and no state would leave."""
+        source = self._pipeline.source
+        if isinstance(source, TimedSource) and source.event_time is None:
+            raise ConfigError(
+                "a function needs event time, and the source has none",
+                {"source": source.name, "function": kind},
+                'Give the source a time: KafkaSource(…, time=EventTime("kafka")).',
+            )
 
 
 class WindowedStream:

@@ -13,6 +13,7 @@ from tests.chaos.programs import (
     AT_LEAST_ONCE,
     COUNT,
     DROP_IN,
+    KEYED_COUNTS,
     TWO_REGIONS,
     WINDOWED,
     WINDOWED_DROP_IN,
@@ -27,12 +28,20 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
     ("subject", "failpoints"),
     [
         pytest.param(COUNT, ("after-flush", "mid-commit"), marks=pytest.mark.long),
+        pytest.param(KEYED_COUNTS, ("after-flush", "mid-commit"), marks=pytest.mark.long),
         (DROP_IN, ("mid-commit",)),
         pytest.param(DROP_IN, ("after-flush",), marks=pytest.mark.long),
         pytest.param(TWO_REGIONS, ("mid-commit",), marks=pytest.mark.long),
         pytest.param(TWO_REGIONS, ("before-decision",), marks=pytest.mark.long),
     ],
-    ids=["count", "drop-in", "drop-in, flushed", "two regions", "two regions, before"],
+    ids=[
+        "count",
+        "keyed counts",
+        "drop-in",
+        "drop-in, flushed",
+        "two regions",
+        "two regions, before",
+    ],
 )
 def test_others_survive_a_kill_where_the_truth_changes_hands(
     kafka: EmbeddedKafka, tmp_path: Path, subject: Subject, failpoints: tuple[str, ...]
@@ -72,7 +81,7 @@ def test_at_least_once_loses_nothing(kafka: EmbeddedKafka, tmp_path: Path) -> No
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize(
     "subject",
-    [DROP_IN, COUNT, WINDOWED, WINDOWED_DROP_IN, TWO_REGIONS],
+    [DROP_IN, COUNT, KEYED_COUNTS, WINDOWED, WINDOWED_DROP_IN, TWO_REGIONS],
     ids=lambda subject: subject.name,
 )
 def test_others_survive_two_kills_in_a_row_at_every_failpoint(

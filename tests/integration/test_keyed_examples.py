@@ -1,5 +1,6 @@
 """The examples of keyed state, run from their files: what each writes, record by record."""
 
+import itertools
 import json
 import runpy
 import sys
@@ -12,11 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.testing import kill_and_restart
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read
+from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
+KILLS = ("pre-commit", "pre-commit", "decision")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Run = Callable[..., None]
 
@@ -59,6 +63,70 @@ def test_counts_go_on_over_two_runs(
         assert count > last.get(record.key, 0), "a key comes out with a larger count each time"
         last[record.key] = count
     assert last == {b"a": 2, b"b": 3, b"c": 1}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("flags", [(), ("--repartition",)])
+def test_counts_are_exact_after_kills(
+    kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    source, output = topic(partitions=2), topic()
+    produce(kafka.bootstrap, source, keyed(*(b"k%d" % (n % 7) for n in range(7_000))))
+    killed("keyed_counts", kafka, tmp_path, *flags, input=source, output=output)
+    last = {record.key: int(record.value or b"") for record in read(kafka.bootstrap, output)}
+    assert last == {b"k%d" % n: 1_000 for n in range(7)}
+
+
+@pytest.mark.extended
+def test_windows_are_exact_after_kills(
+    kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    names = {"input": topic(), "output": topic(), "late": topic()}
+    given = [at(b"a", f"{n // 100:02}:{n % 60:02}") for n in range(3_000)]
+    produce(kafka.bootstrap, names["input"], given)
+    killed("windows", kafka, tmp_path, delay="1 minute", **names)
+    windows = [json.loads(r.value or b"") for r in read(kafka.bootstrap, names["output"])]
+    assert [(each["start"][14:16], each["count"]) for each in windows] == [
+        (f"{minute:02}", 100) for minute in range(30)
+    ]
+    assert read(kafka.bootstrap, names["late"]) == []
+
+
+@pytest.mark.extended
+def test_alerts_are_exact_after_kills(
+    kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source, output = topic(), topic()
+    began_ms = round(time.time() * 1000) - 3_600_000
+    amounts = [(b"0.5", b"20", b"600")[n % 3] if n % 2 else b"0.5" for n in range(3_000)]
+    produce(
+        kafka.bootstrap,
+        source,
+        [
+            Record(key=b"a", value=amount, timestamp_ms=began_ms + n * 1_000)
+            for n, amount in enumerate(amounts)
+        ],
+    )
+    killed("fraud", kafka, tmp_path, input=source, output=output)
+    expected = sum(
+        amount == b"600" and before == b"0.5" for before, amount in itertools.pairwise(amounts)
+    )
+    found = [record.value for record in read(kafka.bootstrap, output)]
+    assert found == [b"600"] * expected
+
+
+def killed(name: str, kafka: EmbeddedKafka, directory: Path, *flags: str, **options: str) -> None:
+    """The example, killed before the pre-commit twice in a row and after a decision, to its end."""
+    given = {
+        "bootstrap": kafka.bootstrap,
+        "checkpoint": str(directory / "checkpoint"),
+        "interval": "0.1",
+    }
+    named = [text for key, value in (given | options).items() for text in (f"--{key}", value)]
+    report = kill_and_restart(
+        EXAMPLES / f"{name}.py", [*flags, *named, "--until-end"], at=KILLS, timeout=PATIENCE_S
+    )
+    assert len(report.kills) == len(KILLS)
 
 
 def at(key: bytes, minute: str) -> Record:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.model import offsets
 from sluice.runtime.model.splits import Barrier, SplitRange
+from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, read_offset
 from sluice.runtime.storage.local_fs import LocalFileSystem
+from tests.kit.coordinator.checkpoint_records import keyed_states
+from tests.kit.keyed_parts import state_at_ends
 from tests.kit.mutations import json_texts, json_values, mutated_bytes, mutated_json
 
 _SPLIT = SplitRange(
@@ -27,8 +31,15 @@ _SPLIT = SplitRange(
 _BARRIER = Barrier(
     checkpoint_id=4, region="main", attempt_id=1, splits=(_SPLIT,), publishes_all=True
 )
+_KEYED = replace(
+    _BARRIER,
+    watermark_ms=7,
+    time_ms=9,
+    is_end=True,
+    new_state=state_at_ends([_SPLIT]),
+)
 _WRITTEN: dict[str, Any] = offsets.encode(_BARRIER)
-_ANYTHING = json_values | mutated_json(_WRITTEN)
+_ANYTHING = json_values | mutated_json(_WRITTEN) | mutated_json(offsets.encode(_KEYED))
 
 
 @given(found=_ANYTHING)
@@ -52,6 +63,14 @@ def test_an_offset_is_a_barrier_that_is_written_as_it_was_read(found: Any) -> No
         name: again[name] for name in ("format", "checkpoint", "region", "splits")
     }
     assert {type(n) for split in found["splits"].values() for n in split} <= {int}
+
+
+@given(state=keyed_states(), watermark_ms=st.none() | st.integers(), is_end=st.booleans())
+def test_state_with_output_an_offset_has_the_state_that_its_batch_begins_with(
+    state: KeyedState, watermark_ms: int | None, is_end: bool
+) -> None:
+    barrier = replace(_KEYED, new_state=state, watermark_ms=watermark_ms, is_end=is_end)
+    assert offsets.decode(json.loads(json.dumps(offsets.encode(barrier)))) == barrier
 
 
 @pytest.mark.parametrize("flag", ["initial", "publish"])

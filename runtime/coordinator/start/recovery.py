@@ -314,10 +314,21 @@ def first_record(
 def first_regions(
     plan: JobPlan, starts: Mapping[str, Sequence[SplitRange]]
 ) -> tuple[RegionRecord, ...]:
-    """Regions of checkpoint 0: each source's splits assigned to the regions that read it."""
+    """Regions of checkpoint 0: each source's splits assigned to the regions that read it.
+
+    Raises:
+        ConfigError: a keyed region reads several topics: a key would have a state in each.
+    """
     splits: dict[str, list[SplitRange]] = {region.name: [] for region in plan.regions}
     for source_id, found in starts.items():
         readers = [r.name for r in plan.regions if source_id in r.source_ids]
+        topics = sorted({split.topic for split in found})
+        if len(topics) > 1 and any(r.keyed for r in plan.regions if r.name in readers):
+            raise ConfigError(
+                "a keyed pipeline reads several topics that are partitioned by its key",
+                {"regions": ",".join(readers), "topics": ",".join(topics)},
+                "Use key_by(…, partitioned=False), which brings the rows of a key together.",
+            )
         if readers:
             loads = {name: len(splits[name]) for name in readers}
             for name, mine in to_least_loaded(found, loads).items():

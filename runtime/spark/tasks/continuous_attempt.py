@@ -37,7 +37,7 @@ from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.checkpoint_record import StateEntry
-from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.process.failed_tasks import note_task, task_failed
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
@@ -54,6 +54,7 @@ _ORDERLY_END_S = 10.0
 _CANCELLED_S = 60.0
 _CANCEL_PAUSE_S = 1.0  # Spark does not cancel a job that has not begun yet
 _NO_CORE_S = 120.0
+_STATE = "keyed state"
 _ONLY_TASK = "0.0"  # each region is one task, which Spark does not retry
 
 
@@ -147,17 +148,24 @@ class ContinuousChain:
         """The keyed functions with the state of the splits, which is loaded here."""
         if self.keyed is None:
             return None
+        tasks = self.tasks
+        # Of its own: the checkpoint client's thread calls it, too.
+        client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
+        registry = TaskRegistry(client, checkpoint_client)
+        key = BatchKey(region=tasks.region, attempt_id=tasks.attempt_id, batch_id=0)
+        registry.waits(key, _STATE, why="it is being loaded")  # the task has begun
         failpoint("before-state-loaded")
         keyed = self.keyed.open(
             functions,
-            region=self.tasks.region,
-            attempt_id=self.tasks.attempt_id,
+            region=tasks.region,
+            attempt_id=tasks.attempt_id,
             restored=self.keyed_state,
             splits=self.splits,
-            on_outage=lambda _: checkpoint_client.require_running(),
+            on_outage=lambda error: registry.waits(key, _STATE, why=str(error)),
             job_name=self.job_name,
         )
         failpoint("after-state-loaded")
+        registry.waited(key, _STATE)
         return keyed
 
     def _open(self, registry: AttemptRegistry, epoch: EpochScope) -> TaskWriters[ContinuousWriter]:

@@ -240,7 +240,7 @@ class Chain:
         assert plan is not None  # a keyed region has one
 
         def on_outage(error: StreamError) -> None:
-            CoordinatorClient(tasks.address).waits(key, "store of keyed state", why=str(error))
+            CoordinatorClient(tasks.address).waits(key, "keyed state", why=str(error))
 
         def load(state: KeyedState, splits: tuple[SplitRange, ...]) -> KeyedTask:
             return plan.open(

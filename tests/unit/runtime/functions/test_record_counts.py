@@ -370,6 +370,17 @@ def test_a_transform_is_refused_by_name() -> None:
         require_chained(job.spec.pipelines)
 
 
+def test_keyed_state_is_refused_by_name() -> None:
+    """A dropped range would make it wrong for good."""
+    job = _job(recovery="approximate", max_dropped_records=5)
+    source = KafkaSource(bootstrap_servers="b:1", topics=["in"], name="orders")
+    job.source(source).key_by("key", partitioned=True).deduplicate(within="1 m").sink(
+        KafkaSink(bootstrap_servers="b:1", topic="out", transactional_id_prefix="p")
+    )
+    with pytest.raises(ConfigError, match=r"keyed state.*sources=orders"):
+        require_chained(job.spec.pipelines)
+
+
 def test_the_log_names_the_ranges(caplog: pytest.LogCaptureFixture) -> None:
     from sluice.runtime.coordinator.shell.action_dispatcher import _log_failures
 

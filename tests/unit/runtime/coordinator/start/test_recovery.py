@@ -10,7 +10,12 @@ from sluice.runtime.coordinator.committing.commit_steps import Steps, drive
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, OnLost, RegionPlan
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT, Found
-from sluice.runtime.errors import TransactionLostError, TransactionUnknownError, UnreachableError
+from sluice.runtime.errors import (
+    ConfigError,
+    TransactionLostError,
+    TransactionUnknownError,
+    UnreachableError,
+)
 from sluice.runtime.model.checkpoint_record import StateEntry, Verdict
 from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.coordinator.core_driver import split
@@ -48,6 +53,14 @@ def test_splits_are_assigned_to_the_regions_that_read_the_source() -> None:
     }
     regions = recovery.first_regions(plan, starts)
     assert [[s.partition for s in region.splits] for region in regions] == [[0, 2], [1], []]
+
+
+def test_a_keyed_pipeline_reads_one_topic() -> None:
+    """A key that is in two topics would have two states."""
+    region = RegionPlan(name="a", source_ids=("source",), keyed=True)
+    starts = {"source": [split(0, 0, 0), dataclasses.replace(split(0, 0, 0), topic="another")]}
+    with pytest.raises(ConfigError, match="topics=another,input"):
+        recovery.first_regions(dataclasses.replace(PLAN, regions=(region,)), starts)
 
 
 def _finish(steps: Steps[Found]) -> Found:
