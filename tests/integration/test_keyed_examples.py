@@ -109,8 +109,7 @@ def test_alerts_are_exact_after_kills(
     )
     killed("fraud", kafka, tmp_path, input=source, output=output)
     expected = sum(
-        amount == b"600" and before == b"0.5"
-        for before, amount in itertools.pairwise(amounts)
+        amount == b"600" and before == b"0.5" for before, amount in itertools.pairwise(amounts)
     )
     found = [record.value for record in read(kafka.bootstrap, output)]
     assert found == [b"600"] * expected

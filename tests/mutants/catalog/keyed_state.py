@@ -29,9 +29,7 @@ MUTANTS = (
         name="copied-record-retired",
         rules=("copy-protected",),
         wrong="A checkpoint is retired while its files are being copied into a savepoint.",
-        catchers=(
-            f"{_FILES}::TestRetirement::test_a_record_that_is_being_copied_keeps_its_files",
-        ),
+        catchers=(f"{_FILES}::TestRetirement::test_a_record_that_is_being_copied_keeps_its_files",),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._retire",
