@@ -7,14 +7,17 @@ from typing import Protocol, Self, runtime_checkable
 import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import DecodedRows
-from sluice.runtime.contracts.operators import Sink, Source
+from sluice.runtime.contracts.operators import Sink, Source, SplitEnumerator
 from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.state.key_groups import default_max_parallelism
 
 __all__ = [
     "SIDE_COLUMN",
     "JobTopic",
+    "JobTopicEnumerator",
     "JobTopicSink",
     "JobTopicSource",
     "KeyEncoder",
@@ -42,6 +45,7 @@ class Repartition:
         partitions: of the topic; None: chosen when it is created.
         regions: that read it, as far as the user has set that.
         keys: one encoder for each side: one, or two for a join.
+        event_time: of the upstream source; None: its rows have none.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Repartition:
     partitions: int | None
     regions: int
     keys: tuple[KeyEncoder, ...]
+    event_time: EventTime | None = None
 
 
 @runtime_checkable
@@ -79,6 +84,21 @@ class JobTopic:
     max_parallelism: int
     lineage: BatchLineage = field(default_factory=BatchLineage)
     writers: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class JobTopicEnumerator(SplitEnumerator, Protocol):
+    """The driver's side of a source that reads a topic of the job."""
+
+    def log_ends(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, int]:
+        """The present ends of these splits' logs, rows of open transactions included.
+
+        Raises:
+            UnreachableError: one is not known.
+        """
+        ...
 
 
 @runtime_checkable

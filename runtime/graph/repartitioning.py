@@ -14,6 +14,7 @@ from sluice.runtime.contracts import (
     Repartition,
     RepartitioningSource,
     Source,
+    TimedSource,
 )
 from sluice.runtime.contracts.keyed import KeyBy
 from sluice.runtime.errors import ConfigError
@@ -106,6 +107,7 @@ class Splitting:
                 keys=tuple(
                     RowKeys(key.keyed, key.name) for key in keys if isinstance(key.keyed, KeyBy)
                 ),
+                event_time=source.event_time if isinstance(source, TimedSource) else None,
             )
         )
         source_id = operator_id(kind="source", name=reader.name, upstream=(), uid=reader.uid)

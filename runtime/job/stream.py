@@ -414,7 +414,6 @@ class KeyedStream(Stream):
         self._append("process", name, uid, keyed=keyed)
         return Stream(self._pipeline)
 
-
     def _require_time(self, kind: str) -> None:
         """Without watermarks no window would ever close, and no state would leave."""
         source = self._pipeline.source

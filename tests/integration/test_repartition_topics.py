@@ -6,17 +6,27 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 
 from sluice import Job
 from sluice.connectors.kafka.repartition import repartition_topics, topic_copies
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.job_topic_lines import delete_topics, list_topics
 from sluice.connectors.testing.killing import kill_and_restart
 from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import ConfigError, SourceChangedError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import produce
+from tests.kit.kafka.kafka_records import admin, produce
 from tests.kit.keyed.counted_by_key import (
+    KEYS,
     count_by_key,
     counting,
     dying_once,
@@ -111,6 +121,43 @@ def test_counts_are_exact_after_rewinds_to_older_checkpoints(
     require_exact_counts(kafka.bootstrap, [sink], 2 * RECORDS)
 
 
+@pytest.mark.extended
+def test_changed_and_deleted_topics_are_refused(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The command lists a job's topics, and deletes them."""
+    source, sink = topic(partitions=4), topic()
+    produce(kafka.bootstrap, source, numbered(KEYS, 4))
+
+    def run() -> None:
+        counting(job_in(spark, tmp_path), kafka.bootstrap, source, sink).run()
+
+    run()
+    (line,) = list_topics(str(tmp_path), bootstrap=None, options={}, timeout_s=PATIENCE_S)
+    assert (line.source, line.partitions, line.messages_in_flight) == ("by-key-topic", 8, 0)
+    client = admin(kafka.bootstrap)
+    setting = ConfigResource(ResourceType.TOPIC, line.topic)
+    for name, wrong, right in [
+        ("cleanup.policy", "compact", "delete"),
+        ("retention.ms", "3600000", "-1"),
+        ("min.insync.replicas", "3", "1"),
+    ]:
+        for value in (wrong, right):
+            entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            setting.incremental_configs = [entry]
+            client.incremental_alter_configs([setting])[setting].result(PATIENCE_S)
+            if value == wrong:
+                with pytest.raises(ConfigError, match=f"unsafe.*{name}={wrong}"):
+                    run()
+    client.create_partitions([NewPartitions(line.topic, 9)])[line.topic].result(PATIENCE_S)
+    with pytest.raises(SourceChangedError, match=r"another number.*8.*9"):
+        run()
+    delete_topics(str(tmp_path), [line], force=False, timeout_s=PATIENCE_S)
+    wait_for(lambda: line.topic not in client.list_topics(timeout=PATIENCE_S).topics)
+    with pytest.raises(SourceChangedError):
+        run()
+
+
 class Crash(Exception):
     """Ends a start at a failpoint."""
 
@@ -159,9 +206,11 @@ def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
         (topic_copies, "before-topic-copy-commit"),
         (topic_copies, "after-topic-copy"),
     ]:
-        with monkeypatch.context() as patched, pytest.raises(Crash, match=name):
+        job = restored()
+        with monkeypatch.context() as patched:
             patched.setattr(module, "failpoint", crashing_at(name))
-            restored().run()
+            with pytest.raises(Crash, match=name):
+                job.run()
     copies = [r.args for r in caplog.records if r.msg.startswith("rows in flight are copied")]
     assert [rows > 0 for _, _, rows in copies] == [True], "there were some, copied once"
     restored().run()

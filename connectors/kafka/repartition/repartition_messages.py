@@ -1,6 +1,6 @@
 """The messages of a repartition topic: an Arrow IPC stream with rows of one partition.
 
-The value is a stream of one record batch, or null: the message carries a watermark only. The header
+The value is a stream of one record batch; null marks a copy that is done. The header
 ``sluice-batch`` names the batch of the writing region, as JSON. The format is described in
 docs/internals/repartition-topics.md.
 """
@@ -56,35 +56,28 @@ class MessageOrigin:
     Attributes:
         batch: that wrote it.
         side: of a topic with two: 0 left, 1 right.
-        watermark_ms: of the writing region, before this message; None: it has none yet.
-        is_idle: the region reads nothing at present, and holds back no watermark.
         is_copied: another job's batch wrote it, and a restore has copied it.
     """
 
     batch: BatchKey
     side: int = 0
-    watermark_ms: int | None = None
-    is_idle: bool = False
     is_copied: bool = False
 
     def encode(self) -> bytes:
         """The header's value."""
         batch = self.batch
         found: list[Any] = [_VERSION, batch.region, batch.attempt_id, batch.batch_id, self.side]
-        found += [self.watermark_ms, int(self.is_idle), int(self.is_copied)]
-        return json.dumps(found, separators=(",", ":")).encode()
+        return json.dumps([*found, int(self.is_copied)], separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, value: bytes) -> "MessageOrigin":
         """The inverse of `encode`; ValueError: it is none."""
-        version, region, attempt_id, batch_id, side, watermark_ms, idle, copied = json.loads(value)
+        version, region, attempt_id, batch_id, side, copied = json.loads(value)
         if version != _VERSION:
             raise ValueError(f"version {version}")
         return cls(
             batch=BatchKey(region=str(region), attempt_id=int(attempt_id), batch_id=int(batch_id)),
             side=int(side),
-            watermark_ms=watermark_ms,
-            is_idle=bool(idle),
             is_copied=bool(copied),
         )
 

@@ -19,7 +19,11 @@ from sluice.connectors.kafka.repartition.repartition_topics import (
     topic_name,
 )
 from sluice.connectors.kafka.repartition.topic_copies import copy_rows
-from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster, SourceCluster
+from sluice.connectors.kafka.source.enumerator.discovery import (
+    KafkaCluster,
+    SourceCluster,
+    require_located,
+)
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
 from sluice.connectors.kafka.source.reader.streaming_reader import KafkaStreamingReader
@@ -30,6 +34,7 @@ from sluice.runtime.contracts import (
     Backlog,
     ContinuousSource,
     JobTopic,
+    JobTopicEnumerator,
     JobTopicSink,
     JobTopicSource,
     Repartition,
@@ -37,10 +42,12 @@ from sluice.runtime.contracts import (
     SplitEnumerator,
     SplitReader,
     StreamingReader,
+    TimedSource,
     TopicStart,
     TunedSource,
 )
 from sluice.runtime.errors import ConfigError, SourceChangedError, StreamError
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.state.key_groups import LARGEST_MAX_PARALLELISM, default_partitions
 from sluice.runtime.model.task_memory import TaskMemory
@@ -73,7 +80,9 @@ def repartition_topic(
     return sinks, RepartitionSource(options, topic)
 
 
-class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, JobTopicSource):
+class RepartitionSource(
+    ContinuousSource, TunedSource, TimedSource, RepartitioningSource, JobTopicSource
+):
     """Reads a repartition topic. Made on the driver; picklable; holds no connection.
 
     Args:
@@ -128,6 +137,12 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
     @property
     def topic(self) -> str:
         return self._topic_name
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """That of the upstream source. No split is idle: the coordinator knows how far each is."""
+        time = self._repartition.event_time
+        return time and replace(time, idle_after=None, max_drift=None, max_future=None)
 
     def of_job(self, job_name: str, job_uid: str, source_id: str) -> Self:
         name = topic_name(job_name, job_uid, source_id)
@@ -289,7 +304,7 @@ class RepartitionSource(ContinuousSource, TunedSource, RepartitioningSource, Job
         }
 
 
-class RepartitionEnumerator(SplitEnumerator):
+class RepartitionEnumerator(JobTopicEnumerator):
     """Splits and barriers of a repartition topic, which may not exist yet. Driver.
 
     Args:
@@ -415,15 +430,21 @@ class RepartitionEnumerator(SplitEnumerator):
         The end that readers may see is not enough: it is earlier while markers of commits are not
         written yet.
         """
-        keys = [key_of(split) for split in positions]
         try:
-            ends = self._cluster.log_ends(keys, timeout_s=_ENDS_S)
+            ends = self.log_ends(positions, timeout_s=_ENDS_S)
         except StreamError:
             return False  # the next barrier asks again
-        return all(
-            (end := ends.get(key_of(split))) is not None and split.end_offset >= end.offset
-            for split in positions
-        )
+        return bool(ends) and all(split.end_offset >= ends[split.key] for split in positions)
+
+    def log_ends(
+        self, positions: Sequence[SplitRange], *, timeout_s: float
+    ) -> Mapping[SplitKey, int]:
+        if not self._opened(timeout_s):
+            return {}
+        keys = [key_of(split) for split in positions]
+        found = self._cluster.log_ends(keys, timeout_s=timeout_s)
+        require_located(keys, found)
+        return {split.key: found[key_of(split)].offset for split in positions}
 
     def fixed_ends(self) -> Mapping[SplitKey, int] | None:
         return None

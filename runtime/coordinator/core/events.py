@@ -165,7 +165,7 @@ class RegionBarrierOffsets(CoreEvent):
     """The ranges of a region's next epoch, as its sources return them; ``finished``: all bounded
     sources have reached their ends with it; ``waiting``: records after the barrier, where known;
     ``requested``: splits that were requested, some of which may be gone; None: those of the ranges;
-    ``has_read``: as `BarrierPolled`."""
+    ``has_read``: as `BarrierPolled`; ``log_ends``, ``input_ms``: see `FetchBarrierOffsets`."""
 
     checkpoint_id: int
     region: str
@@ -173,6 +173,8 @@ class RegionBarrierOffsets(CoreEvent):
     splits: tuple[SplitRange, ...]
     finished: bool
     waiting: Mapping[SplitKey, int] = field(default_factory=dict)
+    log_ends: Mapping[SplitKey, int] = field(default_factory=dict)
+    input_ms: int | None = None
     requested: frozenset[SplitKey] | None = None
     has_read: bool = False
 
@@ -316,6 +318,7 @@ class FetchBarrierOffsets(PollAnswer):
     """Answer to a poll: fetch the offsets from these positions, answer `RegionBarrierOffsets`.
 
     ``may_finish``: the regions that write its input have ended, if there are any.
+    ``input_ms``: their watermark; the answer then has the ends of the topic's logs.
     """
 
     checkpoint_id: int
@@ -325,6 +328,7 @@ class FetchBarrierOffsets(PollAnswer):
     max_records: int | None
     has_read: bool = False
     may_finish: bool = True
+    input_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,16 @@ epoch that is read again.
 - A skipped region counts with its last snapshot, and so does a suspended one: when it resumes, its
   rows are not late.
 - A region whose bounded sources have ended does not count.
+- The split of a repartition topic has the watermark that `TopicTime` finds for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.coordinator.region.topic_time import TopicTime
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.event_time import EventTime, least_of
 from sluice.runtime.model.splits import SplitKey, SplitRange
@@ -57,14 +59,16 @@ class JobTime:
     Attributes:
         times: of the sources that have a time, by operator id.
         watermarks_ms: of the last barrier, by source; never back.
+        topics: of the repartition topics.
     """
 
     times: Mapping[str, EventTime] = field(default_factory=dict)
     watermarks_ms: dict[str, int] = field(default_factory=dict)
+    topics: TopicTime = field(default_factory=TopicTime)
     _empty_s: dict[SplitKey, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def restored(cls, plans: Iterable[RegionPlan], records: Iterable[RegionRecord]) -> Self:
+    def restored(cls, plans: Collection[RegionPlan], records: Iterable[RegionRecord]) -> Self:
         """Of a run that continues from these records: with the latest watermarks by which epochs on
         record have ended, since windows up to them are closed."""
         times = {
@@ -73,7 +77,7 @@ class JobTime:
             for source_id in plan.source_ids
             if plan.event_time is not None
         }
-        made = cls(times=times)
+        made = cls(times=times, topics=TopicTime.of(plans))
         for split in (split for record in records for split in record.splits):
             made._announce(split.source_id, split.barrier_watermark_ms)
         return made
@@ -106,6 +110,16 @@ class JobTime:
         for source_id, found in marks.items():
             self._announce(source_id, least_of(found))
 
+    def input_ms(self, plan: RegionPlan, regions: Mapping[str, RegionState]) -> int | None:
+        """Watermark of the regions that write what a region reads; None: one has none, or the
+        region reads no topic."""
+        if not plan.upstream or not self.of(plan):
+            return None
+        writers = [regions[name] for name in plan.upstream]
+        if not all(self.of(writer.plan) for writer in writers):
+            return None  # rows of a source without a time may be of any time
+        return least_of(split.watermark_ms for _, split in self._counting(writers))
+
     def _announce(self, source_id: str, watermark_ms: int | None) -> None:
         latest_ms = later(self.watermarks_ms.get(source_id), watermark_ms)
         if latest_ms is not None and source_id in self.times:
@@ -134,7 +148,7 @@ class JobTime:
                 continue
             for split in (*region.record.splits, *region.discovered.values()):
                 if split.source_id in self.times and not self.is_idle(split.key):
-                    yield region.plan.name, split
+                    yield region.plan.name, self.topics.marked(split)
 
     def view(self, regions: Iterable[RegionState]) -> TimeView | None:
         """For people; None: no source has a time."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from sluice.runtime.contracts import Backlog, Clock, SplitEnumerator
+from sluice.runtime.contracts import Backlog, Clock, JobTopicEnumerator, SplitEnumerator
 from sluice.runtime.coordinator.core.events import (
     FetchBarrierOffsets,
     RegionBarrierOffsets,
@@ -241,12 +241,14 @@ class _SourceOffsets:
         splits: the ranges up to the barrier.
         is_finished: whether they end at the source's end.
         waiting: unread records after them.
+        log_ends: of a repartition topic, if they were requested.
     """
 
     at_s: float
     splits: tuple[SplitRange, ...]
     is_finished: bool
     waiting: Mapping[SplitKey, int]
+    log_ends: Mapping[SplitKey, int]
 
 
 @dataclass(slots=True)
@@ -383,6 +385,8 @@ class SourceService:
             waiting={key: lag for answer in answers for key, lag in answer.waiting.items()},
             requested=frozenset(split.key for split in action.positions),
             has_read=action.has_read,
+            log_ends={key: end for answer in answers for key, end in answer.log_ends.items()},
+            input_ms=action.input_ms,
         )
 
     def end_offsets(
@@ -455,6 +459,9 @@ class SourceService:
                 splits=tuple(splits),
                 is_finished=action.may_finish and source.is_finished(splits),
                 waiting=self._waiting(source, splits),
+                log_ends=source.log_ends(mine, timeout_s=left_s)
+                if action.input_ms is not None and isinstance(source, JobTopicEnumerator)
+                else {},
             )
 
     def _retry_for_s(self, request: _Request, source_id: str) -> float:

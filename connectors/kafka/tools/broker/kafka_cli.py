@@ -1,4 +1,4 @@
-"""``sluice kafka``: a broker on this machine for first steps."""
+"""``sluice kafka``: a broker on this machine for first steps, and the topics of jobs."""
 
 from pathlib import Path
 from subprocess import SubprocessError
@@ -21,6 +21,12 @@ from sluice.connectors.kafka.tools.connection_options import (
     connection_of,
     read_options,
 )
+from sluice.connectors.kafka.tools.job_topic_lines import (
+    JobTopicLine,
+    delete_topics,
+    list_topics,
+)
+from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json, print_table
 from sluice.runtime.embedded.background import RunningServer, recall, start_once
 from sluice.runtime.embedded.cache import state_dir
 from sluice.runtime.embedded.ivy import report_to_stderr
@@ -33,7 +39,8 @@ __all__ = ["app"]
 _NAME = "kafka"
 
 app = typer.Typer(
-    help="Start and stop a real single-node Kafka broker on this machine.", no_args_is_help=True
+    help="Start and stop a Kafka broker on this machine; list the topics of jobs.",
+    no_args_is_help=True,
 )
 
 
@@ -82,7 +89,7 @@ def fetch() -> None:
 
 @app.command()
 def create(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Name of a topic.")],
+    names: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Name of a topic.")],
     *,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of each topic.")] = 4,
     bootstrap: Annotated[
@@ -100,12 +107,64 @@ def create(
     if connection is None:
         raise MissingRequirementError(
             "this user has no running broker",
-            {"topics": ",".join(topics)},
+            {"topics": ",".join(names)},
             "Start one with: sluice kafka start --background, or give --bootstrap-servers "
             "host:port.",
         )
-    create_topics(connection, [NewTopic(name, num_partitions=partitions) for name in topics])
-    typer.echo(f"created {', '.join(topics)} with {partitions} partition(s) each")
+    create_topics(connection, [NewTopic(name, num_partitions=partitions) for name in names])
+    typer.echo(f"created {', '.join(names)} with {partitions} partition(s) each")
+
+
+@app.command()
+def topics(
+    path: CheckpointPath,
+    *,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete them; the job cannot start after that.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Delete them although rows in them are unread.")
+    ] = False,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(*BOOTSTRAP_NAMES, help="Kafka servers; default: those in the checkpoint."),
+    ] = None,
+    config: Config = None,
+    config_file: ConfigFile = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the cluster.")
+    ] = 15.0,
+    as_json: AsJson = False,
+) -> None:
+    """List or delete a job's repartition topics, which key_by has made."""
+    options = read_options(config, config_file)
+    lines = list_topics(path, bootstrap=bootstrap, options=options, timeout_s=timeout_s)
+    if delete:
+        delete_topics(path, lines, force=force, timeout_s=timeout_s)
+    if as_json:
+        print_json({"topics": [_as_json(line) for line in lines], "deleted": delete})
+        return
+    if delete:
+        for line in lines:
+            typer.echo(f"deleted {line.topic}")
+        return
+    columns = ("topic", "read by", "partitions", "in flight")
+    print_table(
+        columns,
+        [
+            (line.topic, line.source, line.partitions or "missing", line.messages_in_flight)
+            for line in lines
+        ],
+    )
+
+
+def _as_json(line: JobTopicLine) -> dict[str, object]:
+    return {
+        "topic": line.topic,
+        "source": line.source,
+        "partitions": line.partitions,
+        "messages_in_flight": line.messages_in_flight,
+    }
 
 
 def _started(broker: EmbeddedKafka) -> RunningServer:
