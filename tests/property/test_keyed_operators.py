@@ -274,3 +274,21 @@ def test_functions_are_called_with_their_state_and_timers(planned: list[Epoch]) 
         for key in {each[0] for each in (*made, *expected)}:
             found = [each for each in made if each[0] == key]
             assert found == [each for each in expected if each[0] == key]
+
+
+def test_a_timer_that_is_due_and_set_again_by_an_earlier_one_fires_once() -> None:
+    def on_row(key: Any, rows: Any, state: Any, timers: Any) -> None:
+        timers.at_event_time(10)
+        timers.at_event_time(20)
+
+    def again(key: Any, time_ms: int, state: Any, timers: Any) -> Any:
+        if time_ms == 10:
+            timers.at_event_time(20)
+        return {"key": key, "fired_ms": time_ms, "count": 1}
+
+    function = Process(function=on_row, on_timer=again, states={}, output=CALLS)
+    run = OperatorRun(function, one_batch)
+    time = BarrierTime(watermark_ms=30, now_ms=0)
+    rows = [Timed((0, b"a"), 1, None)]
+    epoch = Epoch(rows=rows, cuts=frozenset(), attempts=[], time=time, restarts=False)
+    assert [each["fired_ms"] for each in run.epoch(epoch)] == [10, 20]
