@@ -210,6 +210,12 @@ class Stream:
 
     def _append(self, kind: str, name: str | None, uid: str | None, **fields: Any) -> Self:  # noqa: ANN401 - of a `Step`
         pipeline = self._pipeline
+        if not all(isinstance(text, str | None) for text in (name, uid)):
+            raise ConfigError(
+                "the name or uid of a function is no text",
+                {"function": kind, "name": name, "uid": uid},
+                "Give text; a result of aggregate needs another name than these two.",
+            )
         _require_no_sink(pipeline, kind)
         is_frame = kind == "transform"
         if is_frame and own_steps(pipeline.source):
