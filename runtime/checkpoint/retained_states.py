@@ -1,4 +1,4 @@
-"""What the records that a job can still start from name: no sweep and no retirement touches it."""
+"""States and files of all records that a job can still start from: no sweep touches them."""
 
 import logging
 import re

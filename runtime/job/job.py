@@ -107,9 +107,9 @@ class Job:
             task above the bound is retried; an epoch above it is read again; >= 1.
         max_dropped_in_all: the same for all checkpoints of the directory; None: no bound.
         load_balancer: a `LoadBalancer` reassigns splits of slow chained regions with the decisions
-            of checkpoints, except for regions with state or files. None: no reassignment.
+            of checkpoints, except for regions with Spark's state or files. None: no reassignment.
         on_lost: a decided transaction that brokers aborted: ``fail`` stops the job. ``repair``
-            writes it again, for chained regions of deterministic functions.
+            writes it again, for chained regions of deterministic functions without state.
         task_memory_mib: MiB for the records of one task: fetched, in the current batch, and sent
             without acknowledgement. Queues and fetches adapt; ``kafka.*`` options count. Python,
             Spark and their libraries come on top; >= 64.

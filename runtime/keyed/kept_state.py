@@ -85,6 +85,8 @@ class KeptTasks:
             task = None
         if task is None:
             task = load(batch.state, splits)
+        else:
+            task.restart_at(splits)
         return OpenKeyedBatch(self, owner, task, batch)
 
     def keep(self, owner: _Owner, state: KeyedState, task: KeyedTask) -> None:

@@ -24,6 +24,7 @@ from sluice.runtime.contracts.keyed import (
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun, WriteDeadLetter
+from sluice.runtime.keyed.key_places import KeyPlaces
 from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.acknowledgement import RecordCounts
 
@@ -73,6 +74,7 @@ class KeyedOperators:
         self.functions, self.job_name = tuple(functions), job_name
         self.source_id, self.tables, self.encode = source_id, tables, encode
         self.current: KeyedRun | None = None
+        self.key_places, self.places = KeyPlaces(), dict[int, str]()
         self.stages = tuple(self._opened(each, numbers) for each in functions[first:end])
 
     def _opened(
@@ -178,7 +180,7 @@ class KeyedRun:
             return
         stage = stages[first]
         if stage.operator is None:
-            made = iter((_keyed(stage.function, rows),))
+            made = iter((self._with_keys(stage.function, rows),))
         else:
             self.count(stage.function.operator_id, RecordCounts(read=rows.batch.num_rows))
             made = stage.operator.apply(rows)
@@ -248,7 +250,23 @@ class KeyedRun:
         )
 
     def _ordinal(self, topic: str, partition: int) -> int:
-        return self._operators.tables.ordinal((self._operators.source_id, topic, partition))
+        key = self._operators.source_id, topic, partition
+        ordinal = self._operators.tables.ordinal(key)
+        self._operators.places[ordinal] = f"{topic}-{partition}"
+        return ordinal
+
+    def _with_keys(self, function: ChainedFunction, rows: KeyedRows) -> KeyedRows:
+        """The rows with the encoded key of each; those of a repartition topic have it already."""
+        key_by = function.keyed
+        assert isinstance(key_by, KeyBy)
+        if key_by.decode is not None:
+            return rows
+        keys, schema = RowKeys(key_by, function.name)(rows.batch)
+        rows = replace(rows, keys=keys, key_schema=schema)
+        operators = self._operators
+        if key_by.partitioned:
+            operators.key_places.require_one_place(rows, operators.places, name=function.name)
+        return rows
 
 
 def _unkeyed(batch: pa.RecordBatch, splits: npt.NDArray[np.int16]) -> KeyedRows:
@@ -274,16 +292,6 @@ def _by_split(
     for ordinal, end in zip(present.tolist(), bounds, strict=True):
         yield ordinal, rows.slice(start, end - start)
         start = end
-
-
-def _keyed(function: ChainedFunction, rows: KeyedRows) -> KeyedRows:
-    """The rows with the encoded key of each; those of a repartition topic have it already."""
-    key_by = function.keyed
-    assert isinstance(key_by, KeyBy)
-    if key_by.decode is not None:
-        return rows
-    keys, schema = RowKeys(key_by, function.name)(rows.batch)
-    return replace(rows, keys=keys, key_schema=schema)
 
 
 def _require_keyed(function: ChainedFunction) -> None:

@@ -178,6 +178,11 @@ class KeyedTask:
         self._closed_ms |= {key: wanted[key].barrier_watermark_ms for key in new}
         self._keys = {self._state.ordinal(key): key for key in self._closed_ms}
 
+    def restart_at(self, splits: Sequence[SplitRange]) -> None:
+        """Go on with the state that there is, at these positions of its splits: the last epoch may
+        not count."""
+        self._closed_ms = {split.key: split.barrier_watermark_ms for split in splits}
+
     def end_epoch(self, time: BarrierTime) -> EndedState:
         """Freeze the state of the epoch, whose output is complete; the next one begins."""
         watermark_ms, due = time.watermark_ms, self._operators.due()

@@ -165,7 +165,7 @@ class Recompute:
             for file, copy in zip(files, found, strict=True)
         }
 
-    # --- keyed state behind repartition topics ---------------------------------------------------
+    # --- keyed state of repartition topics -------------------------------------------------------
 
     def _recomputed(self, chosen: dict[str, list[RegionRecord]]) -> Iterator[RegionRecord]:
         total = sum(_bytes(region) for regions in chosen.values() for region in regions)
@@ -221,7 +221,7 @@ class Recompute:
         )
 
     def _target(self, scratch: Path) -> StateStore:
-        """Where new files are written: in the new savepoint if it is on this host."""
+        """The directory of new files: the new savepoint's, if it is on this host."""
         root = scratch / "new"
         if isinstance(self.parent, LocalFileSystem):
             root = self.parent.host_path(self.name)
@@ -333,7 +333,7 @@ def _new_ranges(regions: Sequence[RegionRecord], partitions: int) -> list[SplitR
 
 
 def _positions(regions: Sequence[RegionRecord]) -> dict[str, object]:
-    """What the old job has read of its topic."""
+    """The positions of the old job in its topic."""
     splits = [split for region in regions for split in region.splits]
     return {
         "topic_id": next((split.topic_id for split in splits if split.topic_id), ""),

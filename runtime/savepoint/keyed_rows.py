@@ -91,7 +91,7 @@ def first_rows(
 
 
 class _Schemas:
-    """What an operator remembers of the types of its rows
+    """The types of an operator's rows, as it remembers them
     (`sluice.runtime.keyed.operator_memory`)."""
 
     def __init__(self) -> None:

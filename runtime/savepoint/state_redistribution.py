@@ -229,8 +229,8 @@ class _Spill:
 
 
 def _combined(key: bytes, first: bytes, second: bytes) -> bytes:
-    """What an operator remembers of two splits, for a split with keys of both: all barriers that
-    one of them has seen."""
+    """The memory of an operator for a split with keys of two splits: all barriers that one of them
+    has seen."""
     if key == _TIME_KEY:
         pairs = zip(_TIMES.unpack(first), _TIMES.unpack(second), strict=True)
         return _TIMES.pack(*map(max, pairs))

@@ -6,7 +6,7 @@ the memory that Python needs.
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import repeat
 
 __all__ = ["ABSENT", "ENTRY_BYTES", "Entries", "TimedEntries", "Value", "by_time"]
@@ -31,27 +31,49 @@ class Entries:
         size_bytes: of all entries.
     """
 
-    __slots__ = ("_index", "_is_base", "size_bytes", "values")
+    __slots__ = ("_index", "_is_base", "_length", "size_bytes", "values")
 
     def __init__(self, *, is_base: bool) -> None:
         self.values: dict[bytes, Value] = {}
         self.size_bytes = 0
         self._is_base = is_base
         self._index: _SortedKeys | None = None
+        self._length: int | None = None
 
-    def put(self, changes: Mapping[bytes, Value]) -> None:
-        """Set each key's value."""
-        values = self.values
-        old = list(map(values.get, changes, repeat(ABSENT)))
-        self.size_bytes += _total(changes.values()) - _total(old)
-        if ABSENT in old:
-            added = [key for key, was in zip(changes, old, strict=True) if was is ABSENT]
-            self.size_bytes += sum(map(len, added)) + ENTRY_BYTES * len(added)
-            if self._index is not None:
-                self._index.add(added)
-        values.update(changes)
-        if self._is_base and None in changes.values():
-            self._drop([key for key, value in changes.items() if value is None])
+    def put(self, keys: Collection[bytes], values: Collection[Value]) -> None:
+        """Set the values of different keys."""
+        if self._index is None and self._are_alike(values):
+            before = len(self.values)
+            self.values.update(zip(keys, values, strict=True))
+            if grown := len(self.values) - before:
+                usual = sum(map(len, keys)) // len(keys)  # keys of a table are of about one size
+                self.size_bytes += grown * (usual + (self._length or 0) + ENTRY_BYTES)
+            return
+        self._put_each(keys, values)
+
+    def _are_alike(self, values: Collection[Value]) -> bool:
+        """Whether all values have one length, also those before: then no old value is looked at,
+        which is not in the processor's cache."""
+        if (self.values and self._length is None) or None in values:
+            return False
+        lengths = set(map(len, values))  # type: ignore[arg-type]
+        if not self.values and len(lengths) == 1:
+            (self._length,) = lengths
+        return lengths == {self._length}
+
+    def _put_each(self, keys: Collection[bytes], values: Collection[Value]) -> None:
+        others = {len(value) for value in values if value is not None} - {self._length}
+        if others or not self._is_base:
+            self._length = None
+        old = list(map(self.values.get, keys, repeat(ABSENT)))
+        self.size_bytes += _total(values) - _total(old)
+        added = [key for key, was in zip(keys, old, strict=True) if was is ABSENT]
+        self.size_bytes += sum(map(len, added)) + ENTRY_BYTES * len(added)
+        if self._index is not None:
+            self._index.add(added)
+        self.values.update(zip(keys, values, strict=True))
+        if self._is_base and None in values:
+            self._drop([key for key, value in zip(keys, values, strict=True) if value is None])
 
     def starting_with(self, prefix: bytes) -> Iterator[tuple[bytes, Value]]:
         """The entries whose key begins with ``prefix``. Not while they change."""
@@ -97,7 +119,7 @@ class TimedEntries:
             entries = self._by_time[time_ms] = Entries(is_base=self._is_base)
             heapq.heappush(self._heap, time_ms)
         before = entries.size_bytes
-        entries.put(changes)
+        entries.put(changes.keys(), changes.values())
         if not entries.values:
             del self._by_time[time_ms]
             if len(self._heap) > 2 * len(self._by_time) + _LIVELY_HEAP:

@@ -98,7 +98,7 @@ class _Split:
         for number, entries in changes.plain.items():
             table = self.plain.setdefault(number, Entries(is_base=True))
             before = table.size_bytes
-            table.put(entries)
+            table.put(entries.keys(), entries.values())
             self.size_bytes += table.size_bytes - before
         for number, times in changes.timed.items():
             timed = self.timed.setdefault(number, TimedEntries(is_base=True))

@@ -50,7 +50,7 @@ class RocksDbBackend(StateBackend):
         self._buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
             memory_bytes // 8, False, self._cache
         )
-        self._entries = ReadCache(memory_bytes // 4)
+        self._entries = ReadCache(memory_bytes * 3 // 8)
         self._unlogged = self._rocks.WriteOptions()
         self._unlogged.disable_wal = True
         self._directory = LocalDirectory(directory)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import repeat
 from operator import itemgetter
 
 from sluice.runtime.contracts.keyed import StateTable, TaskTables, TimedTable
@@ -10,7 +11,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.state.backend import StateBackend, TableChanges
-from sluice.runtime.state.entries import Entries, TimedEntries, Value, by_time
+from sluice.runtime.state.entries import ABSENT, Entries, TimedEntries, Value, by_time
 
 __all__ = ["EpochChanges", "SplitChanges", "TaskState"]
 
@@ -199,14 +200,12 @@ class _Table(_Tables, StateTable):
         entries = self._overlays[split].plain.get(self._number)
         if entries is None:
             return self._backend.get(split, self._number, keys)
-        changed = entries.values
-        missing = [key for key in keys if key not in changed]
+        found = list(map(entries.values.get, keys, repeat(ABSENT)))
+        missing = [key for key, value in zip(keys, found, strict=True) if value is ABSENT]
         if not missing:
-            return list(map(changed.__getitem__, keys))
-        if len(missing) == len(keys):
-            return self._backend.get(split, self._number, keys)
+            return found
         base = iter(self._backend.get(split, self._number, missing))
-        return [changed[key] if key in changed else next(base) for key in keys]
+        return [next(base) if value is ABSENT else value for value in found]
 
     def put(self, split: int, keys: Sequence[bytes], values: Sequence[Value]) -> None:
         overlay = self._overlays[split]
@@ -214,7 +213,7 @@ class _Table(_Tables, StateTable):
         if entries is None:
             entries = overlay.plain[self._number] = Entries(is_base=False)
         before = entries.size_bytes
-        entries.put(dict(zip(keys, values, strict=True)))
+        entries.put(keys, values)
         self._grown(overlay, entries.size_bytes - before)
 
     def scan(self, split: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

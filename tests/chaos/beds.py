@@ -60,6 +60,16 @@ These are the first record, the fencing record, the barrier offsets, an open tra
 one, the temporary file, the decision, a part of the commits, and all commits. `make test-more` kills
 from the decision on; the earlier ones are killed on demand, with all others."""
 
+OF_STATE = (
+    *("before-state-loaded", "after-state-loaded", "after-state-frozen"),
+    *("before-state-written", "before-state-file", "after-state-file", "after-state-written"),
+    *("before-state-merge", "before-merged-file", "after-merged-file"),
+)
+"""Reached in tasks with keyed state, at their begin and at the end of an epoch (`test_keyed`)."""
+
+STATE_MOVES = ("before-state-adopted", "after-state-adopted")
+"""Reached where a split comes to a running task with its state (`test_keyed`)."""
+
 ELSEWHERE = frozenset(
     {
         *("before-begin", "after-begin", "mid-write", "before-flush", "after-flush"),
@@ -67,6 +77,8 @@ ELSEWHERE = frozenset(
         *("before-stage", "after-stage"),
         *("before-epoch-end", "after-epoch-begun", "after-epoch-ack", "after-epoch-rewound"),
         *("before-native-commit", "after-native-commit"),
+        *OF_STATE,
+        *STATE_MOVES,
     }
 )
 """Reached in a task, or in the drop-in's source runner: such a process dies alone and is replaced

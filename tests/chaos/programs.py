@@ -1,6 +1,7 @@
 """The programs that are killed: how to start each, and what its output must be."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,11 +11,29 @@ from sluice.connectors.kafka.tools.verify.topic_history import read_records
 from sluice.runtime.checker import HistoryVerdict, Record
 from tests.chaos.published_files import PublishedFiles
 from tests.kit.kafka.topic_histories import read_history
-from tests.kit.key_counts import KeyCountVerdict, check_key_counts
+from tests.kit.key_counts import KeyCountVerdict, check_key_counts, whole_number
 from tests.kit.memory_checker import check, expect, history_of
 from tests.kit.window_counts import WindowVerdict, check_windows
 
 _ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumbersVerdict:
+    """Every record of a key has its number among them, once and in order.
+
+    Attributes:
+        counts: the verdict on the last number of each key.
+        skipped: numbers that do not follow the one before them.
+    """
+
+    counts: KeyCountVerdict
+    skipped: list[str]
+
+    @property
+    def is_clean(self) -> bool:
+        """As expected."""
+        return self.counts.is_clean and not self.skipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +192,17 @@ def _judge_counts(topics: Topics) -> KeyCountVerdict:
     return check_key_counts(keys, read_records(topics.connection, topics.output))
 
 
+def _judge_numbers(topics: Topics) -> NumbersVerdict:
+    last: Counter[bytes | None] = Counter()
+    skipped = []
+    for record in read_records(topics.connection, topics.output):
+        last[record.key] += 1
+        if record.value != b"%d" % last[record.key]:
+            skipped.append(f"{record.key!r}: {record.value!r} instead of {last[record.key]}")
+            last[record.key] = whole_number(record.value) or last[record.key]
+    return NumbersVerdict(counts=_judge_counts(topics), skipped=skipped[:20])
+
+
 def _judge_windows(topics: Topics) -> WindowVerdict:
     source = read_records(topics.connection, topics.source)
     timestamps_ms = (record.timestamp_ms or 0 for record in source)
@@ -183,6 +213,7 @@ def _judge_windows(topics: Topics) -> WindowVerdict:
 Verdict = (
     HistoryVerdict
     | KeyCountVerdict
+    | NumbersVerdict
     | WindowVerdict
     | LossVerdict
     | FilesVerdict
@@ -204,6 +235,12 @@ DROP_IN_COUNTS = Subject(
 COUNT = Subject(name="count", script=_ROOT / "examples" / "count_per_key.py", judge=_judge_counts)
 KEYED_COUNTS = Subject(
     name="keyed-counts", script=_ROOT / "examples" / "keyed_counts.py", judge=_judge_counts
+)
+STATE_NUMBERS = Subject(
+    name="state-numbers", script=Path(__file__).with_name("mortal_keyed.py"), judge=_judge_numbers
+)
+STATE_COUNTS = replace(
+    STATE_NUMBERS, name="state-counts", judge=_judge_counts, environment={"WORK": "count"}
 )
 WINDOWED = Subject(
     name="windowed", script=Path(__file__).with_name("windowed.py"), judge=_judge_windows

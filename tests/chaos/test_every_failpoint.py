@@ -18,13 +18,14 @@ from tests.chaos import (
     test_failpoints,
     test_fencing,
     test_files,
+    test_keyed,
     test_lost_transactions,
     test_regional,
     test_restored_jobs,
     test_stop_kills,
     test_timeouts,
 )
-from tests.chaos.beds import ACCEPTANCE, LOSSES, REGIONAL, REPAIR
+from tests.chaos.beds import ACCEPTANCE, LOSSES, OF_STATE, REGIONAL, REPAIR, STATE_MOVES
 from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 
 pytestmark = pytest.mark.chaos
@@ -40,6 +41,8 @@ _TWICE = [
     test_files.test_both_survive_two_kills_in_a_row,
     test_files.test_held_files_survive_two_kills_in_a_row,
     test_files.test_marks_survive_two_kills_in_a_row,
+    test_keyed.test_state_with_output_two_kills_in_a_row_at_every_step_of_a_state_file,
+    test_keyed.test_state_with_output_two_kills_in_a_row_where_a_split_comes_with_its_state,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
     test_restored_jobs.test_a_restore_survives_two_kills_in_a_row,
@@ -75,7 +78,13 @@ _OF_A_COMMAND = {
     *("before-repartition", "after-repartition-copy", "after-repartition"),
     *("before-repartition-record", "after-repartition-record"),
     *("before-recompute", "after-recompute-copy", "after-recompute"),
+    # A start makes and fills repartition topics before it opens anything; their tests end there.
+    *("before-topic-creation", "after-topic-creation"),
+    *("before-topic-copy", "before-topic-copy-commit", "after-topic-copy"),
 }
+# Steps of tasks with keyed state: transactions are open as at the steps beside them, and a file that
+# no record names changes nothing. `test_keyed` pauses in one of them.
+_OF_KEYED_STATE = {*OF_STATE, *STATE_MOVES}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -111,9 +120,12 @@ def _cells(test: Callable[..., None]) -> set[str]:
     ("tests", "absent"),
     [
         (_TWICE, _OF_A_LOSS),
-        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY),
-        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY),
-        (_PAUSED, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_COPY),
+        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY | _OF_KEYED_STATE),
+        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY | _OF_KEYED_STATE),
+        (
+            _PAUSED,
+            _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_COPY | _OF_KEYED_STATE,
+        ),
     ],
     ids=["twice in a row", "with a stale coordinator", "away", "paused"],
 )

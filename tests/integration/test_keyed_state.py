@@ -8,17 +8,27 @@ from pyspark.sql import SparkSession
 
 from sluice import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.testing import killing
 from sluice.connectors.testing.topics import created_topics
 from sluice.testing import kill_and_restart
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read
-from tests.kit.keyed_program import count_by_key, counting_job
+from tests.kit.keyed_program import count_by_key, count_while_splits_move, counting_job
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
 KEYS = 7  # of each partition
 KILLS = ("pre-commit", "pre-commit", "decision", "commit")
+STEPS = (
+    "before-state-loaded",
+    "after-state-frozen",
+    "before-state-written",
+    "after-state-loaded",
+    "after-state-written",
+    "before-state-adopted",
+    "after-state-adopted",
+)
 
 
 def records(count: int) -> list[Record]:
@@ -87,4 +97,36 @@ def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engi
             timeout=PATIENCE_S,
         )
         assert len(report.kills) == len(KILLS)
+        assert counted(kafka.bootstrap, sink.name) == expected(100)
+
+
+@pytest.mark.extended
+def test_counts_are_exact_while_splits_move(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """With each decision, and tasks die meanwhile."""
+    source, sink = topic(partitions=4), topic(partitions=2)
+    produce(kafka.bootstrap, source, records(100))
+    counting_job(
+        spark, kafka.bootstrap, source, sink, tmp_path, engine="continuous", kills=2, moves=True
+    ).run()
+    assert counted(kafka.bootstrap, sink) == expected(100)
+
+
+@pytest.mark.extended
+def test_counts_are_exact_after_a_kill_at_each_step_of_state(
+    kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in STEPS:
+        monkeypatch.setitem(killing.STEPS, step, (step,))
+    with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
+        source, sink = create("events", partitions=4), create("counts", partitions=2)
+        produce(kafka.bootstrap, source.name, records(100))
+        report = kill_and_restart(
+            count_while_splits_move,
+            [source.bootstrap, source.name, sink.name, tmp_path],
+            at=STEPS,
+            timeout=PATIENCE_S,
+        )
+        assert len(report.kills) == len(STEPS)
         assert counted(kafka.bootstrap, sink.name) == expected(100)

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +14,33 @@ from pyspark.sql import SparkSession
 
 from sluice import FixedDelayRestart, Job, KafkaSink, KafkaSource
 from sluice.connectors.testing.local_spark import local_spark
+from sluice.runtime.coordinator.policy.assignment import Move
+from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
 from sluice.runtime.keyed.declarations import Count
 
-__all__ = ["count_by_key", "counting_job"]
+__all__ = ["count_by_key", "count_while_splits_move", "counting_job"]
 
 _ROWS_BEFORE_DEATH = 300
 _passed: Counter[Path] = Counter()
 """Rows that this process has passed on, of each program."""
+
+
+class _Restless:
+    """A load balancer that moves the first split of a region to the next region, in turn."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def choose(self, regions: Mapping[str, RegionLoad], overloaded: Mapping[str, int]) -> Choice:
+        del overloaded
+        names = sorted(regions)
+        self._turn += 1
+        source = names[self._turn % len(names)]
+        target = names[(self._turn + 1) % len(names)]
+        splits = sorted(regions[source].records)
+        if source == target or not splits:
+            return Choice()
+        return Choice(moves=(Move(split=splits[0], source_region=source, target_region=target),))
 
 
 def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -62,11 +83,13 @@ def counting_job(
     engine: str,
     regions: int = 2,
     kills: int = 0,
+    moves: bool = False,
 ) -> Job:
     """Counts the records of the moment by key; writes each changed count once per epoch.
 
     Args:
         kills: so many tasks die.
+        moves: each decision moves a split to the next region.
     """
     job = Job(
         "counting-keys",
@@ -76,6 +99,7 @@ def counting_job(
         regions=regions,
         engine=engine,
         restart_strategy=FixedDelayRestart(attempts=10, delay_s=0.0),
+        load_balancer=_Restless() if moves else None,
     )
     stream = job.source(
         KafkaSource(
@@ -97,10 +121,13 @@ def counting_job(
 
 
 def count_by_key(
-    bootstrap: str, source: str, sink: str, directory: Path, engine: str, regions: int = 2
+    bootstrap: str, source: str, sink: str, directory: Path, engine: str, *, moves: bool = False
 ) -> None:
     """Run `counting_job` to the end of its source."""
     with local_spark(directory / "spark") as spark:
-        counting_job(
-            spark, bootstrap, source, sink, directory, engine=engine, regions=regions
-        ).run()
+        counting_job(spark, bootstrap, source, sink, directory, engine=engine, moves=moves).run()
+
+
+def count_while_splits_move(bootstrap: str, source: str, sink: str, directory: Path) -> None:
+    """As `count_by_key`, continuously, with a move in each decision."""
+    count_by_key(bootstrap, source, sink, directory, "continuous", moves=True)

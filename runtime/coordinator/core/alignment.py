@@ -6,9 +6,9 @@ It ends complete, complete without some regions, or given up.
 from collections.abc import Iterable
 
 from sluice.runtime.contracts import FailureReason
+from sluice.runtime.coordinator.core.broadcasts import awaits_broadcast, broadcasts_in
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState, JobPhase
 from sluice.runtime.coordinator.core.events import (
-    Acknowledged,
     BarrierPolled,
     FetchBarrierOffsets,
     GiveBarrier,
@@ -26,7 +26,7 @@ from sluice.runtime.coordinator.core.failures import (
     of_expiry,
 )
 from sluice.runtime.coordinator.core.pending_checkpoint import PUBLISHES_ALL, PendingCheckpoint
-from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old, end_too_old
+from sluice.runtime.coordinator.core.region_attempts import end_pending_too_old
 from sluice.runtime.coordinator.core.requested_checkpoint import is_wanted, is_withheld
 from sluice.runtime.coordinator.policy.assignment import to_least_loaded
 from sluice.runtime.coordinator.policy.failure_errors import (
@@ -44,21 +44,17 @@ from sluice.runtime.coordinator.policy.state_tables import (
     RegionPhase,
     State,
 )
-from sluice.runtime.coordinator.region.region_pace import left_unread, records_in
+from sluice.runtime.coordinator.region.region_pace import records_in
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
-from sluice.runtime.errors import IllegalTransitionError
-from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.splits import Barrier
-from sluice.runtime.model.state.broadcast_version import BroadcastVersion
-from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = [
-    "acknowledged",
     "barrier_polled",
     "complete_if_due",
     "next_trigger_s",
     "offsets_fetched",
+    "open_for",
     "splits_discovered",
     "trigger_due",
     "trigger_requested",
@@ -173,12 +169,12 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
         # Spark may not have logged it: with another barrier its range would be left out for ever.
         state.out.append(GiveBarrier(barrier=region.barrier))
         return
-    checkpoint = _open_for(state, event.region)
+    checkpoint = open_for(state, event.region)
     if checkpoint is None:
         state.out.append(NothingDue())
     elif event.region in checkpoint.barriers:
         state.out.append(GiveBarrier(barrier=checkpoint.barriers[event.region]))
-    elif is_withheld(state, region) or _awaits_broadcast(state, checkpoint, region):
+    elif is_withheld(state, region) or awaits_broadcast(state, checkpoint, region):
         if checkpoint.state is State.ALIGNING:
             checkpoint.acks[event.region] = None  # as a region with nothing to read
         state.out.append(NothingDue())
@@ -233,7 +229,7 @@ def offsets_fetched(state: CoordinatorState, event: RegionBarrierOffsets, now_s:
     if event.input_ms is not None:
         state.time.topics.note_ends(event.log_ends, event.input_ms)
         state.cached_views.is_timed = False
-    checkpoint = _open_for(state, event.region)
+    checkpoint = open_for(state, event.region)
     if checkpoint is None or checkpoint.checkpoint_id != event.checkpoint_id:
         state.out.append(NothingDue())
         return
@@ -286,7 +282,7 @@ def _give_barrier(
     is_end: bool,
 ) -> Barrier:
     region = state.regions[event.region]
-    broadcasts, next_broadcasts = _broadcasts(state, checkpoint, region, has_read=event.has_read)
+    broadcasts, next_broadcasts = broadcasts_in(state, checkpoint, region, has_read=event.has_read)
     # A streaming region ends its epoch by itself: it has reached the end of its input when a later
     # poll finds nothing. A state may return rows once the watermark has passed the last records:
     # they come in the batch after the last one, at once.
@@ -325,41 +321,11 @@ def _give_barrier(
     return barrier
 
 
-def _broadcasts(
-    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState, *, has_read: bool
-) -> tuple[tuple[BroadcastVersion, ...], tuple[BroadcastVersion, ...]]:
-    """The versions of the region's broadcast streams, in this epoch and in the next one.
-
-    The first barrier of a checkpoint fixes them for all regions: the newest decided ones, unless a
-    task has begun the epoch with those of the last barrier. A region that has begun it with others
-    reads it again.
-    """
-    reads = region.plan.reads
-    if reads and checkpoint.broadcasts is None:
-        decided = state.decided_broadcasts()
-        checkpoint.broadcasts = state.planned if region.plan.follows and has_read else decided
-        checkpoint.next_broadcasts = state.planned = decided
-
-    def mine(found: Iterable[BroadcastVersion]) -> tuple[BroadcastVersion, ...]:
-        return tuple(version for version in found if version.operator_id in reads)
-
-    return mine(checkpoint.broadcasts or ()), mine(checkpoint.next_broadcasts)
-
-
-def _awaits_broadcast(
-    state: CoordinatorState, checkpoint: PendingCheckpoint, region: RegionState
-) -> bool:
-    """Whether a stream that the region waits for has no version yet."""
-    fixed = checkpoint.broadcasts
-    found = state.decided_broadcasts() if fixed is None else fixed
-    return any(v.is_empty and v.operator_id in region.plan.waits_for for v in found)
-
-
 def _is_empty(event: RegionBarrierOffsets) -> bool:
     return all(split.is_empty for split in event.splits)
 
 
-def _open_for(state: CoordinatorState, region: str) -> PendingCheckpoint | None:
+def open_for(state: CoordinatorState, region: str) -> PendingCheckpoint | None:
     """The oldest checkpoint that this region can still join."""
     for checkpoint in state.pending.values():
         if checkpoint.state in _OPEN and region not in checkpoint.acks:
@@ -395,116 +361,6 @@ def splits_discovered(state: CoordinatorState, event: SplitsDiscovered, now_s: f
 
 def _loads(readers: Iterable[RegionState]) -> dict[str, int]:
     return {region.plan.name: len(region.positions()) for region in readers}
-
-
-# --- acknowledgements ---------------------------------------------------------------------------
-
-
-def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> None:
-    """Step 3: the batch joins its checkpoint, or waits for the next one.
-
-    (region, attempt, batch id) identifies a batch; its checkpoint id is a hint
-    (`batch-identity`).
-    """
-    ack = event.ack
-    region = region_of(state.regions, ack.batch.region)
-    is_waiting = region.pending_ack is not None and region.pending_ack.batch == ack.batch
-    if region.is_decided(ack.batch) or is_waiting or state.has(ack.batch):
-        return  # acknowledged before: an answer was lost
-    region.require(ack.batch.attempt_id)
-    region.require_new_ranges(ack)
-    _require_own_splits(state, ack)
-    _require_state(region, ack)
-    left = 0
-    if region.plan.follows and region.barrier is not None:
-        left = left_unread(region.barrier.splits, ack.region.splits)
-    region.pending_time.end(now_s, read=records_in(ack.region.splits), left=left)
-    if region.rate is not None:
-        region.rate.finished(now_s)
-    region.again_s = None if ack.again_in_s is None else now_s + ack.again_in_s
-    region.state_is_due, region.due = ack.state_is_due, ack.due or Due()
-    region.paused = ack.paused
-    region.advance(RegionEvent.ACKNOWLEDGED)
-    region.decide_by_s = ack.decide_by_s
-    checkpoint = _open_for(state, ack.batch.region)
-    if checkpoint is None and region.pending_ack is not None:
-        raise IllegalTransitionError(
-            "a region acknowledged a second batch before its first was decided",
-            {"batch": ack.batch, "waiting": region.pending_ack.batch},
-            "Stop the job, keep its log, restart from the last checkpoint, and report this bug.",
-        )
-    if state.settings.handler.is_regional and state.is_too_old(ack.decide_by_s, now_s):
-        region.pending_ack = ack  # its attempt ends, and discards it
-        end_too_old(state, checkpoint, ack, now_s)
-        return
-    if checkpoint is not None:
-        _join(state, checkpoint, ack, now_s)
-        return
-    region.pending_ack = ack
-    if state.settings.is_external:
-        state.begin(CheckpointKind.CHECKPOINT, "spark", now_s, forced=True)
-
-
-def _require_own_splits(state: CoordinatorState, ack: Acknowledgement) -> None:
-    """Refuse a batch that reads another region's splits.
-
-    Raises:
-        IllegalTransitionError: both would read the same records.
-    """
-    mine = state.assignment.regions[ack.batch.region]
-    unknown = {split.key for split in ack.region.splits} - mine
-    for name, region in state.regions.items() if unknown else ():
-        others = state.assignment.regions[name] | region.discovered.keys()
-        if name != ack.batch.region and unknown & others:
-            raise IllegalTransitionError(
-                "a batch reads a split of another region",
-                {
-                    "region": ack.batch.region,
-                    "owner": name,
-                    "splits": ",".join(
-                        f"{t}-{number}" for _, t, number in sorted(unknown & others)
-                    ),
-                    "batch_id": ack.batch.batch_id,
-                },
-                "Restart from the checkpoint: Spark's log does not match it.",
-            )
-
-
-def _require_state(region: RegionState, ack: Acknowledgement) -> None:
-    """Refuse a batch of a keyed region without the state of exactly its splits
-    (`state-with-output`).
-
-    Raises:
-        IllegalTransitionError: a restore would pair its offsets with an older state.
-    """
-    state = ack.region.keyed_state
-    found = {split.key for split in (() if state is None else state.splits)}
-    read = {split.key for split in ack.region.splits}
-    if region.plan.keyed is (state is not None) and (state is None or found == read):
-        return
-    raise IllegalTransitionError(
-        "a batch lacks the keyed state of its splits, or has another's",
-        {
-            "region": region.plan.name,
-            "batch_id": ack.batch.batch_id,
-            "keyed": region.plan.keyed,
-            "splits": ",".join(f"{t}-{number}" for _, t, number in sorted(found ^ read)),
-        },
-        "Restart from the checkpoint, and report this bug. Nothing of this batch was decided.",
-    )
-
-
-def _join(
-    state: CoordinatorState, checkpoint: PendingCheckpoint, ack: Acknowledgement, now_s: float
-) -> None:
-    region = state.regions[ack.batch.region]
-    checkpoint.acks[ack.batch.region] = ack
-    checkpoint.acknowledged_at_s[ack.batch.region] = now_s
-    checkpoint.decide_by(region.decide_by_s)
-    region.open_ranges[checkpoint.checkpoint_id] = ack.region.splits
-    if ack.batch.region in checkpoint.barriers:
-        region.pace.finished(now_s, target_s=state.settings.epoch_target_s)
-    state.region_event(RegionEvent.ACKNOWLEDGED, checkpoint, now_s)
 
 
 # --- the end ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 
 from sluice.runtime.contracts import RegisteredAttempt, SweepView
 from sluice.runtime.coordinator.core import (
+    acknowledgements,
     alignment,
     failed_steps,
     post_commit,
@@ -400,7 +401,7 @@ _HANDLERS: Mapping[type, Callable[[CoordinatorState, Any, float], None]] = {
     BarrierPolled: alignment.barrier_polled,
     RegionBarrierOffsets: alignment.offsets_fetched,
     SplitsDiscovered: alignment.splits_discovered,
-    Acknowledged: alignment.acknowledged,
+    Acknowledged: acknowledgements.acknowledged,
     RegionFailed: region_attempts.region_failed,
     RegionRegistered: region_attempts.region_registered,
     RestartRequested: region_attempts.restart_requested,

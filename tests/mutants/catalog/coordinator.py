@@ -168,7 +168,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.core.alignment:_require_state",
+                function="sluice.runtime.coordinator.core.acknowledgements:_require_state",
                 old="if region.plan.keyed is (state is not None) and (state is None or found == read):",
                 new="if True:",
             ),

@@ -1,17 +1,27 @@
 """Keyed state that a Python worker keeps between batches: only if it is exactly the recorded one."""
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from sluice.runtime.contracts.keyed import BarrierTime
+from sluice.runtime.contracts.keyed import (
+    BarrierTime,
+    KeyBy,
+    KeyedOperator,
+    KeyedRows,
+    OperatorScope,
+    TableSpec,
+)
 from sluice.runtime.errors import StorageError
+from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch
 from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
-from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from tests.kit.coordinator.core_driver import split
 from tests.kit.keyed_parts import PlayedStateFiles, counting, counts_in
 
@@ -63,6 +73,76 @@ class Worker:
         result = opened.end(BatchKey(region="main", attempt_id=7, batch_id=0))
         opened.keep(result)
         return result.state
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """A keyed function without state: at a barrier it returns the watermark that closed the
+    split's last epoch."""
+
+    tables: tuple[TableSpec, ...] = ()
+    late_topic: str | None = None
+
+    def open(self, scope: OperatorScope) -> "_ClosedOperator":
+        return _ClosedOperator(scope)
+
+
+class _ClosedOperator(KeyedOperator):
+    def __init__(self, scope: OperatorScope) -> None:
+        self._scope = scope
+
+    def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
+        yield from ()
+
+    def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
+        (split,) = self._scope.tables.splits()
+        yield KeyedRows(
+            batch=pa.RecordBatch.from_pydict({"closed_ms": [self._scope.closed_ms(split)]}),
+            splits=np.array([split], np.int16),
+            keys=pa.array([b"k"], pa.large_binary()),
+            key_schema=pa.schema([]),
+        )
+
+    def rollback(self) -> None:
+        """It keeps no rows."""
+
+    def due(self) -> Due:
+        return Due()
+
+
+def test_a_batch_that_is_tried_again_closes_no_window_earlier() -> None:
+    """Its first try has changed no state, so the worker keeps it, but its barrier may count no more."""
+    functions = (
+        ChainedFunction(name="key", operator_id="key", keyed=KeyBy(columns=("key",))),
+        ChainedFunction(name="closed", operator_id="closed", keyed=_Closed()),
+    )
+    files, kept, loads = PlayedStateFiles(), KeptTasks(), []
+
+    def load(state: KeyedState, splits: tuple[SplitRange, ...]) -> KeyedTask:
+        loads.append(splits)
+        return KeyedTask(
+            functions,
+            source_id="source",
+            state=files.state(),
+            writer=files,
+            restored=state,
+            splits=splits,
+        )
+
+    def run(closed_ms: int | None, watermark_ms: int) -> int | None:
+        splits = (replace(split(0, 0, 0), barrier_watermark_ms=closed_ms),)
+        batch = KeyedBatch(
+            time=BarrierTime(watermark_ms=watermark_ms, now_ms=0),
+            state=KeyedState().covering({splits[0].key}),
+        )
+        opened = kept.open(OWNER, batch, splits, load)
+        (made,) = opened.begin(functions).at_barrier(batch.time, _no_letters)
+        opened.keep(opened.end(BatchKey(region="main", attempt_id=7, batch_id=0)))
+        found: int | None = made.column("closed_ms")[0].as_py()
+        return found
+
+    assert [run(None, 50), run(None, 40), run(40, 60)] == [None, None, 40]
+    assert len(loads) == 1
 
 
 def _no_letters(topic: str, rows: pa.RecordBatch) -> None:
