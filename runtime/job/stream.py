@@ -220,9 +220,9 @@ class Stream:
         is_frame = kind == "transform"
         if is_frame and own_steps(pipeline.source):
             raise ConfigError(
-                "a source with deserializers feeds a transform",
+                "a source with deserializers or an event time feeds a transform",
                 {"source": pipeline.source.name, "added": kind},
-                "Leave them out, and use from_json or from_avro in the transform.",
+                "Leave them out, and use from_json, from_avro and withWatermark in the transform.",
             )
         if pipeline.steps and (pipeline.steps[-1].kind == "transform") != is_frame:
             raise ConfigError(
