@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.keyed import state_costs
+from benchmarks.keyed import growth, state_costs
 from benchmarks.keyed.contenders import RACES, Race
 from benchmarks.measuring import machine, topics
 from benchmarks.measuring.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
@@ -44,6 +44,7 @@ _ALONE: Mapping[str, Callable[[Rig, argparse.Namespace], Sequence[Figure]]] = {
     "visible": lambda rig, args: state_costs.measure_visible(
         rig, per_s=args.per_s, epochs=args.epochs, repeat=args.repeat
     ),
+    "growth": lambda _, args: growth.measure(scale=args.scale),
 }
 
 
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown:
         parser.error(f"no such row: {', '.join(sorted(unknown))}")
     if args.quick:
-        args.repeat, args.state_mib, args.epochs = 1, 8, 10
+        args.repeat, args.state_mib, args.epochs, args.scale = 1, 8, 10, 0.001
     wanted = args.rows or [*races, *_ALONE]
     with open_rig() as rig:
         for name in wanted:
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--state-mib", type=int, default=1024, help="of restore and failover")
     parser.add_argument("--epochs", type=int, default=60, help="of written and visible")
     parser.add_argument("--per-s", type=int, default=5_000, help="records a second, of visible")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the growth tables")
     parser.add_argument("--results", type=Path, help="JSON lines of rows beside the peers")
     parser.add_argument("--parts", type=Path, help="JSON lines of all other rows")
     return parser

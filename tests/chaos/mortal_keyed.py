@@ -25,6 +25,7 @@ from sluice import (
     Tumbling,
     ValueState,
 )
+from sluice.runtime.checker.records.payload import ORIGIN_HEADER
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from tests.chaos.command_line import parsed
 from tests.chaos.restless_regions import Restless
@@ -32,7 +33,11 @@ from tests.chaos.restless_regions import Restless
 _KEPT = 3
 _TICK_MS = 500
 _TOLERABLE = 10_000
-OUTPUT = pa.schema({"key": pa.binary(), "value": pa.binary()})
+_TEXT = pa.schema({"key": pa.binary(), "value": pa.binary()})
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+OUTPUT = _TEXT.append(pa.field("headers", _HEADERS)).append(pa.field("partition", pa.int32()))
+"""Of numbers: in the partition of their record, with a header that says which one that is."""
+
 STATES = {
     "count": ValueState(pa.int64()),
     "last": ListState(pa.int64()),
@@ -55,7 +60,10 @@ def number(key: bytes | None, rows: pa.RecordBatch, state: Any, timers: Any) -> 
         more = sum(number % 2 == parity for number in numbers)
         state.parities[parity] = state.parities.get(parity, 0) + more
     timers.at_time((timers.now_ms or 0) + _TICK_MS)
-    return _rows(key, numbers)
+    values = [b"%d" % each for each in numbers]
+    headers = [[(ORIGIN_HEADER, each)] for each in _origins(rows)]
+    columns = [[key] * len(values), values, headers, rows.column("partition").cast(pa.int32())]
+    return pa.record_batch(columns, schema=OUTPUT)
 
 
 def tick(key: bytes | None, time_ms: int, state: Any, timers: Any) -> None:
@@ -74,9 +82,12 @@ def _require_whole(key: bytes | None, count: int, state: Any) -> None:
         raise AssertionError(f"the states of {key!r} are of different epochs: {count} {last}")
 
 
-def _rows(key: bytes | None, numbers: list[int]) -> pa.RecordBatch:
-    values = [b"%d" % each for each in numbers]
-    return pa.record_batch([[key] * len(values), values], schema=OUTPUT)
+def _origins(rows: pa.RecordBatch) -> Iterator[bytes]:
+    """Which record of the load each row is: its header says it, or else its value."""
+    columns = rows.column("value").to_pylist(), rows.column("headers").to_pylist()
+    for value, headers in zip(*columns, strict=True):
+        named = [header["value"] for header in headers or () if header["key"] == ORIGIN_HEADER]
+        yield named[0] if named else (value or b"").partition(b"|")[0]
 
 
 def text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -85,7 +96,13 @@ def text(batch: pa.RecordBatch) -> pa.RecordBatch:
     if "window_start" in batch.schema.names:
         starts = batch.column("window_start").cast(pa.int64()).to_pylist()
         keys = [b"%d|%s" % (start, key) for start, key in zip(starts, keys, strict=True)]
-    return pa.record_batch([keys, [b"%d" % count for count in counts]], schema=OUTPUT)
+    return pa.record_batch([keys, [b"%d" % count for count in counts]], schema=_TEXT)
+
+
+def numbered(stream: Any) -> Any:
+    """The stream's records, each with its number among those of its key."""
+    keyed = stream.key_by("key", partitioned=True)
+    return keyed.process(number, state=STATES, on_timer=tick, output=OUTPUT)
 
 
 def _worked(stream: Any) -> Any:

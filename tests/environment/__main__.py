@@ -84,7 +84,7 @@ def chaos(
 def soak(
     hours: Annotated[float, typer.Option(help="how long")] = 1.0,
     seed: Seed = None,
-    pipeline: Annotated[str, typer.Option(help="copy or both")] = "both",
+    pipeline: Annotated[str, typer.Option(help=", ".join(SHAPES))] = "both",
 ) -> None:
     """A paced load and a fault a minute; memory, handles, threads and ids must not grow.
 

@@ -1,4 +1,5 @@
-"""The job of the bed: a copy in two regions, into a topic, or into a topic and files.
+"""The job of the bed: a copy in two regions, into a topic, or into a topic and files; or a number
+for each record of a key, by a function with state.
 
 For each committed checkpoint it prints a line that begins with ``checkpoint=``.
 """
@@ -13,6 +14,7 @@ from sluice import HdfsSink, KafkaSink, KafkaSource
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.job.job import Job
 from tests.chaos.command_line import exclaim
+from tests.chaos.mortal_keyed import numbered
 
 _COLUMNS = ["key", "value", "topic", "partition", "offset"]
 _TOLERABLE = 1_000_000  # the bed continues, however often regions fail
@@ -27,6 +29,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--path", help="directory of files; none: write the topic only")
     parser.add_argument("--transaction-timeout", type=float, help="none: the brokers' maximum")
+    parser.add_argument("--keyed", action="store_true", help="number the records of each key")
     args = parser.parse_args()
     spark = SparkSession.builder.master(args.master).appName("bed").getOrCreate()
     lines = RegionLines()
@@ -41,7 +44,7 @@ def main() -> None:
         regions=2,
         checkpoint_handler=RegionalCheckpointHandler(),
         tolerable_failures=_TOLERABLE,
-        on_lost="repair",
+        on_lost="fail" if args.keyed else "repair",
         host=os.environ["BED_HOST"],
         listeners=[lines],
     )
@@ -52,7 +55,8 @@ def main() -> None:
         transactional_id_prefix=f"bed-{args.output}",
         transaction_timeout_s=args.transaction_timeout,
     )
-    copy = job.source(source).map_batches(exclaim).sink(sink)
+    records = job.source(source)
+    copy = (numbered(records) if args.keyed else records.map_batches(exclaim)).sink(sink)
     if args.path:
         copy.sink(HdfsSink(args.path, columns=_COLUMNS))
     with lines:

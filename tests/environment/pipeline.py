@@ -17,7 +17,7 @@ from tests.chaos.published_files import PublishedFiles
 from tests.environment.cluster import DRIVERS, Bed
 from tests.environment.containers import Container
 from tests.environment.plan import TRANSACTION_TIMEOUT_S
-from tests.environment.verdict import RoundVerdict, judge_all, with_sight
+from tests.environment.verdict import RoundVerdict, judge_all, judge_numbers, with_sight
 from tests.environment.witness import Witness
 from tests.kit.kafka.kafka_records import create_topic, unique
 from tests.kit.kafka.topic_histories import read_history
@@ -30,17 +30,21 @@ class Shape:
     Attributes:
         engine: that runs it.
         writes_files: writes files besides the topic.
+        keyed: numbers the records of each key by a function with state, and does not copy them.
         may_lapse: the transaction timeout is `TRANSACTION_TIMEOUT_S`; False: the brokers' maximum.
     """
 
     engine: str
     writes_files: bool = False
+    keyed: bool = False
     may_lapse: bool = False
 
 
 SHAPES: Mapping[str, Shape] = {
     "copy": Shape(engine="continuous"),
     "both": Shape(engine="micro-batch", writes_files=True),
+    "keyed": Shape(engine="continuous", keyed=True),
+    "keyed-batches": Shape(engine="micro-batch", keyed=True),
     "copy-lapsing": Shape(engine="continuous", may_lapse=True),
     "both-lapsing": Shape(engine="micro-batch", writes_files=True, may_lapse=True),
 }
@@ -262,7 +266,11 @@ class Pipeline:
         topics = Topics(
             connection=self.connection, source=self.source, output=self.output, files=self._files
         )
-        found = judge_all(topics, sent=self.feeder.sent, writes_files=self.shape.writes_files)
+        found = (
+            judge_numbers(topics, sent=self.feeder.sent)
+            if self.shape.keyed
+            else judge_all(topics, sent=self.feeder.sent, writes_files=self.shape.writes_files)
+        )
         final = read_history(self.connection, self.output)
         self.wait(
             lambda: self.witness.total >= len(final),
@@ -291,6 +299,7 @@ class Pipeline:
             *("--bootstrap", self.bed.bootstrap, "--input", self.source, "--output", self.output),
             *("--checkpoint", self._checkpoint, "--master", self.bed.master_url),
             *("--engine", self.shape.engine, *files, *brief),
+            *(["--keyed"] if self.shape.keyed else []),
         ]
 
 

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sluice.runtime.checker import History, HistoryVerdict
-from tests.chaos.programs import BOTH, COPY, BothVerdict, Topics
+from tests.chaos.programs import (
+    BOTH,
+    COPY,
+    STATE_NUMBERS,
+    BothVerdict,
+    NumbersVerdict,
+    Topics,
+)
 from tests.kit.memory_checker import check_prefix
 
 
@@ -47,6 +54,26 @@ def judge_all(topics: Topics, *, sent: int, writes_files: bool) -> RoundVerdict:
         outputs=len(outputs),
         faults=(*_told(outputs), *out_of_order, *miscounted),
         counts=_counts(outputs, out_of_order),
+    )
+
+
+def judge_numbers(topics: Topics, *, sent: int) -> RoundVerdict:
+    """Every sent record must have its number among those of its key, once and in order."""
+    verdict = STATE_NUMBERS.judge(topics)
+    assert isinstance(verdict, NumbersVerdict)
+    counts = verdict.counts
+    miscounted = [] if counts.emissions == sent else [f"{sent} sent, {counts.emissions} numbered"]
+    told = [] if verdict.is_clean else [str(counts), *verdict.skipped]
+    return RoundVerdict(
+        records=sent,
+        outputs=1,
+        faults=(*told, *miscounted),
+        counts={
+            "lost": counts.missing + counts.wrong,
+            "doubled": counts.repeated,
+            "reordered": counts.regressed + len(verdict.skipped),
+            "foreign": counts.unexpected,
+        },
     )
 
 

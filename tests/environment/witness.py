@@ -51,7 +51,7 @@ class Witness(JoinedThread):
         seen_s = []
         for times_s, shown, wanted in zip(self._times_s, self._sequences, sequences, strict=True):
             count = len(shown)  # the reader's thread appends meanwhile
-            # Sequences grow; otherwise the verdict reports reordered records.
+            # Sequences grow; if those of a copy do not, the verdict reports reordered records.
             first = bisect_left(shown, wanted, 0, count)
             if first == count:
                 return None
@@ -79,6 +79,8 @@ class Witness(JoinedThread):
                 self.seen.append(record)
                 # In this order: a caller that finds a sequence must find its time.
                 self._times_s[partition].append(now_s)
-                self._sequences[partition].append(origin.sequence)
+                # A function with state returns its rows key by key.
+                shown = self._sequences[partition]
+                shown.append(max(origin.sequence, shown[-1] if shown else 0))
             elif error is not None and error.code() != _PARTITION_EOF and not error.retriable():
                 raise AssertionError(f"the witness of {self._topic} cannot read: {error}")

@@ -28,12 +28,14 @@ from sluice.runtime.keyed.declarations import (
     Sliding,
     Sum,
     Tumbling,
+    ValueState,
     Window,
 )
 from sluice.runtime.keyed.operators.aggregate import Aggregation
 from sluice.runtime.keyed.operators.deduplicate import Deduplication
 from sluice.runtime.keyed.operators.interval_join import IntervalJoin
 from sluice.runtime.keyed.operators.open_windows import WindowOperator
+from sluice.runtime.keyed.operators.process import Process
 from sluice.runtime.keyed.operators.windows import WindowAggregation
 from sluice.runtime.keyed.sides import SIDE
 from tests.kit.effort import examples
@@ -47,6 +49,7 @@ from tests.kit.keyed.operator_runs import (
 )
 from tests.kit.keyed.reference_aggregates import aggregated, is_near
 from tests.kit.keyed.reference_joins import Pair, ReferenceDeduplication, ReferenceJoin, Sided
+from tests.kit.keyed.reference_process import ReferenceProcess, effect
 from tests.kit.keyed.reference_windows import Pane, ReferenceWindows, Timed
 
 LONGEST_MS = 40
@@ -221,3 +224,71 @@ def test_values_of_sliding_windows_come_in_the_order_of_their_rows() -> None:
         patch.setattr(WindowOperator, "_most_waiting", 7)
         for each in run.epoch(epoch):
             require_equal(each, panes[in_ms(each)].rows, list(AGGREGATES))
+
+
+CALLS = pa.schema({"key": pa.binary(), "fired_ms": pa.int64(), "count": pa.int64()})
+
+
+def called(key: bytes | None, fired_ms: int | None, number: int, state: Any, timers: Any) -> Any:
+    """As the reference: count, and do what the number says."""
+    count = (state.count.value or 0) + 1
+    state.count.value = count
+    what, at = effect(number)
+    match what:
+        case "event":
+            timers.at_event_time(at)
+        case "time":
+            timers.at_time(at)
+        case "delete event":
+            timers.delete_event_time(at)
+        case "delete time":
+            timers.delete_time(at)
+        case "clear":
+            state.count.clear()
+    return {"key": key, "fired_ms": fired_ms, "count": count}
+
+
+def on_rows(key: bytes | None, rows: pa.RecordBatch, state: Any, timers: Any) -> list[Any]:
+    values = rows.column("value").to_pylist()
+    return [called(key, None, value or 0, state, timers) for value in values]
+
+
+def on_timer(key: bytes | None, time_ms: int, state: Any, timers: Any) -> Any:
+    return called(key, time_ms, time_ms, state, timers)
+
+
+@given(EPOCHS)
+@settings(max_examples=examples(40))
+def test_functions_are_called_with_their_state_and_timers(planned: list[Epoch]) -> None:
+    """Timers fire once each, also if a function sets or deletes one that is due."""
+    function = Process(
+        function=on_rows,
+        on_timer=on_timer,
+        states={"count": ValueState(pa.int64(), ttl=0.015)},
+        output=CALLS,
+    )
+    run, reference = OperatorRun(function, one_batch), ReferenceProcess(ttl_ms=15)
+    for epoch in planned:
+        made = [((r["split"], r["key"]), r["fired_ms"], r["count"]) for r in run.epoch(epoch)]
+        expected = reference.epoch(epoch.rows, epoch.time)
+        for key in {each[0] for each in (*made, *expected)}:
+            found = [each for each in made if each[0] == key]
+            assert found == [each for each in expected if each[0] == key]
+
+
+def test_a_timer_that_is_due_and_set_again_by_an_earlier_one_fires_once() -> None:
+    def on_row(key: Any, rows: Any, state: Any, timers: Any) -> None:
+        timers.at_event_time(10)
+        timers.at_event_time(20)
+
+    def again(key: Any, time_ms: int, state: Any, timers: Any) -> Any:
+        if time_ms == 10:
+            timers.at_event_time(20)
+        return {"key": key, "fired_ms": time_ms, "count": 1}
+
+    function = Process(function=on_row, on_timer=again, states={}, output=CALLS)
+    run = OperatorRun(function, one_batch)
+    time = BarrierTime(watermark_ms=30, now_ms=0)
+    rows = [Timed((0, b"a"), 1, None)]
+    epoch = Epoch(rows=rows, cuts=frozenset(), attempts=[], time=time, restarts=False)
+    assert [each["fired_ms"] for each in run.epoch(epoch)] == [10, 20]

@@ -122,9 +122,10 @@ class Timers:
             )
         self._changes[kind][at, self.key] = value
 
-    def is_deleted(self, kind: str, ms: int, key: bytes) -> bool:
-        """Whether a timer that is due was deleted by a call before it."""
-        return self._changes[kind].get((ms, key), b"") is None
+    def fires(self, kind: str, ms: int, key: bytes) -> bool:
+        """Whether a timer that is due fires: a call before it may have deleted it, or set it once
+        more, which changes nothing."""
+        return self._changes[kind].pop((ms, key), b"") is not None
 
     def due(self, kind: str, split: int, until_ms: int) -> list[tuple[int, bytes]]:
         """The first timers up to a time, in order. They are removed."""
@@ -138,7 +139,7 @@ class Timers:
         return found
 
     def end_chunk(self, split: int) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         for kind, changes in self._changes.items():
             if changes:
                 times, keys = [ms for ms, _ in changes], [key for _, key in changes]
@@ -146,7 +147,7 @@ class Timers:
         self.rollback()
 
     def rollback(self) -> None:
-        """Forget what has changed."""
+        """Forget the changes."""
         self._changes = {_EVENT: {}, _TIME: {}}
 
     def earliest_ms(self, kind: str, splits: Sequence[int]) -> int | None:
@@ -287,7 +288,7 @@ class _Operator:
                 handle.begin_chunk(split, keys)
             made = _Made(self._function.output)
             for ms, key in due:
-                if self._timers.is_deleted(kind, ms, key):
+                if not self._timers.fires(kind, ms, key):
                     continue
                 at = places[key]
                 self._timers.key = key
