@@ -77,13 +77,11 @@ class JobTopic:
         partitions: of the topic.
         max_parallelism: number of key groups.
         lineage: which messages the run reads.
-        writers: names of the regions that write it.
     """
 
     partitions: int
     max_parallelism: int
     lineage: BatchLineage = field(default_factory=BatchLineage)
-    writers: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -137,21 +135,21 @@ class TopicCopy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStart:
-    """What the start of a run knows of a topic of the job.
+    """The facts about a topic of the job at the start of a run.
 
     Attributes:
-        writers: the regions that write it, as restored.
         readers: the regions that read it, as restored.
+        is_first: nothing is decided: no run can have used the topic.
         copy: rows that the topic begins with; None: there are none.
     """
 
-    writers: Sequence[RegionRecord]
     readers: Sequence[RegionRecord]
+    is_first: bool
     copy: TopicCopy | None = None
 
     @property
     def partitions(self) -> int:
-        """Of the topic: a region reads each of them."""
+        """Number of the topic's partitions: a region reads each of them."""
         return sum(len(region.splits) for region in self.readers)
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,8 @@ class SplitClocks:
         row_times: the times of a batch's rows.
         clock_ms: wall clock of this host; `note_time` sets it by the driver's.
     """
+
+    is_row_wise: ClassVar[bool] = True
 
     def __init__(
         self, time: EventTime, row_times: RowTimes, clock_ms: Callable[[], int] = wall_ms

@@ -1,4 +1,4 @@
-"""What users declare for keyed streams: aggregates, windows, and the states of `process`."""
+"""Declarations of users for keyed streams: aggregates, windows, and the states of `process`."""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -45,8 +45,8 @@ class Count:
 class Sum:
     """Sum of the values that are not null; null without any.
 
-    Of integers int64: a sum outside of it fails the task. Of floats float64. Of ``decimal(p, s)``
-    ``decimal(min(p + 10, 38), s)``.
+    It is int64 for integers, float64 for floats, and ``decimal(min(p + 10, 38), s)`` for
+    ``decimal(p, s)``. A sum outside of its type fails the task.
     """
 
     column: str
@@ -70,7 +70,7 @@ class Max:
 class Avg:
     """Mean of the values that are not null; null without any.
 
-    float64; of ``decimal(p, s)`` ``decimal(min(p + 4, 38), min(s + 4, 38))``.
+    It is float64, and ``decimal(min(p + 4, 38), min(s + 4, 38))`` for ``decimal(p, s)``.
     """
 
     column: str

@@ -2,7 +2,7 @@
 
 A key of one column is a tag (0: null, 1: a value) and the value: text and bytes as they are; a
 number, time or bool as 8 bytes, a decimal as 16, big-endian with the sign bit flipped, so that
-smaller values come first. Of a float, a negative one has all its bits flipped instead. A key of
+smaller values come first. A negative float has all its bits flipped instead. A key of
 several columns is these in order, each with its length (4 bytes, big-endian) in front.
 The rule is frozen by test vectors: state is found by these bytes.
 """

@@ -52,8 +52,9 @@ class KeyedPlan:
         Raises:
             DamagedCheckpointError: a file is not as the record names it.
             StorageUnreachableError: the store does not answer.
-            ConfigError: the state does not fit in the memory.
+            ConfigError: the state does not fit in the memory, or this host does not see the store.
         """
+        self.store.files.require(self.store.root)
         state = self.settings.open(self.store)
         writer = StateWriter(self.store, region=region, attempt_id=attempt_id, on_outage=on_outage)
         try:

@@ -1,8 +1,9 @@
 """Runs a chained pipeline with keyed functions in one task attempt.
 
 The functions before the key get the rows of one split at a time, so that the split of each of
-their rows is known. Keyed operators pass rows on with their splits. The functions after the last
-keyed operator get the rows of all splits together.
+their rows is known. A source's own functions get whole batches, if they return a row for each.
+Keyed operators pass rows on with their splits. The functions after the last keyed operator get the
+rows of all splits together.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,10 +29,7 @@ from sluice.runtime.keyed.key_places import KeyPlaces
 from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.acknowledgement import RecordCounts
 
-__all__ = ["Encode", "KeyedOperators", "KeyedRun"]
-
-Encode = Callable[[pa.Array], pa.LargeBinaryArray]
-"""Keys -> encoded keys: `sluice.runtime.keyed.key_encoding`."""
+__all__ = ["KeyedOperators", "KeyedRun"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,6 @@ class KeyedOperators:
         source_id: of the splits.
         tables: the keyed state of the task.
         numbers: of each operator's tables, by operator id and name.
-        encode: of keys.
         closed_ms, time_column: see `OperatorScope`.
         job_name: for dead letters.
     """
@@ -62,7 +59,6 @@ class KeyedOperators:
         source_id: str,
         tables: TaskTables,
         numbers: Mapping[str, Mapping[str, int]],
-        encode: Encode,
         closed_ms: Callable[[int], int | None] = lambda _: None,
         time_column: str | None = None,
         job_name: str = "",
@@ -72,7 +68,7 @@ class KeyedOperators:
         first, end = keyed[0], keyed[-1] + 1
         self.first, self.end = first, end
         self.functions, self.job_name = tuple(functions), job_name
-        self.source_id, self.tables, self.encode = source_id, tables, encode
+        self.source_id, self.tables = source_id, tables
         self.current: KeyedRun | None = None
         self.key_places, self.places = KeyPlaces(), dict[int, str]()
         self.stages = tuple(self._opened(each, numbers) for each in functions[first:end])
@@ -132,11 +128,13 @@ class KeyedRun:
         self.examples: dict[str, str] = {}
         self.failed_rows: dict[str, int] = {}
         self._operators = operators
-        before, after = functions[: operators.first], functions[operators.end :]
+        whole = _row_wise(functions[: operators.first])
+        before, after = functions[whole : operators.first], functions[operators.end :]
         self._has_before = bool(before)
+        self._whole = FunctionRun(functions[:whole], job_name=operators.job_name)
         self._before = FunctionRun(before, job_name=operators.job_name)
         self._after = FunctionRun(after, job_name=operators.job_name)
-        for run in (self._before, self._after):  # they count into this run
+        for run in (self._whole, self._before, self._after):  # they count into this run
             run.counts, run.examples, run.failed_rows = self.counts, self.examples, self.failed_rows
         self._write: WriteDeadLetter | None = None
 
@@ -175,6 +173,8 @@ class KeyedRun:
     def _through(self, rows: KeyedRows, first: int) -> Iterator[KeyedRows]:
         """``rows`` through the keyed stages from ``first`` on."""
         stages = self._operators.stages
+        if not rows.batch.num_rows:
+            return  # a user's key of no rows may have any type
         if first == len(stages):
             yield rows
             return
@@ -198,6 +198,7 @@ class KeyedRun:
             yield from map(self._decoded, first.decode(batch))
             return
         splits = self._splits_of(batch)
+        (batch,) = self._whole.applied(iter((batch,)), write_dead_letter)
         if not self._has_before:
             yield _unkeyed(batch, splits)
             return
@@ -267,6 +268,15 @@ class KeyedRun:
         if key_by.partitioned:
             operators.key_places.require_one_place(rows, operators.places, name=function.name)
         return rows
+
+
+def _row_wise(functions: Sequence[ChainedFunction]) -> int:
+    """How many of the first functions return one row for each: those of a source, such as
+    deserializers. They may get the rows of all splits together."""
+    for at, function in enumerate(functions):
+        if function.policy is not None or not getattr(function.function, "is_row_wise", False):
+            return at
+    return len(functions)
 
 
 def _unkeyed(batch: pa.RecordBatch, splits: npt.NDArray[np.int16]) -> KeyedRows:

@@ -8,7 +8,6 @@ from sluice.runtime.contracts.keyed import BarrierTime, KeyBy, TaskTables
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import ChainedFunction
-from sluice.runtime.keyed.key_encoding import encode
 from sluice.runtime.keyed.keyed_run import KeyedOperators, KeyedRun
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.model.state.key_groups import murmur2
@@ -134,7 +133,6 @@ class KeyedTask:
             source_id=source_id,
             tables=state,
             numbers=_numbers(self._tables),
-            encode=encode,
             job_name=job_name,
             closed_ms=self._closed,
             time_column=time_column,

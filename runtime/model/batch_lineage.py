@@ -1,7 +1,7 @@
 """Which batches precede a checkpoint, after rewinds of the job. Pure.
 
 A run that resumes from an older checkpoint leaves committed rows in the job's own topics: the later
-batches of the runs before it, which it makes again. `BatchLineage` tells them from the valid ones.
+batches of the runs before it, which it makes again. `BatchLineage` says which batches are valid.
 """
 
 from collections.abc import Iterable, Mapping

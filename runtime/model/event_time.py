@@ -114,7 +114,8 @@ class EventTime:
         idle_after: a split that has no unread record for so long is idle: it does not hold back the
             watermark. None: every split does, also one without records.
         max_drift: a split whose watermark is so far ahead of the slowest one is not read until the
-            slowest one follows. None: each split is read as fast as it goes.
+            slowest one follows, in continuous regions. It needs ``idle_after``. None: each split is
+            read as fast as it goes.
         max_future: a time that is so far ahead of the clock does not move the watermark. It is
             counted. None: every time does.
     Raises:
@@ -141,6 +142,13 @@ class EventTime:
                 "this is no watermark strategy",
                 {"strategy": self.strategy},
                 "Use BoundedOutOfOrderness(…), Monotonic() or Punctuated(…).",
+            )
+
+        if self.max_drift is not None and self.idle_after is None:
+            raise ConfigError(
+                "max_drift without idle_after may stop all reading",
+                {"max_drift": self.max_drift},
+                'Add idle_after="30 s", or more: others would wait for a split without records.',
             )
 
     @property

@@ -198,17 +198,17 @@ def _delete_unnamed(fs: FileSystem, slots: Mapping[int, _Slot]) -> None:
         if found.is_decided or found.is_unfinished:
             continue
         name = slot_name(checkpoint_id)
-        kept = {path for path in named if path.startswith(f"{name}/")}
+        kept = {f"{FULL}/{path}" for path in named if path.startswith(f"{name}/")}
         if not kept and found.is_retired:
             fs.delete(f"{FULL}/{name}")
             continue
-        for below in (f"{name}/{SPARK}", f"{name}/{STATE}"):  # the record of a closed one stays
-            if kept:
-                for path in files_below(fs, f"{FULL}/{below}"):
-                    if path.removeprefix(f"{FULL}/") not in kept:
-                        fs.delete(path)
-            else:
-                fs.delete(f"{FULL}/{below}")
+        for below in (f"{FULL}/{name}/{SPARK}", f"{FULL}/{name}/{STATE}"):
+            if not kept:
+                fs.delete(below)  # the aborted record of a closed one stays, as a fencing record
+                continue
+            unnamed = [path for path in files_below(fs, below) if path not in kept]
+            for path in unnamed:
+                fs.delete(path)
 
 
 def _relative(path: str) -> str:

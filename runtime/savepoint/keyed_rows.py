@@ -7,7 +7,7 @@ this host first.
 import contextlib
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,23 +71,26 @@ def first_rows(
         DamagedCheckpointError: a file is missing or damaged.
     """
     found = {table.number: _Rows(limit) for table in tables}
-    memories = {table.number: table for table in state.tables if table.kind == MEMORY}
-    schemas: dict[str, _Schemas] = {}
+    memories = {table.number: table.operator_id for table in state.tables if table.kind == MEMORY}
+    schemas = {operator_id: _Schemas() for operator_id in memories.values()}
     for (_, topic, partition), parts in placed_parts(state).items():
-        for batch in rows_of_split(store, parts):
-            for number in np.unique(batch["table"].to_numpy()).tolist():
-                mine = batch.filter(pc.equal(batch["table"], number))
-                if number in found:
-                    found[number].add(f"{topic}-{partition}", mine)
-                if number in memories:
-                    known = schemas.setdefault(memories[number].operator_id, _Schemas())
-                    known.learn(mine)
         if all(rows.is_full for rows in found.values()):
             break
+        for number, mine in _by_table(rows_of_split(store, parts)):
+            if number in found and not found[number].is_full:
+                found[number].add(f"{topic}-{partition}", mine)
+            if number in memories:
+                schemas[memories[number]].learn(mine)
     return {
         table.number: found[table.number].shown(table, schemas.get(table.operator_id, _Schemas()))
         for table in tables
     }
+
+
+def _by_table(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for batch in batches:
+        for number in np.unique(batch["table"].to_numpy()).tolist():
+            yield number, batch.filter(pc.equal(batch["table"], number))
 
 
 class _Schemas:

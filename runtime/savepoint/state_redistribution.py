@@ -216,16 +216,18 @@ class _Spill:
     def flush(self) -> None:
         with self._path.open("ab") as file:
             for partition, batches in self._waiting.items():
-                rows = pa.concat_batches(batches)
-                step = max(1, self._piece_bytes * rows.num_rows // max(rows.nbytes, 1))
-                for start in range(0, rows.num_rows, step):
-                    sink = pa.BufferOutputStream()
-                    with pa.ipc.new_stream(sink, ROW_SCHEMA) as stream:
-                        stream.write_batch(rows.slice(start, step))
-                    piece = sink.getvalue()
+                for piece in self._pieces_of(pa.concat_batches(batches)):
                     self._pieces.setdefault(partition, []).append((file.tell(), piece.size))
                     file.write(piece)
         self._waiting, self._bytes = {}, 0
+
+    def _pieces_of(self, rows: pa.RecordBatch) -> Iterator[pa.Buffer]:
+        step = max(1, self._piece_bytes * rows.num_rows // max(rows.nbytes, 1))
+        for start in range(0, rows.num_rows, step):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, ROW_SCHEMA) as stream:
+                stream.write_batch(rows.slice(start, step))
+            yield sink.getvalue()
 
 
 def _combined(key: bytes, first: bytes, second: bytes) -> bytes:

@@ -13,7 +13,7 @@ __all__ = ["StateBackend", "TableChanges"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChanges:
-    """What an epoch changed in one split; None removes.
+    """The changes of an epoch in one split; None removes.
 
     Attributes:
         plain: by table number, then key.
@@ -27,8 +27,8 @@ class TableChanges:
 class StateBackend(Protocol):
     """The base of each split of a task. Executor, the task's thread; `load` in any thread.
 
-    It holds what ended epochs left. Splits are numbers of the caller. A read that has begun is
-    not disturbed by another one; nothing is applied while one is under way.
+    It holds the state after the last epoch. Splits are numbers of the caller. Reads do
+    not disturb each other; nothing is applied while one is under way.
     """
 
     @property
@@ -58,7 +58,7 @@ class StateBackend(Protocol):
         ...
 
     def apply(self, split: int, changes: TableChanges) -> None:
-        """Apply what an epoch changed."""
+        """Apply the changes of an epoch."""
         ...
 
     def get(self, split: int, table: int, keys: Sequence[bytes]) -> list[Value]:

@@ -61,7 +61,7 @@ class BackgroundMerger:
         """Begin to merge ``runs`` into the file ``path``. Only if `may_begin`.
 
         Args:
-            expired: what a base leaves out.
+            expired: the times up to which a base leaves entries out.
         """
         self._thread = threading.Thread(
             target=self._run, args=(path, runs, expired), name="sluice-state-merge", daemon=True
@@ -76,7 +76,7 @@ class BackgroundMerger:
         return not self._rest
 
     def take(self) -> FinishedMerge:
-        """What a merge that has ended since the last call has made; empty: there is none."""
+        """The result of a merge that has ended since the last call; empty: there is none."""
         if self._thread is None or self._thread.is_alive():
             return ()
         self._thread.join()

@@ -14,10 +14,10 @@ __all__ = ["ABSENT", "ENTRY_BYTES", "Entries", "TimedEntries", "Value", "by_time
 Value = bytes | None
 
 ENTRY_BYTES = 180
-"""Of an entry beside the bytes of its key and value: two headers, rounding, the dict's slot."""
+"""Memory of an entry beside the bytes of its key and value: headers, rounding, the dict's slot."""
 
 ABSENT: Value = bytes(bytearray(b"\0absent"))
-"""The key is not there, other than None; told apart by identity."""
+"""The key is absent. Compare by identity; None is a removed key."""
 
 _BLOCK_KEYS = 1024
 _LIVELY_HEAP = 64
@@ -192,7 +192,7 @@ class _SortedKeys:
                 yield key
 
     def _block_of(self, key: bytes) -> int:
-        """The last block that begins at or before ``key``; the first block takes what is less."""
+        """The last block that begins at or before ``key``; else the first one."""
         return max(bisect_right(self._firsts, key) - 1, 0)
 
 

@@ -54,7 +54,7 @@ def without_expired(stored: Iterable[bytes | None], now_ms: int | None) -> list[
 
 
 def expiry_times(clocks: Mapping[int, Clock], time: BarrierTime) -> ExpiryTimes:
-    """What has expired at a barrier, by the clock of each table."""
+    """The time of each table's clock at a barrier."""
     now = {"event": time.watermark_ms, "processing": time.now_ms}
     found = {number: now[clock] for number, clock in clocks.items()}
     return {number: now_ms for number, now_ms in found.items() if now_ms is not None}

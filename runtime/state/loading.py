@@ -13,7 +13,7 @@ from sluice.runtime.state.state_rows import merged_rows
 __all__ = ["load_splits"]
 
 _THREADS = 4
-"""Of a task: reads wait for the store, and Arrow works beside the interpreter."""
+"""In a task: reads wait for the store, and Arrow works beside the interpreter."""
 
 
 def load_splits(store: StateStore, backend: StateBackend, states: Mapping[int, KeyedState]) -> None:

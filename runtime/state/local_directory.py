@@ -18,7 +18,7 @@ _LOCK = "lock"
 class LocalDirectory:
     """Deleted by `close`, or by the next one that is made after its process was killed.
 
-    A lock that the kernel releases tells that: process ids would be others in a container.
+    The kernel releases the lock of a process that ends. Process ids differ between containers.
 
     Attributes:
         path: the directory.

@@ -1,7 +1,7 @@
 """Which parts of a split's state to merge next: pure.
 
 Parts are adjacent and oldest first. Parts of about the same size form a tier: tier *t + 1* is
-*fan-out* times as large as tier *t*. Where a tier has as many parts as the fan-out, they become one
+*fan-out* times as large as tier *t*. If a tier has as many parts as the fan-out, they become one
 part, together with all later ones. So a split has O(log n) parts after n epochs, and each byte is
 written again at most once for each tier. The fan-out grows with the square root of the state's
 size: two tiers are enough for a state of up to 1,000 epochs' changes.

@@ -13,8 +13,8 @@ _Table = tuple[int, int]
 class ReadCache:
     """The value of keys, or that there is none. One thread.
 
-    Two generations: what is used goes to the younger one. Once that has half of the memory, it
-    becomes the older one, and what was in the older one is forgotten.
+    Two generations: each entry that is used goes to the younger one. Once that has half of the
+    memory, it replaces the older one.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -31,8 +31,8 @@ class RocksDbBackend(StateBackend):
     durable copy. The memory goes to a block cache and write buffers, shared by all splits, and to
     a cache of entries that were used last.
 
-    A key in a database is the table's number (4 bytes), the time with its sign flipped (8 bytes,
-    in timed tables), and the entry's key: so they are in the order of state files.
+    A key in a database is the table's number (4 bytes), in timed tables the time with its sign
+    flipped (8 bytes), and the entry's key. This is the order of state files.
     """
 
     def __init__(self, *, memory_bytes: int, directory: str | None = None) -> None:

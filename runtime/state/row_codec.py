@@ -1,10 +1,10 @@
 """Rows of an Arrow schema as bytes and back, exact for every type that state may have.
 
 A row is: the number of columns (2 bytes), a bitmap of null columns, the columns of fixed width in
-order, the lengths of the other columns (4 bytes each), and then their bytes. All numbers are
-little-endian. A text or bytes column has its bytes; a list the number of its items (4 bytes), the
-length of each if items vary (4 bytes), and the items as rows of one column; a struct and a map's
-entry are rows. Rows inside a row have no number of columns. Equal rows have equal bytes.
+order, the lengths of the other columns (4 bytes each), and their bytes. All numbers are
+little-endian. Text and bytes are as they are. A list has the number of its items (4 bytes), the
+length of each item if these vary (4 bytes), and the items as rows of one column. A struct and an
+entry of a map are rows. Rows inside a row have no number of columns. Equal rows have equal bytes.
 
 Values of a table with a time to live begin with 8 more bytes: see `sluice.runtime.state.expiry`.
 """
@@ -458,7 +458,7 @@ def _from_lengths(lengths: _Longs) -> _Longs:
 
 
 def _positions(valid: _Flags) -> pa.Array:
-    """For each row its place among the valid ones; null for the others."""
+    """For each valid row its number among the valid rows; null for a null row."""
     return pa.array(np.cumsum(valid) - 1, pa.int64(), mask=~valid)
 
 

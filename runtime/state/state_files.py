@@ -31,7 +31,7 @@ from sluice.runtime.storage.task_files import TaskFile, TaskFiles
 __all__ = ["DIRECTORY", "StateFileWriter", "StateStore", "state_file_name"]
 
 DIRECTORY = "state"
-"""Of state files, in the checkpoint directory."""
+"""The directory of state files in the checkpoint directory."""
 
 _VERSION = b"1"
 _VERSION_KEY = b"sluice.state"
@@ -222,7 +222,7 @@ class _Section(io.RawIOBase):
             if len(piece) != length:
                 raise _damaged("a file of keyed state is too short", self._reference, {})
         except StreamError as error:
-            self.failure = error  # Arrow may raise an error of its own in its place
+            self.failure = error  # Arrow may raise its own error instead
             raise
         self._offset += length
         self._left -= length

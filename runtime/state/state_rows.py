@@ -59,7 +59,7 @@ def merged_rows(
 
     Args:
         streams: oldest first.
-        drops: nothing is older than the first stream: leave out removals, and what has expired.
+        drops: nothing is older than the first stream, so leave out removals and expired entries.
     """
     heads = [head for stream in streams if (head := _Head.of(stream)) is not None]
     while heads:

@@ -52,15 +52,19 @@ class StateSettings:
             with extras_named():
                 import rocksdict  # noqa: F401 - tasks use it
 
-    def open(self, store: StateStore) -> TaskState:
-        """The state of one task attempt, without splits. Executor.
+    def open_backend(self) -> StateBackend:
+        """The backend of one task attempt. Executor.
 
         Raises:
-            MissingRequirementError: the backend's package is not installed; names the extra.
+            MissingRequirementError: its package is not installed; names the extra.
             StorageError: the local directory cannot be made.
         """
+        return _BACKENDS[self.backend](self)
+
+    def open(self, store: StateStore) -> TaskState:
+        """The state of one task attempt, without splits; raises as `open_backend` does."""
         return TaskState(
-            _BACKENDS[self.backend](self),
+            self.open_backend(),
             load=partial(load_splits, store),
             overlay_mib=self.memory_mib / _OVERLAY_SHARE,
         )

@@ -80,7 +80,7 @@ class StateWriter:
 
         Args:
             declared: the tables and the partitioning.
-            at: the barrier that ended the epoch; a base leaves out what has expired by then.
+            at: the barrier that ended the epoch; a base leaves out entries that have expired.
         Raises:
             StreamError: of ``on_outage``, or the store refuses the file: the attempt ends.
         """
@@ -151,8 +151,8 @@ class StateWriter:
         }
 
     def _runs(self) -> list[MergeRun]:
-        """What to merge: of each split all from some part on; parts of files that are mostly
-        unused, so that these files can leave."""
+        """The next merge: of each split all parts from some part on, or single parts of files that
+        are mostly unused, so that these files can leave."""
         unused = self._mostly_unused()
         runs = []
         for key, split in self._splits.items():
@@ -181,7 +181,7 @@ class StateWriter:
 
 
 def _index_of(run: tuple[PlacedPart, ...], parts: list[PlacedPart]) -> int | None:
-    """Where the run is among a split's parts; None: the split left and came back meanwhile."""
+    """The index of a run in a split's parts; None: the split left and came back meanwhile."""
     if run[0] not in parts:
         return None
     at = parts.index(run[0])

@@ -21,7 +21,7 @@ _MOST_SPLITS = 1 << 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitChanges:
-    """What one split's section of a change file holds.
+    """The content of one split's section of a change file.
 
     Attributes:
         key: the split.
@@ -164,7 +164,7 @@ class TaskState(TaskTables):
 
 
 class _Overlay:
-    """What the epoch under way has changed in one split."""
+    """The changes of the epoch under way in one split."""
 
     __slots__ = ("plain", "size_bytes", "timed")
 

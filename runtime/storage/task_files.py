@@ -94,7 +94,7 @@ class LocalTaskFiles(TaskFiles):
         """See `TaskFiles.require`: a decided file on another host's disk stops a query for good."""
         if not LocalFileSystem(Path(directory)).exists(""):
             raise ConfigError(
-                "a task does not see the driver's staging directory",
+                "a task does not see a directory of the driver",
                 {"path": directory, "host": socket.gethostname()},
                 "Mount one directory for the driver and every executor, or write to hdfs://. If it "
                 "was deleted, restart the query.",

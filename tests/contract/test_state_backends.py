@@ -1,13 +1,15 @@
 """Both state backends keep one contract: what a task writes is what it reads, and restores."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sluice.runtime.contracts.keyed import BarrierTime
-from sluice.runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.state.backend import TableChanges
 from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.state.state_settings import StateSettings
 from sluice.runtime.state.state_writer import StateWriter
@@ -214,6 +216,19 @@ class TestSplits:
         assert table.get(state.ordinal(P0), [b"a"]) == [None]
         assert list(table.scan(state.ordinal(P0))) == []
 
+    def test_a_number_of_a_split_is_used_again_without_its_values(
+        self, settings: StateSettings
+    ) -> None:
+        """Numbers of splits are few, so a backend gets one again after a while."""
+        backend = settings.open_backend()
+        for value in (b"1", b"2"):
+            backend.add_split(0)
+            assert backend.get(0, 1, [b"a"]) == [None]
+            backend.apply(0, TableChanges(plain={1: {b"a": value}}))
+            assert backend.get(0, 1, [b"a"]) == [value]
+            backend.drop_split(0)
+        backend.close()
+
     def test_a_frozen_epoch_is_not_changed_by_the_next_one(self, state: TaskState) -> None:
         table, split = state.table(1), state.ordinal(P0)
         table.put(split, [b"a"], [b"1"])
@@ -284,3 +299,13 @@ def test_settings_are_checked() -> None:
     for wrong in ({"backend": "rocks"}, {"memory_mib": 1}):
         with pytest.raises(ConfigError, match="memory, rocksdb"):
             StateSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_rocksdb_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the driver, before a task starts, and in a task."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)  # as if it was not installed
+    settings = StateSettings(backend="rocksdb")
+    for call in (settings.require_available, settings.open_backend):
+        with pytest.raises(MissingRequirementError, match=r"sluice-spark\[state\]"):
+            call()
+    StateSettings(backend="memory").require_available()

@@ -10,6 +10,7 @@ from sluice import KafkaConnection
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.testing import killing
 from sluice.connectors.testing.topics import created_topics
+from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.testing import kill_and_restart
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read
@@ -21,13 +22,13 @@ pytestmark = pytest.mark.integration
 KEYS = 7  # of each partition
 KILLS = ("pre-commit", "pre-commit", "decision", "commit")
 STEPS = (
+    "before-state-adopted",  # while there are records left for moves
+    "after-state-adopted",
     "before-state-loaded",
     "after-state-frozen",
     "before-state-written",
     "after-state-loaded",
     "after-state-written",
-    "before-state-adopted",
-    "after-state-adopted",
 )
 
 
@@ -51,6 +52,13 @@ def counted(bootstrap: str, sink: str) -> dict[str, int]:
         assert count > last.get(key, 0), f"{key}: {count} after {last.get(key)}"
         last[key] = count
     return last
+
+
+def assignments(directory: Path) -> int:
+    """How often the job has moved splits."""
+    store = open_store(str(directory))
+    records = [store.read(slot) for slot in store.slots()]
+    return max(found.assignment.version for found in records if found and found.assignment)
 
 
 def expected(count: int) -> dict[str, int]:
@@ -111,6 +119,7 @@ def test_counts_are_exact_while_splits_move(
         spark, kafka.bootstrap, source, sink, tmp_path, engine="continuous", kills=2, moves=True
     ).run()
     assert counted(kafka.bootstrap, sink) == expected(100)
+    assert assignments(tmp_path / "checkpoint") > 2
 
 
 @pytest.mark.extended
@@ -121,7 +130,7 @@ def test_counts_are_exact_after_a_kill_at_each_step_of_state(
         monkeypatch.setitem(killing.STEPS, step, (step,))
     with created_topics(KafkaConnection(bootstrap_servers=kafka.bootstrap)) as create:
         source, sink = create("events", partitions=4), create("counts", partitions=2)
-        produce(kafka.bootstrap, source.name, records(100))
+        produce(kafka.bootstrap, source.name, records(200))
         report = kill_and_restart(
             count_while_splits_move,
             [source.bootstrap, source.name, sink.name, tmp_path],
@@ -129,4 +138,4 @@ def test_counts_are_exact_after_a_kill_at_each_step_of_state(
             timeout=PATIENCE_S,
         )
         assert len(report.kills) == len(STEPS)
-        assert counted(kafka.bootstrap, sink.name) == expected(100)
+        assert counted(kafka.bootstrap, sink.name) == expected(200)

@@ -1,7 +1,9 @@
 """Keyed counts and joins through repartition topics, on real Spark and a real broker."""
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from sluice import Job
+from sluice import Count, EventTime, Job, KafkaSink, KafkaSource, Monotonic, Tumbling
 from sluice.connectors.kafka.repartition import repartition_topics, topic_copies
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.kafka.tools.job_topic_lines import delete_topics, list_topics
@@ -24,7 +26,7 @@ from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.errors import ConfigError, SourceChangedError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import admin, produce
+from tests.kit.kafka.kafka_records import Record, admin, produce, read
 from tests.kit.keyed.counted_by_key import (
     KEYS,
     count_by_key,
@@ -32,6 +34,7 @@ from tests.kit.keyed.counted_by_key import (
     dying_once,
     numbered,
     require_exact_counts,
+    slowly,
 )
 from tests.kit.waiting import PATIENCE_S, wait_for
 
@@ -158,6 +161,111 @@ def test_changed_and_deleted_topics_are_refused(
         run()
 
 
+BEGAN_S = round(time.time()) // 10 * 10 - 3_600  # brokers delete old records
+
+
+def timed(records: int, partitions: int) -> list[Record]:
+    """A record each ten milliseconds, in the order of their time in each partition."""
+    return [
+        replace(r, timestamp_ms=BEGAN_S * 1_000 + n * 10)
+        for n, r in enumerate(numbered(records, partitions))
+    ]
+
+
+def windows_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    rows = batch.to_pylist()
+    found = [(b"%s@%d" % (r["key"], r["window_start"].timestamp()), str(r["n"])) for r in rows]
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([key for key, _ in found], pa.binary()),
+            "value": pa.array([count for _, count in found], pa.string()),
+        }
+    )
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("engine", ["continuous", "micro-batch"])
+def test_no_row_is_late_because_it_was_in_flight(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, engine: str
+) -> None:
+    """Windows close by the time of the topic's reader, which follows that of its writer."""
+    source, sink = topic(partitions=4), topic()
+    produce(kafka.bootstrap, source, timed(RECORDS, 4))
+    job = job_in(spark, tmp_path, engine=engine)
+    records = KafkaSource(
+        bootstrap_servers=kafka.bootstrap,
+        topics=[source],
+        bounded=True,
+        time=EventTime("kafka", strategy=Monotonic()),
+    )
+    job.source(records).map_batches(slowly).key_by("key").window(
+        Tumbling("10 s"), on="event_time"
+    ).aggregate(n=Count()).map_batches(windows_as_text).sink(
+        KafkaSink(bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=sink)
+    )
+    job.run()
+    found = [(record.key, int(record.value or b"")) for record in read(kafka.bootstrap, sink)]
+    expected = Counter(b"k%d@%d" % (n % KEYS, BEGAN_S + n // 1_000 * 10) for n in range(RECORDS))
+    assert Counter(dict(found)) == expected
+    assert len(found) == len(expected), "each window closed once"
+    marks = {s.barrier_watermark_ms for each in decided(tmp_path) for r in each.regions
+             if r.region.endswith("topic") for s in r.splits}  # fmt: skip
+    assert len(marks - {None}) > 1, "the reader's time went on before its end"
+
+
+def named(column: str) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return slowly(batch.select(["key", "value", "event_time"])).rename_columns(
+            ["key", column, "at"]
+        )
+
+    return run
+
+
+def pairs_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    pairs = zip(batch["order"].to_pylist(), batch["payment"].to_pylist(), strict=True)
+    values = [order + b"-" + (payment or b"none") for order, payment in pairs]
+    return pa.RecordBatch.from_pydict({"key": batch["key"], "value": pa.array(values, pa.binary())})
+
+
+@pytest.mark.extended
+def test_a_join_of_two_topics_finds_each_pair_once(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Every third order has no payment; a payment comes a second after its order."""
+    orders, payments, sink = topic(partitions=2), topic(partitions=3), topic()
+    count = 6_000
+    produce(kafka.bootstrap, orders, timed(count, 2))
+    paid = [
+        replace(r, timestamp_ms=(r.timestamp_ms or 0) + 1_000, partition=n % 3)
+        for n, r in enumerate(timed(count, 3))
+        if n % 3
+    ]
+    produce(kafka.bootstrap, payments, paid)
+    job = job_in(spark, tmp_path, engine="micro-batch")
+    sides = [
+        job.source(
+            KafkaSource(
+                bootstrap_servers=kafka.bootstrap,
+                topics=[name],
+                bounded=True,
+                time=EventTime("kafka", strategy=Monotonic()),
+            )
+        )
+        .map_batches(named(column))
+        .key_by("key", name=f"by-{column}")
+        for name, column in ((orders, "order"), (payments, "payment"))
+    ]
+    sides[0].join(
+        sides[1], within=("0 s", "2 s"), on="at", how="left", suffixes=("", "_paid"), name="paid"
+    ).map_batches(pairs_as_text).sink(
+        KafkaSink(bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=sink)
+    )
+    job.run()
+    found = Counter(record.value for record in read(kafka.bootstrap, sink))
+    assert found == Counter(b"%d-%s" % (n, b"%d" % n if n % 3 else b"none") for n in range(count))
+
+
 class Crash(Exception):
     """Ends a start at a failpoint."""
 
@@ -171,7 +279,7 @@ def crashing_at(name: str) -> Callable[[str], None]:
 
 
 def very_slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    time.sleep(batch.num_rows / 4_000)
+    time.sleep(batch.num_rows / 2_000)
     return batch
 
 
@@ -191,10 +299,7 @@ def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
     old = job_in(spark, tmp_path / "old")
     counting(old, kafka.bootstrap, source, sinks[0], bounded=False, before=very_slowly)
     handle = old.start()
-    wait_for(
-        lambda: sum(has_read(each) for each in decided(tmp_path / "old")) > 2,
-        what="epochs of the reader",
-    )
+    wait_for(lambda: any(map(has_read, decided(tmp_path / "old"))), what="an epoch of the reader")
     savepoint = handle.stop(savepoint=str(tmp_path / "saved"))
 
     def restored() -> Job:
@@ -202,7 +307,10 @@ def test_a_job_restored_from_a_savepoint_gets_the_rows_in_flight_once(
         return counting(job, kafka.bootstrap, source, sinks[1])
 
     for module, name in [
+        (repartition_topics, "before-topic-creation"),
         (repartition_topics, "after-topic-creation"),
+        (topic_copies, "before-topic-copy"),
+        (topic_copies, "before-topic-copy-commit"),
         (topic_copies, "before-topic-copy-commit"),
         (topic_copies, "after-topic-copy"),
     ]:

@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -29,16 +30,19 @@ from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
+    DamagedCheckpointError,
     FencedError,
     StorageError,
     UnreachableError,
 )
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
+from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFile
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from tests.kit.files.webhdfs import read_file
+from tests.kit.state.state_beds import P0, StateTask, content_of
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(2400)]
@@ -155,6 +159,23 @@ def test_names_with_special_characters_stay_what_they_are(
     path = f"{root}/dt=2026-01-01 10%3A00/città=東京%2F1/a+b&c;d#e?[f]"
     files.create(path).finish()
     assert _length(hdfs, path) == 0
+
+
+def test_keyed_state_is_written_and_restored(files: WebHdfsTaskFiles, root: str) -> None:
+    """Ranges of files; a file that is missing, too."""
+    store = StateStore(files=files, root=root)
+    task = StateTask(store, {P0: None})
+    for epoch in range(3):
+        task.put(P0, {b"%d" % epoch: os.urandom(1_500_000), b"last": b"%d" % epoch})
+        state = task.end_epoch()
+    expected = content_of(task.state, P0)
+    task.close()
+    again = StateTask(store, {P0: state})
+    assert content_of(again.state, P0) == expected
+    again.close()
+    missing = replace(state.files[0], path="state/r/0-0-00000000.changes")
+    with pytest.raises(DamagedCheckpointError, match="missing"):
+        store.require(missing)
 
 
 def test_many_small_files(hdfs: EmbeddedHdfs, files: WebHdfsTaskFiles, root: str) -> None:

@@ -23,7 +23,7 @@ from sluice.runtime.state.backend import StateBackend, TableChanges
 from sluice.runtime.state.memory_backend import MemoryBackend
 from sluice.runtime.state.task_state import EpochChanges, TaskState
 
-__all__ = ["CountKeys", "PlayedStateFiles", "counting", "counts_in", "state_at_ends"]
+__all__ = ["CountKeys", "PlayedStateFiles", "counting", "counts_in", "rows_in", "state_at_ends"]
 
 _NO_FILE = "0" * 64
 
@@ -233,4 +233,17 @@ def state_at_ends(splits: Sequence[SplitRange], writer: str = "any") -> KeyedSta
             )
             for at, s in enumerate(splits)
         ),
+    )
+
+
+def rows_in(split: SplitRange) -> pa.RecordBatch:
+    """The records of a range: the value of each is its offset."""
+    offsets = list(range(split.start_offset, split.end_offset))
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([split.topic] * len(offsets), pa.string()),
+            pa.array([split.partition] * len(offsets), pa.int32()),
+            pa.array(offsets, pa.int64()),
+        ],
+        names=["topic", "partition", "offset"],
     )

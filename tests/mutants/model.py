@@ -19,6 +19,7 @@ CRITICAL_RULES = (
     "two-phase-repair",
     "callback-after-commit",
     "abort-by-endtxn",
+    "late-by-barrier",
     "coordinator-in-driver",
     "start-offsets-once",
     "trigger-is-barrier",

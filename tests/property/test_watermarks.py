@@ -143,7 +143,9 @@ _fail = st.tuples(st.just("fail"), st.integers(0, 3))
 
 @settings(max_examples=150)
 @given(st.lists(st.one_of(_checkpoint, _checkpoint, _move, _restart, _fail), max_size=30))
-def test_no_row_that_keeps_to_the_bound_is_ever_late(steps: list[tuple[object, ...]]) -> None:
+def test_late_by_barrier_no_row_that_keeps_to_the_bound_is_ever_late(
+    steps: list[tuple[object, ...]],
+) -> None:
     world = World()
     world.start([split(n, 0, 0) for n in range(SPLITS)], 2, is_continuous=True)
     for step in steps:

@@ -84,7 +84,7 @@ class MessageOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that was read: its place, its origin, and its rows, if it has any."""
+    """A message that was read: its offset, its origin, and its rows, if it has any."""
 
     partition: int
     offset: int
@@ -167,6 +167,15 @@ def records_of(
     )
 
 
+def _rows_in(value: pa.BinaryScalar) -> pa.RecordBatch | None:
+    if not value.is_valid:
+        return None
+    with pa.ipc.open_stream(value.as_buffer()) as stream:
+        rows = stream.read_next_batch()
+    without_keys(rows)  # raises for rows without keys
+    return rows
+
+
 def decoded(records: pa.RecordBatch, topic: str) -> Iterator[Message]:
     """The messages in records of the columns `COLUMNS_READ`.
 
@@ -179,13 +188,7 @@ def decoded(records: pa.RecordBatch, topic: str) -> Iterator[Message]:
         try:
             pairs = {pair["key"]: pair["value"] for pair in headers[row].as_py() or ()}
             origin = MessageOrigin.decode(pairs[HEADER])
-            value = values[row]
-            rows = None
-            if value.is_valid:
-                with pa.ipc.open_stream(value.as_buffer()) as stream:
-                    rows = stream.read_next_batch()
-                if rows.schema.names[-1:] != [KEY_COLUMN]:
-                    raise ValueError("no keys")
+            rows = _rows_in(values[row])
         except (KeyError, TypeError, ValueError, StopIteration, pa.ArrowException) as err:
             raise SourceChangedError(
                 "a repartition topic holds a record that Sluice has not written",

@@ -106,7 +106,7 @@ class RepartitionSink(KafkaSink, JobTopicSink):
         """See `KafkaSink.coordinator`; the topic may not exist yet."""
         return KafkaSink.coordinator(self._with(_topic=None))
 
-    def writer_factory(self) -> "RepartitionWriterFactory":  # type: ignore[override]
+    def writer_factory(self) -> "RepartitionWriterFactory":  # type: ignore[override]  # of messages
         """See `sluice.runtime.contracts.Sink`."""
         return RepartitionWriterFactory(
             inner=super().writer_factory(),

@@ -173,8 +173,9 @@ class RepartitionSource(
     def prepare_topic(self, start: TopicStart, *, timeout_s: float) -> None:
         connection, topic = self._options.connection, self._topic_name
         found = describe_topic(connection, topic, timeout_s=timeout_s)
+        if found is None and not start.is_first:
+            raise self._gone("a checkpoint needs it")
         if found is None:
-            self._require_unused(start)
             create_repartition_topic(
                 connection, topic, partitions=start.partitions, timeout_s=timeout_s
             )
@@ -194,12 +195,6 @@ class RepartitionSource(
         if start.copy is not None:
             run = JobTopic(partitions=start.partitions, max_parallelism=start.max_parallelism)
             copy_rows(connection, start.copy, topic, run)
-
-    def _require_unused(self, start: TopicStart) -> None:
-        has_rows = any(region.batch_id is not None for region in start.writers)
-        is_known = any(split.topic_id for region in start.readers for split in region.splits)
-        if has_rows or is_known:
-            raise self._gone("a checkpoint has rows in it")
 
     def _gone(self, why: str) -> SourceChangedError:
         return SourceChangedError(

@@ -128,7 +128,7 @@ def _reader(connection: KafkaConnection) -> KafkaSplitReader:
 def _ranges(
     cluster: KafkaCluster, copy: TopicCopy, sleep: Callable[[float], None]
 ) -> list[SplitRange]:
-    """What the other job has not read, up to the present end of each log.
+    """The ranges that the other job has not read, up to the present end of each log.
 
     Readers do not see committed rows after the begin of an open transaction, so that must end.
     """
@@ -211,8 +211,8 @@ def _copy(
         )
     failpoint("before-topic-copy-commit")
     producer.commit_transaction(_REQUEST_S)
-    failpoint("after-topic-copy")
     log.info("rows in flight are copied: from=%s to=%s rows=%d", copy.topic, topic, rows)
+    failpoint("after-topic-copy")
 
 
 def _produce_rows(

@@ -189,22 +189,10 @@ def barrier_polled(state: CoordinatorState, event: BarrierPolled, now_s: float) 
                 positions=region.positions(),
                 max_records=region.epoch_limit(state.settings),
                 has_read=event.has_read,
-                may_finish=all(_has_ended(state, name) for name in region.plan.upstream),
+                may_finish=all(state.has_ended(name) for name in region.plan.upstream),
                 input_ms=state.time.input_ms(region.plan, state.regions),
             )
         )
-
-
-def _has_ended(state: CoordinatorState, name: str) -> bool:
-    """Whether a region is at the end of its input, and all its output is committed. A suspended
-    region writes nothing more."""
-    region = state.regions[name]
-    if region.is_suspended:
-        return True
-    is_open = bool(region.open_ranges) or region.pending_ack is not None
-    return region.finished and not (
-        is_open or any(c.acks.get(name) is not None for c in state.pending.values())
-    )
 
 
 def _idle_s(

@@ -235,6 +235,15 @@ class CoordinatorState:
         """An attempt may have begun or ended, or a decision has changed a region's record."""
         self.cached_views = CachedViews()
 
+    def has_ended(self, name: str) -> bool:
+        """Whether a region is at the end of its input, and all its output is committed. A suspended
+        region writes nothing more."""
+        region = self.regions[name]
+        is_open = bool(region.open_ranges) or region.pending_ack is not None
+        acks = (checkpoint.acks.get(name) for checkpoint in self.pending.values())
+        is_written = region.finished and not is_open and all(ack is None for ack in acks)
+        return region.is_suspended or is_written
+
     def barrier_time(
         self, checkpoint: PendingCheckpoint, region: RegionState
     ) -> tuple[int | None, int]:

@@ -3,7 +3,7 @@
 The rows of a topic are as late as those that the writing regions have decided. So a watermark of
 the writers is kept with the ends of the topic's logs at a later moment: all rows before it are
 below these ends. Once an epoch of the reader that ends there is decided, the watermark is the
-split's. Nothing of this is on record: a run finds it anew within some epochs.
+split's. Nothing of this is on record: a run finds it again within some epochs.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from sluice.runtime.model.timestamps import later
 
 __all__ = ["TopicTime"]
 
-_MOST_PENDING = 1_000  # of a split: a reader that is so far behind gets the latest ones
+_MOST_PENDING = 1_000  # of a split; the latest ones stay
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class TopicTime:
 
     @classmethod
     def of(cls, plans: Iterable[RegionPlan]) -> "TopicTime":
-        """Of a job with these regions."""
+        """The topics of a job with these regions."""
         return cls({i: plan.upstream for plan in plans for i in plan.source_ids if plan.upstream})
 
     def note_ends(self, ends: Mapping[SplitKey, int], watermark_ms: int) -> None:

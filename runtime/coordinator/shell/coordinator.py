@@ -62,7 +62,7 @@ from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestT
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
 from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
-from sluice.runtime.coordinator.start.recovery import lineage_settings
+from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.coordinator.start.topic_restores import copies_of
@@ -232,10 +232,6 @@ class BarrierCoordinator(Coordinator):
         return self._started
 
     def _begin(self, found: Found, started: StartedJob) -> None:
-        plan = self._job
-        if any(region.upstream for region in plan.regions):
-            own = lineage_settings(found.lineage, attempt_id=found.attempt_id)
-            plan = dataclasses.replace(plan, settings={**plan.settings, **own})
         core = CoordinatorCore(
             self._settings,
             self._job.regions,
@@ -250,7 +246,7 @@ class BarrierCoordinator(Coordinator):
             sinks=self._sinks,
             sources=self._sources,
             identity=RunIdentity(
-                plan=plan,
+                plan=with_lineage(self._job, found.lineage, attempt_id=found.attempt_id),
                 job_uid=started.job_uid,
                 session=self.session,
                 attempt_id=found.attempt_id,

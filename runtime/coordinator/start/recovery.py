@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
@@ -35,13 +35,13 @@ __all__ = [
     "is_bypassed",
     "left_open",
     "lineage_of",
-    "lineage_settings",
     "lineage_until",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
     "to_settle",
     "verify_same_job",
+    "with_lineage",
 ]
 
 _NO_ATTEMPT = 1 << 62
@@ -202,9 +202,13 @@ def _lineage(record: CheckpointRecord) -> BatchLineage:
     return BatchLineage.from_json(json.loads(record.settings.get(_LINEAGE, "[]")))
 
 
-def lineage_settings(lineage: BatchLineage, *, attempt_id: int) -> dict[str, str]:
-    """The settings of a run's records from which `lineage_of` makes that of a later run."""
-    return {_RUN_ATTEMPT_ID: str(attempt_id), _LINEAGE: json.dumps(lineage.to_json())}
+def with_lineage(plan: JobPlan, lineage: BatchLineage, *, attempt_id: int) -> JobPlan:
+    """The plan of run ``attempt_id``: with the settings from which `lineage_of` makes the lineage
+    of a later run, if the job has repartition topics."""
+    if not any(region.upstream for region in plan.regions):
+        return plan
+    own = {_RUN_ATTEMPT_ID: str(attempt_id), _LINEAGE: json.dumps(lineage.to_json())}
+    return replace(plan, settings={**plan.settings, **own})
 
 
 def left_open(

@@ -56,8 +56,8 @@ def copies_of(record: CheckpointRecord) -> dict[str, TopicCopy]:
 
 
 def _positions(record: CheckpointRecord, source_id: str, topic: str) -> dict[str, object]:
-    """What the old job has read of its topic; a recomputed savepoint has it apart from the splits
-    of the new topic."""
+    """The positions of the old job in its topic; a recomputed savepoint has them apart from the
+    splits of the new topic."""
     recomputed: dict[str, dict[str, object]] = json.loads(record.settings.get(IN_FLIGHT, "{}"))
     if source_id in recomputed:
         return recomputed[source_id]

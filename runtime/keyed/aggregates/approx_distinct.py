@@ -3,9 +3,8 @@
 A sketch is a sorted list of (register, rank) for the registers that are not empty. Hash and packing
 are frozen by test vectors: they are in the state of jobs.
 
-Source: Flajolet et al., "HyperLogLog", 2007; the estimator is that of Ertl, "New cardinality
-estimation algorithms for HyperLogLog sketches", arXiv:1702.01284, algorithm 6: it is unbiased for
-small and large numbers, and needs no tables.
+Source: Flajolet et al., "HyperLogLog", 2007. The estimator is algorithm 6 of Ertl, "New cardinality
+estimation algorithms for HyperLogLog sketches", arXiv:1702.01284. It needs no tables.
 """
 
 import math
@@ -122,7 +121,7 @@ def _mixed(numbers: _Hashes) -> _Hashes:
 
 
 def _leading_zeros(numbers: _Hashes) -> _Hashes:
-    """Of numbers that are not zero."""
+    """The zero bits before the first one; the numbers are not zero."""
     zeros = np.zeros(len(numbers), np.uint64)
     for width in (32, 16, 8, 4, 2, 1):
         is_small = numbers < np.uint64(1 << (64 - width))

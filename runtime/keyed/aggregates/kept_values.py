@@ -205,7 +205,7 @@ class Lists:
         return self.state()[0]
 
     def _keep(self, ids: _Ids, values: pa.Array) -> None:
-        """Sort by group, and leave out what is too much."""
+        """Sort by group, and leave out values that are too many."""
         order = np.argsort(ids, kind="stable")
         ids = ids[order]
         places = np.arange(len(ids)) - np.searchsorted(ids, ids)

@@ -86,7 +86,8 @@ class _Operator:
         if now is not None:
             for split in self._tables.splits():
                 self._forget_until(split, now)
-        self._memory.end_epoch(time)
+        if self._function.on is not None:
+            self._memory.end_epoch(time)
         yield from ()
 
     def rollback(self) -> None:

@@ -1,4 +1,4 @@
-"""What windows of all kinds share: their state, when they come out, and when they are forgotten."""
+"""The base of all windows: their state, when they come out, and when they are forgotten."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ class WindowOperator:
     A subclass folds rows into windows, and writes them with `_write`.
     """
 
-    _most_waiting = RowBuffer.LARGEST
-
     def __init__(self, settings: WindowSettings, scope: OperatorScope) -> None:
         self._settings = settings
         self._tables = scope.tables
@@ -91,7 +89,7 @@ class WindowOperator:
         if not self._buffer.add(rows):
             self._fold_waiting()
             self._buffer.add(rows)
-        if self._buffer.rows >= self._most_waiting:
+        if self._buffer.rows >= RowBuffer.LARGEST:
             self._fold_waiting()
         yield from ()
 
@@ -153,7 +151,7 @@ class WindowOperator:
         self._fold(rows, times_of(rows.batch, self._settings.on).to_numpy())
 
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        """Of the key, and of the columns of rows that are aggregated."""
+        """The schemas of the key, and of the columns of rows that are aggregated."""
         if self._types is None:
             key, rows = self._memory.schemas() or (pa.schema([]), pa.schema([]))
             self._types = key, rows

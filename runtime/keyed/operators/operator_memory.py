@@ -1,4 +1,4 @@
-"""What an operator remembers of each split, apart from its keys: the types of rows, and barriers.
+"""The memory of an operator about each split, apart from its keys: types of rows, and barriers.
 
 Types are known only once rows come, and windows close before that in a new attempt. A late row is
 known by the barriers that its split has seen. So both are state, and move with the split.
@@ -32,6 +32,7 @@ class OperatorMemory:
         self._table = scope.tables.table(scope.numbers[MEMORY_TABLE.name])
         self._checked: dict[tuple[int, str], tuple[str, ...]] = {}
         self._times: dict[int, tuple[int | None, int | None]] = {}
+        self._last: tuple[tuple[pa.Schema, ...], tuple[str, ...]] = (), ()
 
     def rollback(self) -> None:
         """The epoch under way is read again."""
@@ -46,7 +47,9 @@ class OperatorMemory:
         Raises:
             ConfigError: the split has state of rows with other schemas.
         """
-        texts = tuple(map(schema_to_json, schemas))
+        if schemas != self._last[0]:
+            self._last = schemas, tuple(map(schema_to_json, schemas))
+        texts = self._last[1]
         for split in splits:
             known = self._checked.get((split, of)) or self._read(split, of)
             if known is None:
@@ -65,7 +68,7 @@ class OperatorMemory:
         return None
 
     def watermark_ms(self, split: int) -> int | None:
-        """Of the last barrier that the split has seen; None: it had none."""
+        """The watermark of the last barrier that the split has seen; None: it had none."""
         return self._time(split)[0]
 
     def now_ms(self, split: int) -> int | None:
@@ -109,5 +112,5 @@ def _other_schema(known: tuple[str, ...], given: tuple[str, ...]) -> ConfigError
     return ConfigError(
         "rows have other types than those that the state is of",
         {"state": " ".join(a for a, _ in changed), "rows": " ".join(b for _, b in changed)},
-        "Cast the columns to the earlier types, or give the function another uid to begin anew.",
+        "Cast the columns to the earlier types, or begin without state by another uid.",
     )

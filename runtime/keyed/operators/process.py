@@ -139,7 +139,7 @@ class Timers:
         return found
 
     def end_chunk(self, split: int) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         for kind, changes in self._changes.items():
             if changes:
                 times, keys = [ms for ms, _ in changes], [key for _, key in changes]
@@ -147,7 +147,7 @@ class Timers:
         self.rollback()
 
     def rollback(self) -> None:
-        """Forget what has changed."""
+        """Forget the changes."""
         self._changes = {_EVENT: {}, _TIME: {}}
 
     def earliest_ms(self, kind: str, splits: Sequence[int]) -> int | None:

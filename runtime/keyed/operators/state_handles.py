@@ -97,7 +97,7 @@ class _Handle:
         self._begin(split, keys)
 
     def end_chunk(self) -> None:
-        """Write what has changed.
+        """Write the changes.
 
         Raises:
             ConfigError: a value has another type than the declared one.
@@ -134,7 +134,7 @@ class _Handle:
         self._begin(0, ())
 
     def at_barrier(self, time: BarrierTime, splits: Sequence[int]) -> None:
-        """Give what has changed its time of expiry, and remove what has expired."""
+        """Give changed values their time of expiry, and remove values that have expired."""
         if self._ttl_ms is None:
             return
         now = time.watermark_ms if self._is_event_time else time.now_ms
@@ -197,12 +197,12 @@ class ListHandle(_Handle, MutableSequence[Any]):
     kind = "list"
 
     def _items(self, *, changes: bool = False) -> list[Any]:
-        items = self._get()
-        if items is None or changes:
-            items = [] if items is None else items
-            if changes:
-                self._set(items)
-        return items  # type: ignore[no-any-return]
+        items: list[Any] = self._get()
+        if items is None:
+            items = []
+        if changes:
+            self._set(items)
+        return items
 
     def __len__(self) -> int:
         return len(self._items())

@@ -12,6 +12,7 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import KeyedOperator, KeyedRows, OperatorScope, TableSpec
 from sluice.runtime.keyed.aggregates.accumulators import Accumulators, Groups
 from sluice.runtime.keyed.declarations import Session, Sliding, Tumbling
+from sluice.runtime.keyed.operators.aggregate import RowBuffer
 from sluice.runtime.keyed.operators.open_windows import (
     CLOSING,
     WINDOWS,
@@ -89,7 +90,7 @@ class _AlignedOperator(WindowOperator):
         if self._size <= self._slide:
             self._fold_windows(rows, np.arange(len(times)), starts)
             return
-        chunk = max(1, self._most_waiting * self._slide // self._size)
+        chunk = max(1, RowBuffer.LARGEST * self._slide // self._size)
         for first in range(0, len(times), chunk):
             places = np.arange(first, min(first + chunk, len(times)))
             found = [places], [starts[places]]

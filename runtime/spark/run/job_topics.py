@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
-from sluice.runtime.contracts import JobTopic, JobTopicSink, JobTopicSource, TopicStart
+from sluice.runtime.contracts import JobTopic, JobTopicSource, TopicStart
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, FencedError
 from sluice.runtime.graph.job_graph import Region
@@ -56,43 +56,40 @@ def uid_of(store: CheckpointStore) -> str:
     return str(uuid.uuid4())
 
 
-def prepared(regions: Sequence[Region], started: StartedJob, *, job_uid: str) -> tuple[Region, ...]:
+def prepared(
+    regions: Sequence[Region], started: StartedJob, job_uid: str | None
+) -> tuple[Region, ...]:
     """The regions, after every topic between them was created or checked.
 
     Args:
-        job_uid: by which the topics were named.
+        job_uid: by which the topics were named; None: there are none.
     Raises:
         FencedError: another start of this new job was faster.
         StreamError: a topic is gone, unsafe, or was not created.
     """
+    if job_uid is None:
+        return tuple(regions)
     if started.job_uid != job_uid:
         raise FencedError(
             "another process has started this new job at the same time",
             {"job_uid": started.job_uid},
             "Stop one of them. This one has named its topics after another job uid.",
         )
+    sources = {region.source_id: region.pipeline.source for region in regions}
     topics = {
-        region.source_id: _prepared(region, source, regions, started)
-        for region in regions
-        if isinstance(source := region.pipeline.source, JobTopicSource)
+        source_id: _prepared(source_id, source, regions, started)
+        for source_id, source in sources.items()
+        if isinstance(source, JobTopicSource)
     }
     return tuple(on_topics(region, topics) for region in regions)
 
 
 def _prepared(
-    reader: Region, source: JobTopicSource, regions: Sequence[Region], started: StartedJob
+    source_id: str, source: JobTopicSource, regions: Sequence[Region], started: StartedJob
 ) -> JobTopic:
-    source_id = reader.source_id
-    writers = [
-        each.name
-        for each in regions
-        if any(
-            isinstance(s, JobTopicSink) and s.source_id == source_id for s in each.sinks.values()
-        )
-    ]
     start = TopicStart(
-        writers=[started.regions[name] for name in writers],
         readers=[started.regions[each.name] for each in regions if each.source_id == source_id],
+        is_first=not started.restored_from,
         copy=started.copies.get(source_id),
     )
     source.prepare_topic(start, timeout_s=_TIMEOUT_S)
@@ -101,5 +98,4 @@ def _prepared(
         partitions=start.partitions,
         max_parallelism=start.max_parallelism,
         lineage=started.lineage,
-        writers=tuple(writers),
     )

@@ -22,7 +22,6 @@ from sluice.runtime.contracts import (
     Source,
     SplitReader,
 )
-from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.functions.broadcasts import LoadTable, no_table
 from sluice.runtime.functions.function_run import require_other_topics
@@ -66,6 +65,7 @@ from sluice.runtime.spark.microbatch.region_start import (
     replayed,
 )
 from sluice.runtime.spark.run.job_spec import JobSpec
+from sluice.runtime.spark.session.session_web_hdfs import state_store
 from sluice.runtime.spark.session.spark_session import (
     is_local,
     own_workers,
@@ -86,8 +86,6 @@ from sluice.runtime.spark.tasks.region_tasks import (
 )
 from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.storage.file_system import FileSystem
-from sluice.runtime.storage.file_system_opening import needs_jvm
-from sluice.runtime.storage.task_files import LocalTaskFiles
 
 __all__ = ["ContinuousRegions", "RegionLauncher"]
 
@@ -197,7 +195,13 @@ class RegionLauncher:
         """How tasks of a region read the tables of broadcast streams."""
         if not any(function.broadcasts for function in region.functions or ()):
             return no_table
-        return partial(broadcast_table, read=_state_store(self._fs).rows)
+        return partial(
+            broadcast_table, read=state_store(self._job.spark.sparkContext, self._fs.uri).rows
+        )
+
+    def _state_store(self) -> StateStore:
+        """The checkpoint directory as tasks see it."""
+        return state_store(self._job.spark.sparkContext, self._fs.uri)
 
     def _keyed_plan(self, region: Region) -> KeyedPlan | None:
         """Where the keyed state of a region is; None: it has no keys."""
@@ -205,7 +209,7 @@ class RegionLauncher:
             return None
         source = region.pipeline.source
         return KeyedPlan(
-            store=_state_store(self._fs),
+            store=self._state_store(),
             source_id=region.source_id,
             settings=self._job.state,
             max_parallelism=source.max_parallelism if isinstance(source, JobTopicSource) else 0,
@@ -416,17 +420,6 @@ class RegionLauncher:
         if read is None or not isinstance(source, NarrowingSource):
             return source
         return source.narrowed(read)
-
-
-def _state_store(fs: FileSystem) -> StateStore:
-    """The checkpoint directory as tasks see it."""
-    if needs_jvm(fs.uri):
-        raise ConfigError(
-            "tasks cannot keep keyed state in this checkpoint directory",
-            {"checkpoint_dir": fs.uri},
-            "Use a checkpoint_dir that all hosts mount.",
-        )
-    return StateStore(files=LocalTaskFiles(), root=fs.uri.removeprefix("file://"))
 
 
 def _transformed(records: DataFrame, region: Region) -> DataFrame:

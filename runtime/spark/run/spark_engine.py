@@ -259,9 +259,7 @@ class JobRun:
             started = self._start(
                 coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
             )
-            if self._job_uid is not None:
-                found = prepared(layout.regions, started, job_uid=self._job_uid)
-                layout = replace(layout, regions=found)
+            layout = replace(layout, regions=prepared(layout.regions, started, self._job_uid))
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
             streaming = ContinuousRegions(

@@ -186,4 +186,244 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="window-closes-early",
+        rules=("state-with-output",),
+        wrong="A window closes when the watermark is a millisecond before its end.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_windows.py::TestClosing::test_a_window_closes_exactly_when_the_watermark_is_at_its_end",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.open_windows:WindowOperator._close",
+                old="self._windows.due(split, now_ms - self._settings.lateness_ms)",
+                new="self._windows.due(split, now_ms + 1 - self._settings.lateness_ms)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="late-row-opens-a-window-again",
+        rules=("state-with-output",),
+        wrong="A row of a closed window is not late: the window comes out twice.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_windows.py::TestLateRows::test_a_row_is_late_only_after_the_barrier_that_closed_its_window",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.windows:_AlignedOperator._is_late",
+                old="return self._last_start(times[mine]) + self._size <= passed_ms",
+                new="return self._last_start(times[mine]) + self._size < passed_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        name="late-by-the-watermark-of-no-barrier",
+        rules=("state-with-output",),
+        wrong="A new attempt forgets which windows its splits have closed.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_windows.py::TestLateRows::test_lateness_is_known_in_a_new_attempt",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.operator_memory:OperatorMemory.end_epoch",
+                old="self._table.put(split, [_TIME], [stored])",
+                new="pass",
+            ),
+        ),
+    ),
+    Mutant(
+        name="touching-sessions-apart",
+        rules=("state-with-output",),
+        wrong="Sessions that touch stay apart.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_windows.py::TestSessions::test_sessions_that_touch_merge",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.session_windows:_merged",
+                old="is_first[1:] = (owner[1:] != owner[:-1]) | (begin[1:] > reached[:-1])",
+                new="is_first[1:] = (owner[1:] != owner[:-1]) | (begin[1:] >= reached[:-1])",
+            ),
+        ),
+    ),
+    Mutant(
+        name="session-of-another-key",
+        rules=("state-with-output",),
+        wrong="The end of a session reaches the sessions of the next key.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_windows.py::TestSessions::test_sessions_of_other_keys_stay_apart",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.session_windows:_merged",
+                old="largest = np.maximum.accumulate(owner * len(end) + rank) - owner * len(end)",
+                new="largest = np.maximum.accumulate(rank)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="merged-session-forgets",
+        rules=("state-with-output",),
+        wrong="The state of only one of the sessions that merge survives.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_windows.py::TestSessions::test_a_row_between_two_sessions_merges_them",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.session_windows:_combine",
+                old="left = np.delete(left, first)",
+                new="break",
+            ),
+        ),
+    ),
+    Mutant(
+        name="timer-fires-twice",
+        rules=("state-with-output",),
+        wrong="A timer fires twice at its barrier.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_process.py::TestTimers::test_event_timers_fire_in_order_once_when_the_watermark_is_there",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.process:Timers.due",
+                old="found += [(ms, key) for key, _ in entries]",
+                new="found += [(ms, key) for key, _ in entries] * 2",
+            ),
+        ),
+    ),
+    Mutant(
+        name="deleted-timer-fires",
+        rules=("state-with-output",),
+        wrong="A timer fires although the call before it has deleted it.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_process.py::TestTimers::test_deleted_timers_do_not_fire",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.process:Timers.is_deleted",
+                old='return self._changes[kind].get((ms, key), b"") is None',
+                new="return False",
+            ),
+        ),
+    ),
+    Mutant(
+        name="value-outlives-its-time",
+        rules=("state-with-output",),
+        wrong="A removed value's marker takes the value that was set after it along.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_process.py::TestTimeToLive::test_a_value_that_was_removed_and_set_again_lives_on",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.state_handles:_Handle._expire",
+                old="gone = [key for key, end in ends if end <= now]",
+                new="gone = [key for key, _ in ends]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="key-forgotten-late",
+        rules=("state-with-output",),
+        wrong="A key is forgotten a millisecond after its horizon.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_deduplicate.py::test_by_event_time_a_key_is_forgotten_so_long_after_its_first_row",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.deduplicate:_Operator._forget_until",
+                old="for time_ms, entries in list(self._forget.due(split, now)):",
+                new="for time_ms, entries in list(self._forget.due(split, now - 1)):",
+            ),
+        ),
+    ),
+    Mutant(
+        name="forgotten-key-passes-twice",
+        rules=("state-with-output",),
+        wrong="A row passes whose key a barrier has forgotten.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_deduplicate.py::test_a_row_whose_key_may_be_forgotten_is_late",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.deduplicate:_Operator._on_time",
+                old="is_over = values + self._function.within_ms <= watermark",
+                new="is_over = values + self._function.within_ms < watermark",
+            ),
+        ),
+    ),
+    Mutant(
+        name="interval-without-its-bound",
+        rules=("state-with-output",),
+        wrong="A row at the end of the interval has no partner.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_interval_join.py::test_rows_join_inside_the_interval_with_both_bounds",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.interval_join:_matches",
+                old='end = np.searchsorted(places, codes * width + np.searchsorted(known, latest, side="right"))',
+                new="end = np.searchsorted(places, codes * width + np.searchsorted(known, latest))",
+            ),
+        ),
+    ),
+    Mutant(
+        name="partner-forgotten",
+        rules=("state-with-output",),
+        wrong="A left row that had a partner in a later epoch comes out alone, too.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_interval_join.py::TestLeftJoin::test_a_row_with_a_partner_does_not_come_out_again",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.interval_join:_Operator._keep",
+                old="is_matched = each.is_matched or at in matched",
+                new="is_matched = each.is_matched",
+            ),
+        ),
+    ),
+    Mutant(
+        name="rows-of-a-rollback-counted",
+        rules=("state-with-output",),
+        wrong="Rows of an epoch that is read again stay in the aggregates.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_aggregate.py::test_a_rollback_forgets_the_rows_of_the_epoch",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.aggregate:_Operator.rollback",
+                old="self._buffer.clear()",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="sum-wraps",
+        rules=("state-with-output",),
+        wrong="A sum outside of int64 wraps.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_aggregate.py::TestSumsThatOverflow::test_a_sum_outside_of_int64_is_an_error_and_does_not_wrap",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.aggregates.sums:_may_overflow",
+                old="return max(-int(sums.min()), int(sums.max())) + most * len(numbers) > _LARGEST",
+                new="return False",
+            ),
+        ),
+    ),
+    Mutant(
+        name="keys-without-lengths",
+        rules=("state-with-output",),
+        wrong="Columns of a key share their bytes: two keys have one state.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_key_encoding.py::test_several_columns_are_one_key_each_with_its_length",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.key_encoding:encode",
+                old='data += [_fixed(lengths.astype(">u4").view(np.uint8).reshape(-1, 4)), one]',
+                new="data += [one]",
+            ),
+        ),
+    ),
 )

@@ -25,6 +25,7 @@ from sluice.runtime.extras import extras_named
         ("grpc_tools.protoc", "registry"),
         ("jsonschema", "registry"),
         ("referencing", "registry"),
+        ("rocksdict", "state"),
     ],
 )
 def test_a_missing_package_names_its_extra(

@@ -114,7 +114,7 @@ def test_a_task_that_does_not_see_the_drivers_directory_writes_nothing(
     with CoordinatorClient(run.address) as client:
         writer = _writer(run, 0, client)
         with pytest.raises(
-            ConfigError, match=r"does not see the driver's staging directory.* Mount one"
+            ConfigError, match=r"does not see a directory of the driver.* Mount one"
         ):
             writer.write(_ROWS)
     assert not (tmp_path / "out" / ".sluice-staging-orders").exists()

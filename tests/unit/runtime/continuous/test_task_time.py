@@ -26,6 +26,8 @@ def _times(rows: pa.RecordBatch) -> pa.Int64Array:
 
 
 def timed_bench(logs: dict[int, int], **settings: Any) -> Bench:
+    if "max_drift" in settings:
+        settings.setdefault("idle_after", "1 h")
     time = EventTime("offset", strategy=Monotonic(), **settings)
     clocks = SplitClocks(time, _times, lambda: 0)
     return Bench(logs, lambda: FunctionRun([observing(clocks)]), clocks=clocks)

@@ -139,12 +139,7 @@ def test_the_reader_ends_after_its_writers_and_knows_the_topic_of_the_run() -> N
         "by-account-topic-1": ("kafka-orders-0", "kafka-orders-1"),
     }
     assert [region.can_repair for region in plan.regions] == [False] * 4
-    topic = JobTopic(
-        partitions=32,
-        max_parallelism=64,
-        lineage=BatchLineage(),
-        writers=upstream["by-account-topic-0"],
-    )
+    topic = JobTopic(partitions=32, max_parallelism=64, lineage=BatchLineage())
     run = [on_topics(region, {regions[-1].source_id: topic}) for region in regions]
     (written,) = run[0].sinks.values()
     assert written.writer_factory().topic == topic  # type: ignore[attr-defined]

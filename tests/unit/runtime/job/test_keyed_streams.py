@@ -1,4 +1,4 @@
-"""The API of keyed streams: what each method adds to a pipeline, and what is refused."""
+"""The API of keyed streams: each method adds a step to a pipeline, or refuses its arguments."""
 
 import pickle
 from collections.abc import Callable

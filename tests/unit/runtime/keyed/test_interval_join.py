@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.keyed.operators.aggregate import RowBuffer
 from sluice.runtime.keyed.operators.interval_join import IntervalJoin
 from sluice.runtime.keyed.sides import LEFT, RIGHT, SIDE
 from tests.kit.keyed.operator_bed import OperatorBed
@@ -236,10 +237,12 @@ def test_joins_equal_a_nested_loop(seed: int, is_left: bool, cut: int) -> None:
         if made.random() < 0.3:
             bed.restart()
         out: list[Any] = []
-        for start in range(0, len(rows), cut):
-            for side in (LEFT, RIGHT):
-                of_side = [row for which, row in rows[start : start + cut] if which == side]
-                out += put(bed, side, *of_side)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RowBuffer, "LARGEST", made.choice([1, 4, 100]))  # rows of a chunk
+            for start in range(0, len(rows), cut):
+                for side in (LEFT, RIGHT):
+                    of_side = [row for which, row in rows[start : start + cut] if which == side]
+                    out += put(bed, side, *of_side)
         watermark, is_end = max(loop.watermark, epoch * 6 - 9), epoch == 5
         out += bed.barrier(watermark, is_end=is_end)
         expected = loop.epoch(rows, watermark, is_end=is_end)

@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from sluice.runtime.keyed.declarations import (
     Tumbling,
     Window,
 )
+from sluice.runtime.keyed.operators.aggregate import RowBuffer
 from sluice.runtime.keyed.operators.windows import WindowAggregation
 from tests.kit.keyed.operator_bed import OperatorBed
 from tests.kit.keyed.reference_windows import ReferenceWindows, Timed
@@ -198,6 +200,12 @@ class TestSessions:
         bed.apply(at(0, 10), at(21))
         assert found(bed.barrier(100)) == [("k", 0, 20, 2), ("k", 21, 31, 1)]
 
+    def test_sessions_of_other_keys_stay_apart(self) -> None:
+        bed = bed_of(Session(0.010))
+        bed.apply([*at(100, key="a"), *at(0, 50, key="b")])
+        made = found(bed.barrier(200))
+        assert made == [("b", 0, 10, 1), ("b", 50, 60, 1), ("a", 100, 110, 1)]
+
     def test_a_late_row_that_touches_an_open_session_belongs_to_it(self) -> None:
         bed = bed_of(Session(0.010))
         bed.apply(at(20))
@@ -275,7 +283,9 @@ def test_windows_equal_the_reference(
             bed.late, bed.late_rows = late, late_rows
         if made.random() < 0.3:
             bed.restart()
-        bed.apply(*[given[a : a + cut] for a in range(0, len(given), cut)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RowBuffer, "LARGEST", made.choice([1, 4, 100]))  # rows of a chunk
+            bed.apply(*[given[a : a + cut] for a in range(0, len(given), cut)])
         if made.random() < 0.8:
             watermark = max(watermark or -(10**9), epoch * 5 - 8)
         is_end = epoch == 7

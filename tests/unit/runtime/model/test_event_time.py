@@ -95,7 +95,8 @@ def test_where_all_splits_are_idle_all_of_them_count() -> None:
         lambda: EventTime(""),
         lambda: EventTime("kafka", strategy="5 s"),  # type: ignore[arg-type]
         lambda: EventTime("kafka", idle_after=0),
-        lambda: EventTime("kafka", max_drift="-1 s"),
+        lambda: EventTime("kafka", max_drift="-1 s", idle_after="1 s"),
+        lambda: EventTime("kafka", max_drift="1 s"),
         lambda: EventTime("kafka", max_future="1 moon"),
         lambda: BoundedOutOfOrderness("soon"),
         lambda: BoundedOutOfOrderness(-1),

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from sluice.runtime.state.expiry import with_expiry
 from sluice.runtime.state.row_codec import schema_to_json
 from sluice.runtime.state.state_files import StateFileWriter, StateStore
 from tests.kit.state.state_beds import AT, P0, P1, Content, StateTask, content_of, state_store
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import PATIENCE_S, join, wait_for
 
 _TTL = KeyedState(
     max_parallelism=128,
@@ -174,6 +175,36 @@ def test_a_dropped_split_is_in_no_later_record(store: StateStore) -> None:
     again = StateTask(store, {P1: state.of([P1])})
     assert len(content_of(again.state, P1).plain) == 10
     again.close()
+
+
+def test_a_merge_of_parts_that_a_split_no_longer_has_is_not_taken(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The split left while they were merged, and came back with other state."""
+    other = StateTask(store, {P0: None}, attempt_id=1)
+    other.put(P0, {b"other": b"1"})
+    moved = other.end_epoch()
+    other.close()
+    task = StateTask(store, {P0: None})
+    may_end = threading.Event()
+    finish = StateFileWriter.finish
+
+    def waiting(writer: StateFileWriter) -> object:
+        assert not writer.path.endswith(".merged") or may_end.wait(PATIENCE_S)
+        return finish(writer)
+
+    monkeypatch.setattr(StateFileWriter, "finish", waiting)
+    for epoch in range(9):
+        task.put(P0, {b"%d" % epoch: b"1"})
+        task.end_epoch()
+    task.state.drop_split(P0)
+    task.state.add_split(P0, moved)
+    task.end_epoch()
+    may_end.set()
+    merging = [each for each in threading.enumerate() if each.name == "sluice-state-merge"]
+    join(*merging)
+    assert task.end_epoch().splits[0].parts[0].length == moved.splits[0].parts[0].length
+    task.close()
 
 
 def test_a_closed_writer_leaves_no_thread(store: StateStore) -> None:

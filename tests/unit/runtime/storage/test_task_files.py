@@ -317,5 +317,5 @@ def test_a_directory_that_cannot_be_looked_at_is_not_called_absent(tmp_path: Pat
     (tmp_path / "root").symlink_to(tmp_path / "root")  # for ever: ELOOP
     with pytest.raises(StorageError):
         LocalTaskFiles().require(str(tmp_path / "root"))
-    with pytest.raises(ConfigError, match="does not see the driver's staging directory"):
+    with pytest.raises(ConfigError, match="does not see a directory of the driver"):
         LocalTaskFiles().require(str(tmp_path / "absent"))

@@ -302,6 +302,6 @@ def test_what_a_task_refuses_keeps_its_type(tmp_path: Path) -> None:
 
 def test_a_task_writes_only_where_the_driver_publishes(tmp_path: Path) -> None:
     """Another host's disk is not that place, and the task says so at once."""
-    with pytest.raises(ConfigError, match="does not see the driver's staging directory"):
+    with pytest.raises(ConfigError, match="does not see a directory of the driver"):
         answered(task(tmp_path / "not" / "here"), ROWS)
     assert list(tmp_path.iterdir()) == []

@@ -114,7 +114,7 @@ class TimedDriver(CoreDriver):
 BOTH = ("main", "side")
 
 
-def test_a_barrier_has_the_least_watermark_of_the_decided_epochs() -> None:
+def test_late_by_barrier_a_barrier_has_the_least_watermark_of_the_decided_epochs() -> None:
     """The same in all regions, and one epoch after the rows that made it."""
     world = TimedDriver()
     assert world.epoch_of(BOTH, {0: 100}) == [None, None]
@@ -271,7 +271,7 @@ def test_a_new_split_holds_the_watermark_where_it_is() -> None:
     assert world.epoch_of(BOTH, {}) == [250, 250]
 
 
-def test_a_restart_goes_on_with_the_watermark_that_barriers_had() -> None:
+def test_late_by_barrier_a_restart_goes_on_with_the_watermark_that_barriers_had() -> None:
     """A lower one would open windows again that are closed on record."""
     records = {
         "main": RegionRecord(

@@ -1,0 +1,116 @@
+"""A region that reads what others write: it ends after them, and its time follows theirs."""
+
+from dataclasses import replace
+
+from sluice.runtime.coordinator.core.events import (
+    BarrierPolled,
+    EndJob,
+    FetchBarrierOffsets,
+    RegionBarrierOffsets,
+)
+from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.model.event_time import EventTime
+from tests.kit.coordinator.core_driver import FAST, CoreDriver
+
+_TIME = EventTime("kafka")
+_REGIONS = (
+    RegionPlan(name="main", source_ids=("source",), sink_ids=("sink",), event_time=_TIME),
+    RegionPlan(
+        name="reader",
+        source_ids=("topic",),
+        sink_ids=("sink",),
+        upstream=("main",),
+        event_time=_TIME,
+    ),
+)
+
+
+def _driver() -> CoreDriver:
+    return CoreDriver(FAST, regions=_REGIONS)
+
+
+def _fetch(driver: CoreDriver, region: str) -> FetchBarrierOffsets:
+    answers = driver.tell(BarrierPolled(region=region, attempt_id=0))
+    (found,) = [each for each in answers if isinstance(each, FetchBarrierOffsets)]
+    return found
+
+
+def test_a_reader_may_finish_once_all_output_of_its_writers_is_committed() -> None:
+    driver = _driver()
+    driver.tick(1.0)
+    assert not _fetch(driver, "reader").may_finish, "the writer has not ended"
+    barrier = driver.poll(10, finished=True)
+    assert barrier is not None
+    assert not _fetch(driver, "reader").may_finish, "its last epoch is open"
+    driver.auto = False
+    driver.ack(barrier)
+    driver.poll(0, region="reader")
+    driver.tick(0.1)
+    while driver.held:  # the decision, its commits and its mark, one after the other
+        driver.answer(driver.held.pop(0))
+    driver.auto = True
+    driver.tick(1.0)
+    assert driver.poll(0, finished=True) is None
+    assert _fetch(driver, "reader").may_finish
+
+
+def test_a_reader_may_not_finish_while_a_decision_is_not_committed() -> None:
+    driver = _driver()
+    driver.tick(1.0)
+    barrier = driver.poll(10, finished=True)
+    assert barrier is not None
+    driver.poll(0, region="reader")
+    driver.auto = False
+    driver.ack(barrier)
+    driver.answer(driver.held.pop(0))  # it is decided
+    driver.tick(1.0)
+    polled = driver.tell(BarrierPolled(region="reader", attempt_id=0))
+    fetched = [each for each in polled if isinstance(each, FetchBarrierOffsets)]
+    assert not any(each.may_finish for each in fetched)
+
+
+def test_a_job_ends_after_the_reader() -> None:
+    driver = _driver()
+    driver.tick(1.0)
+    driver.poll(0, finished=True)
+    assert not driver.seen(EndJob)
+    driver.poll(0, region="reader", finished=True)
+    driver.tick(1.0)
+    driver.poll(0, finished=True)
+    driver.poll(0, region="reader", finished=True)
+    driver.tick(1.0)
+    assert driver.seen(EndJob)
+
+
+def test_the_watermark_of_the_writers_reaches_the_reader_with_the_rows_before_it() -> None:
+    driver = _driver()
+    driver.tick(1.0)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    timed = replace(barrier, splits=tuple(replace(s, watermark_ms=500) for s in barrier.splits))
+    driver.poll(0, region="reader")
+    driver.ack(timed)
+    driver.tick(1.0)
+    asked = _fetch(driver, "reader")
+    assert asked.input_ms == 500
+    (position,) = asked.positions
+    driver.tell(
+        RegionBarrierOffsets(
+            checkpoint_id=asked.checkpoint_id,
+            region="reader",
+            attempt_id=0,
+            splits=(replace(position, end_offset=4),),
+            finished=False,
+            log_ends={position.key: 4},
+            input_ms=asked.input_ms,
+        )
+    )
+    barrier = driver.poll(4, region="reader")
+    assert barrier is not None
+    assert barrier.watermark_ms is None, "the rows before it are not read yet"
+    driver.poll(10)
+    driver.ack(barrier, region="reader")
+    driver.tick(1.0)
+    later = driver.poll(8, region="reader")
+    assert later is not None
+    assert later.watermark_ms == 500
