@@ -292,7 +292,7 @@ class TaskLoop:
         return barrier
 
     def _adopt_state(self, barrier: Barrier) -> None:
-        """Load the keyed state of splits that are new here, and drop that of the others."""
+        """Load the keyed state of new splits, and drop that of splits that have left."""
         if self._keyed is not None:
             failpoint("before-state-adopted")
             self._keyed.adopt(barrier.splits, barrier.new_state)

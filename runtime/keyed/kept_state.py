@@ -27,7 +27,7 @@ _Identity = dict[SplitKey, tuple[object, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedBatch:
-    """What a task of a batch needs for keyed functions. Picklable.
+    """State and time for the keyed functions of a batch's task. Picklable.
 
     Attributes:
         time: of the batch's barrier.

@@ -21,7 +21,7 @@ _POSITIVE = 0x7FFFFFFF
 
 
 class SwitchedState(TaskTables, Protocol):
-    """What a `KeyedTask` uses of `sluice.runtime.state.task_state.TaskState`."""
+    """The part of `sluice.runtime.state.task_state.TaskState` that a `KeyedTask` uses."""
 
     @property
     def is_full(self) -> bool:
@@ -50,7 +50,7 @@ class SwitchedState(TaskTables, Protocol):
 
 
 class EpochWriter(Protocol):
-    """What an `EndedState` uses of `sluice.runtime.state.state_writer.StateWriter`."""
+    """The part of `sluice.runtime.state.state_writer.StateWriter` that an `EndedState` uses."""
 
     def write_epoch(
         self, batch_id: int, changes: EpochChanges, declared: KeyedState, at: BarrierTime
@@ -177,7 +177,7 @@ class KeyedTask:
         self._keys = {self._state.ordinal(key): key for key in self._closed_ms}
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
-        """Go on with the state that there is, at these positions of its splits: the last epoch may
+        """Continue with the present state, at these positions of its splits: the last epoch may
         not count."""
         self._closed_ms = {split.key: split.barrier_watermark_ms for split in splits}
 

@@ -269,8 +269,8 @@ class RegionState:
         return self.plan.keyed and is_due and not self.has_ended
 
     def state_for(self, splits: Sequence[SplitRange]) -> KeyedState | None:
-        """The keyed state that a barrier of these splits brings to the region's tasks: that of
-        splits that its long task does not have; of all, if its tasks end with each batch."""
+        """The keyed state that a barrier of these splits brings to the region's tasks. A long task
+        needs that of splits that are new to it, the tasks of a batch need that of all."""
         if not self.plan.keyed:
             return None
         keys = frozenset(split.key for split in splits)
