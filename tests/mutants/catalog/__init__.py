@@ -16,6 +16,7 @@ from tests.mutants.catalog import (
     registry,
     spark,
     startup,
+    state_files,
     testing,
 )
 from tests.mutants.model import Mutant
@@ -33,6 +34,7 @@ ALL_MUTANTS: tuple[Mutant, ...] = (
     *coordinator.MUTANTS,
     *continuous.MUTANTS,
     *keyed_state.MUTANTS,
+    *state_files.MUTANTS,
     *drop_in.MUTANTS,
     *spark.MUTANTS,
     *testing.MUTANTS,
