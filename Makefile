@@ -157,8 +157,10 @@ bench-goals: setup ## all figures of the goals, and the scaling tables, in docs/
 	$$run region-kills region-cpu --engine continuous
 	$$run coordinator-load --tasks 10000
 	$$run scaling --results build/bench/scaling.jsonl
+	$$run keyed --results build/bench/keyed.jsonl
 	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl
 	mv build/bench/scaling.jsonl benchmarks/scaling/scaling_results.jsonl
+	mv build/bench/keyed.jsonl benchmarks/keyed/keyed_results.jsonl
 	$$run report --write
 
 bench-quick: setup ## `bench` with one small run each, which it only prints

@@ -151,7 +151,7 @@ def main() -> None:
     source = KafkaSource(
         bootstrap_servers=args.bootstrap,
         topics=[args.input],
-        columns=["value", "topic", "partition"],
+        columns=["value", "topic", "partition", *(["offset"] if args.work == "windows" else [])],
         include_headers=False,
         bounded=args.until_end,
         time=time if args.work == "windows" else None,

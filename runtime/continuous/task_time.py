@@ -12,9 +12,9 @@ __all__ = ["TaskTime"]
 class TaskTime:
     """Notes the watermarks of splits, and pauses those that are too far ahead (``max_drift``).
 
-    A paused split is read on once it is at most half of the drift ahead, so that it does not stop
-    and go with every batch: the client fetches records anew after each pause. Idle splits, and
-    those without a watermark, do not hold others back. Executor, the task's thread.
+    The task resumes a paused split at half of the drift, since the client fetches records again
+    after each pause. Idle splits, and those without a watermark, do not hold other splits back.
+    Executor, the task's thread.
 
     Args:
         stream: of the task.

@@ -31,7 +31,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class _SplitClock:
-    """What a task has seen of a split; None: nothing yet."""
+    """Times that a task has observed in a split; None: it has observed none yet."""
 
     largest_ms: int | None = None
     watermark_ms: int | None = None

@@ -210,13 +210,19 @@ class Stream:
 
     def _append(self, kind: str, name: str | None, uid: str | None, **fields: Any) -> Self:  # noqa: ANN401 - of a `Step`
         pipeline = self._pipeline
+        if not all(isinstance(text, str | None) for text in (name, uid)):
+            raise ConfigError(
+                "the name or uid of a function is no text",
+                {"function": kind, "name": name, "uid": uid},
+                "Give text; a result of aggregate needs another name than these two.",
+            )
         _require_no_sink(pipeline, kind)
         is_frame = kind == "transform"
         if is_frame and own_steps(pipeline.source):
             raise ConfigError(
-                "a source with deserializers feeds a transform",
+                "a source with deserializers or an event time feeds a transform",
                 {"source": pipeline.source.name, "added": kind},
-                "Leave them out, and use from_json or from_avro in the transform.",
+                "Leave them out, and use from_json, from_avro and withWatermark in the transform.",
             )
         if pipeline.steps and (pipeline.steps[-1].kind == "transform") != is_frame:
             raise ConfigError(

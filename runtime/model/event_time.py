@@ -47,7 +47,7 @@ class BoundedOutOfOrderness:
     delay: Duration = "5 s"
 
     def __post_init__(self) -> None:
-        _ = self.delay_ms  # refuses what is no duration
+        _ = self.delay_ms  # refuses other texts
 
     @property
     def delay_ms(self) -> int:

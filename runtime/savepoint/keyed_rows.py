@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 from sluice.runtime.keyed.key_encoding import decode
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
@@ -36,6 +36,7 @@ __all__ = ["MEMORY", "first_rows", "local_state", "rows_of_split"]
 MEMORY = "memory"
 """Kind of a table whose keys are no keys of rows: what an operator remembers of a split."""
 _SCHEMAS_OF = b"schemas of "
+_OF_ROWS = frozenset({"aggregate", "window"})
 
 
 @contextlib.contextmanager
@@ -98,14 +99,16 @@ class _Schemas:
     (`sluice.runtime.keyed.operator_memory`)."""
 
     def __init__(self) -> None:
-        self.known: list[pa.Schema] = []
+        self.key: pa.Schema | None = None
+        self.value: pa.Schema | None = None
+        """Of values whose types depend on the rows: aggregates and windows."""
 
     def learn(self, rows: pa.RecordBatch) -> None:
         for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
             if key.startswith(_SCHEMAS_OF):
-                for text in json.loads(value):
-                    schema = schema_from_json(text)
-                    self.known += [] if schema in self.known else [schema]
+                known = [schema_from_json(text) for text in json.loads(value)]
+                self.key = known[0] if known else None
+                self.value = known[2] if len(known) > 2 else None
 
 
 class _Rows:
@@ -132,7 +135,7 @@ class _Rows:
         rows = pa.concat_batches(self._batches)
         values = rows["value"].to_pylist()
         expires: list[Any] = [None] * len(values)
-        if expiry_clock(table.value_schema) is not None:
+        if " ttl by " in table.kind or expiry_clock(table.value_schema) is not None:
             expires = [_moment(expires_ms(value)) for value in values]
             values = without_expired(values, None)
         columns: dict[str, list[Any]] = {
@@ -148,19 +151,20 @@ class _Rows:
 
 
 def _decoded_keys(keys: list[bytes], table: StateTableInfo, schemas: _Schemas) -> list[Any]:
-    known = [schema_from_json(table.key_schema)] if table.key_schema else schemas.known
-    column = pa.array(keys, pa.large_binary())
-    for schema in known if table.kind != MEMORY else ():
+    schema = schema_from_json(table.key_schema) if table.key_schema else schemas.key
+    if schema is not None and table.kind != MEMORY:
         with contextlib.suppress(DamagedCheckpointError):
-            columns = decode(column, schema)
+            columns = decode(pa.array(keys, pa.large_binary()), schema)
             return _as_json(pa.RecordBatch.from_arrays(columns, schema=schema))
     return [_text(key) for key in keys]
 
 
 def _decoded_values(values: list[bytes], table: StateTableInfo, schemas: _Schemas) -> list[Any]:
-    known = [schema_from_json(table.value_schema)] if table.value_schema else schemas.known
-    for schema in known if table.kind != MEMORY else ():
-        with contextlib.suppress(DamagedCheckpointError):
+    schema = schema_from_json(table.value_schema) if table.value_schema else None
+    if table.kind.partition(" ")[0] in _OF_ROWS:
+        schema = schema or schemas.value
+    if schema is not None:
+        with contextlib.suppress(DamagedCheckpointError, ConfigError):
             return _as_json(RowCodec(schema).decode(values))
     return [_text(value) or None for value in values]
 

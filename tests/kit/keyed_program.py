@@ -84,12 +84,14 @@ def counting_job(
     regions: int = 2,
     kills: int = 0,
     moves: bool = False,
+    restore_from: str | None = None,
 ) -> Job:
     """Counts the records of the moment by key; writes each changed count once per epoch.
 
     Args:
         kills: so many tasks die.
         moves: each decision moves a split to the next region.
+        restore_from: see `Job`.
     """
     job = Job(
         "counting-keys",
@@ -100,6 +102,7 @@ def counting_job(
         engine=engine,
         restart_strategy=FixedDelayRestart(attempts=10, delay_s=0.0),
         load_balancer=_Restless() if moves else None,
+        restore_from=restore_from,
     )
     stream = job.source(
         KafkaSource(

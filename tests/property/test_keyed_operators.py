@@ -31,10 +31,9 @@ from sluice.runtime.keyed.declarations import (
     ValueState,
     Window,
 )
-from sluice.runtime.keyed.operators.aggregate import Aggregation
+from sluice.runtime.keyed.operators.aggregate import Aggregation, RowBuffer
 from sluice.runtime.keyed.operators.deduplicate import Deduplication
 from sluice.runtime.keyed.operators.interval_join import IntervalJoin
-from sluice.runtime.keyed.operators.open_windows import WindowOperator
 from sluice.runtime.keyed.operators.process import Process
 from sluice.runtime.keyed.operators.windows import WindowAggregation
 from sluice.runtime.keyed.sides import SIDE
@@ -221,7 +220,7 @@ def test_values_of_sliding_windows_come_in_the_order_of_their_rows() -> None:
     run, reference = OperatorRun(function, one_batch), ReferenceWindows(window)
     panes = {pane.span: pane for pane in reference.epoch(rows, time)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WindowOperator, "_most_waiting", 7)
+        patch.setattr(RowBuffer, "LARGEST", 7)
         for each in run.epoch(epoch):
             require_equal(each, panes[in_ms(each)].rows, list(AGGREGATES))
 

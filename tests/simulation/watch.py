@@ -266,7 +266,8 @@ class Watch:
         """A start is over: what it has left is marked, wherever it stands in the way."""
         store = self._world.store_without_faults()
         left = [at for at in self.lineages.decisions() if restored_from < at < attempt_id]
-        unmarked = [at for at in left if store.read(at) and not store.is_superseded(at)]
+        there = [at for at in left if _is_decided(store.read(at))]  # a seal may be in its place
+        unmarked = [at for at in there if not store.is_superseded(at)]
         self.require(not unmarked, "a decision that was left is not marked")
 
     def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
@@ -368,3 +369,7 @@ class Watch:
         self.require(
             is_newer == (now.regions != last.regions), "the assignment's version does not tell"
         )
+
+
+def _is_decided(record: CheckpointRecord | None) -> bool:
+    return record is not None and record.verdict is Verdict.DECIDED

@@ -70,7 +70,8 @@ def _of_one_kind(state: CoordinatorState, checkpoint: PendingCheckpoint) -> list
 def may_move(region: RegionState, checkpoint: PendingCheckpoint) -> bool:
     """Whether this decision may reassign splits from or to a region."""
     plan = region.plan
-    is_by_split = plan.chained or (plan.keyed and not plan.list_ids)  # keyed state goes along
+    # Keyed state goes along, and tables of broadcast streams are everywhere.
+    is_by_split = plan.chained or (bool(plan.keyed or plan.reads) and not plan.list_ids)
     keeps_nothing = is_by_split and not plan.stateful and plan.stateful_sink_ids == ()
     has_completed = plan.name not in checkpoint.skipped
     has_begun_more = region.pending_ack is not None or any(

@@ -69,8 +69,8 @@ class JobTime:
 
     @classmethod
     def restored(cls, plans: Collection[RegionPlan], records: Iterable[RegionRecord]) -> Self:
-        """Of a run that continues from these records: with the latest watermarks by which epochs on
-        record have ended, since windows up to them are closed."""
+        """The time of a run that continues from these records. It begins with the latest watermarks
+        by which epochs on record have ended: windows up to them are closed."""
         times = {
             source_id: plan.event_time
             for plan in plans

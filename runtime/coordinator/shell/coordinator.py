@@ -65,7 +65,6 @@ from sluice.runtime.coordinator.shell.source_service import SerialSource, Source
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
-from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -210,24 +209,12 @@ class BarrierCoordinator(Coordinator):
         )
         self._leases.start()
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
-        self._started = StartedJob(
-            job_uid=found.record.job_uid,
-            session=self.session,
-            attempt_id=found.attempt_id,
-            regions={name: found.regions[name] for name in self._plans},
-            restored_from=None if found.is_new else found.record.checkpoint_id,
-            run_attempt=found.run_attempt,
-            lineage=found.lineage,
-            copies=copies_of(found.record),
-        )
+        self._started = found.started(self.session, self._plans)
         self._begin(found, self._started)
         log.info(
             "job started: job=%s job_uid=%s attempt_id=%d restored_from=%s run_attempt=%d",
-            self._job.name,
-            self._started.job_uid,
-            found.attempt_id,
-            self._started.restored_from,
-            found.run_attempt,
+            *(self._job.name, self._started.job_uid, found.attempt_id),
+            *(self._started.restored_from, found.run_attempt),
         )
         return self._started
 

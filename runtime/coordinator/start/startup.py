@@ -2,7 +2,7 @@
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.checkpoint.retained_states import KeptStates, left_by_attempts_before
@@ -23,7 +23,11 @@ from sluice.runtime.coordinator.committing.commit_steps import (
 from sluice.runtime.coordinator.committing.repairs import Repairer, Repairs
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.policy.assignment import hand_over, recorded, without_topics
-from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, JobPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import (
+    CheckpointSettings,
+    JobPlan,
+    StartedJob,
+)
 from sluice.runtime.coordinator.start import recovery
 from sluice.runtime.coordinator.start.recovery import History, Slot
 from sluice.runtime.coordinator.start.rescaling import redistributed
@@ -32,6 +36,7 @@ from sluice.runtime.coordinator.start.restoring import (
     restored_regions,
 )
 from sluice.runtime.coordinator.start.settlement import Settlement
+from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -97,6 +102,19 @@ class Found:
     cluster_ids: tuple[str, ...]
     kept: KeptStates
     lineage: BatchLineage
+
+    def started(self, session: str, regions: Iterable[str]) -> StartedJob:
+        """As the engine gets it, with the regions in this order."""
+        return StartedJob(
+            job_uid=self.record.job_uid,
+            session=session,
+            attempt_id=self.attempt_id,
+            regions={name: self.regions[name] for name in regions},
+            restored_from=None if self.is_new else self.record.checkpoint_id,
+            run_attempt=self.run_attempt,
+            lineage=self.lineage,
+            copies=copies_of(self.record),
+        )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,7 +21,12 @@ from sluice.runtime.keyed.aggregates.accumulators import Accumulators, Groups, c
 from sluice.runtime.keyed.declarations import Aggregate
 from sluice.runtime.keyed.key_encoding import decode
 from sluice.runtime.keyed.operators.event_times import require_columns
-from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.operators.operator_memory import (
+    MEMORY_TABLE,
+    OperatorMemory,
+    declared_as,
+    present,
+)
 from sluice.runtime.state.row_codec import RowCodec
 
 __all__ = ["Aggregation", "RowBuffer", "merged", "output_of"]
@@ -42,7 +47,7 @@ class Aggregation:
     @property
     def tables(self) -> Sequence[TableSpec]:
         """See `KeyedFunction`."""
-        return _TABLE, MEMORY_TABLE
+        return declared_as(_TABLE, self.aggregates), MEMORY_TABLE
 
     @property
     def late_topic(self) -> str | None:
@@ -160,9 +165,10 @@ class _Operator:
         if rows is None or not rows.batch.num_rows:
             return
         splits = present(rows.splits)
-        self._memory.keep_schemas(splits, rows.key_schema, rows.batch.schema)
         self._key_schema, self._rows_schema = rows.key_schema, rows.batch.schema
         self._folded = self._folded or self._accumulators(0)
+        types = rows.key_schema, rows.batch.schema, self._folded.schema
+        self._memory.keep_schemas(splits, *types)
         place_of = np.searchsorted(splits, rows.splits)
         ids = self._groups.ids([(split,) for split in splits], place_of, rows.keys)
         self._folded.resize(self._groups.count)

@@ -26,7 +26,12 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.key_encoding import decode
 from sluice.runtime.keyed.operators.aggregate import RowBuffer
 from sluice.runtime.keyed.operators.event_times import LateRows, require_columns, selected, times_of
-from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory, present
+from sluice.runtime.keyed.operators.operator_memory import (
+    MEMORY_TABLE,
+    OperatorMemory,
+    declared_as,
+    present,
+)
 from sluice.runtime.keyed.sides import LEFT, RIGHT, SIDE
 from sluice.runtime.state.row_codec import RowCodec
 
@@ -63,7 +68,8 @@ class IntervalJoin:
     @property
     def tables(self) -> Sequence[TableSpec]:
         """See `KeyedFunction`."""
-        return *_ROWS, _UNMATCHED, MEMORY_TABLE
+        interval = {"before_ms": self.before_ms, "after_ms": self.after_ms}
+        return *(declared_as(rows, interval) for rows in _ROWS), _UNMATCHED, MEMORY_TABLE
 
     @property
     def late_topic(self) -> str | None:

@@ -146,14 +146,15 @@ class WindowOperator:
         if rows is None or not rows.batch.num_rows:
             return
         types = rows.key_schema, rows.batch.select(self._columns).schema
-        self._memory.keep_schemas(present(rows.splits), *types)
         self._types = types
+        _, codec = self._accumulators(0)
+        self._memory.keep_schemas(present(rows.splits), *types, codec.schema)
         self._fold(rows, times_of(rows.batch, self._settings.on).to_numpy())
 
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
         """The schemas of the key, and of the columns of rows that are aggregated."""
         if self._types is None:
-            key, rows = self._memory.schemas() or (pa.schema([]), pa.schema([]))
+            key, rows, *_ = self._memory.schemas() or (pa.schema([]), pa.schema([]))
             self._types = key, rows
         return self._types
 

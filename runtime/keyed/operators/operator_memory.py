@@ -6,7 +6,8 @@ known by the barriers that its split has seen. So both are state, and move with 
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +15,43 @@ import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.timestamps import duration_ms
 from sluice.runtime.state.schema_text import schema_from_json, schema_to_json
 
-__all__ = ["MEMORY_TABLE", "OperatorMemory", "present"]
+__all__ = ["MEMORY_TABLE", "OperatorMemory", "declared_as", "present"]
 
 MEMORY_TABLE = TableSpec(name="memory", kind="memory")
 _SCHEMAS, _TIME = b"schemas of ", b"time"
 _PAIR = struct.Struct(">qq")
 _NONE = -(1 << 63)
+
+
+_DURATIONS = frozenset({"size", "slide", "offset", "gap"})
+
+
+def declared_as(spec: TableSpec, *declared: object) -> TableSpec:
+    """A state whose kind has what the function declares: a start refuses the state of another
+    declaration, whose values have the same types and another meaning. Pure.
+
+    Args:
+        declared: what the values depend on: dataclasses, mappings and plain values.
+    """
+    return replace(spec, kind=" ".join([spec.kind, *map(_described, declared)]))
+
+
+def _described(declared: object) -> str:
+    if isinstance(declared, Mapping):
+        return ", ".join(f"{name}={_described(each)}" for name, each in declared.items())
+    if not is_dataclass(declared):
+        return repr(declared)
+    found = {each.name: getattr(declared, each.name) for each in fields(declared)}
+    shown = {
+        name: duration_ms(value, setting=name) if name in _DURATIONS else value
+        for name, value in found.items()
+        if value is not None
+    }
+    text = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+    return f"{type(declared).__name__}({text})"
 
 
 class OperatorMemory:
@@ -43,6 +73,7 @@ class OperatorMemory:
         """Remember the schemas of a split's rows.
 
         Args:
+            schemas: of the key, of the rows, and of the state's values, as far as there are any.
             of: which rows, if an operator has rows of several kinds.
         Raises:
             ConfigError: the split has state of rows with other schemas.

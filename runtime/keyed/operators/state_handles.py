@@ -27,7 +27,7 @@ def specs_of(name: str, state: State) -> list[TableSpec]:
     clock = None if state.ttl is None else cast(Clock, state.ttl_time)
     spec = TableSpec(
         name=name,
-        kind=_HANDLES[type(state)].kind,
+        kind=_HANDLES[type(state)].kind + ("" if clock is None else f" ttl by {clock} time"),
         value_schema=schema_to_json(_schema(state), expires_by=clock),
     )
     expiry = TableSpec(name=f"{name} expiry", kind="timers", is_timed=True)

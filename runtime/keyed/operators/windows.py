@@ -20,7 +20,7 @@ from sluice.runtime.keyed.operators.open_windows import (
     WindowOperator,
     WindowSettings,
 )
-from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, present
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, declared_as, present
 from sluice.runtime.keyed.operators.session_windows import SESSIONS, SessionOperator
 from sluice.runtime.model.timestamps import duration_ms
 
@@ -35,7 +35,8 @@ class WindowAggregation(WindowSettings):
     def tables(self) -> Sequence[TableSpec]:
         """See `KeyedFunction`."""
         sessions = (SESSIONS,) if isinstance(self.window, Session) else ()
-        return WINDOWS, CLOSING, *sessions, MEMORY_TABLE
+        windows = declared_as(WINDOWS, self.window, self.aggregates)
+        return windows, CLOSING, *sessions, MEMORY_TABLE
 
     def open(self, scope: OperatorScope) -> KeyedOperator:
         """See `KeyedFunction`."""

@@ -29,6 +29,7 @@ class JobSpec:
         restore_from: checkpoint id, or URI of another job's state.
         restore_rules: of a restore from a URI.
         pipelines: in the order in which they were described.
+        uid: known before the start, if topics are named after it; None: it is not.
     """
 
     name: str
@@ -50,3 +51,4 @@ class JobSpec:
     registry: str | None
     listeners: Sequence[ProgressListener]
     pipelines: Sequence[Pipeline] = ()
+    uid: str | None = None

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.contracts import JobTopic, JobTopicSource, TopicStart
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, FencedError
@@ -14,37 +14,44 @@ from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline, Recovery
 from sluice.runtime.graph.repartitioning import Splitting, on_topics
 from sluice.runtime.spark.run.job_spec import JobSpec
+from sluice.runtime.storage.file_system import close_quietly
 
-__all__ = ["has_topics", "prepared", "split_job", "uid_of"]
+__all__ = ["named", "prepared"]
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 60.0
 
 
-def has_topics(pipelines: Sequence[Pipeline]) -> bool:
-    """Whether rows of these pipelines go through repartition topics."""
-    return any(isinstance(each.source, JobTopicSource) for each in pipelines)
-
-
-def split_job(job: JobSpec, job_uid: str = "") -> JobSpec:
-    """The job with a pipeline for each side of each ``key_by``.
+def named(job: JobSpec) -> JobSpec:
+    """The job with a pipeline for each side of each ``key_by``, and names for their topics.
 
     Raises:
         ConfigError: rows cannot go through a topic there.
     """
-    splitting = Splitting(job.name, job_uid, regions=job.regions or 1)
-    pipelines = splitting.pipelines(job.pipelines)
-    if job.recovery is Recovery.APPROXIMATE and has_topics(pipelines):
+    parts = _split(job, "")
+    if not any(isinstance(each.source, JobTopicSource) for each in parts):
+        return job
+    if job.recovery is Recovery.APPROXIMATE:
         raise ConfigError(
             "recovery='approximate' cannot drop rows of a repartition topic",
             {"job": job.name},
             "Use recovery='region', or key_by(…, partitioned=True).",
         )
-    return replace(job, pipelines=pipelines)
+    jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
+    store = open_store(job.checkpoint_dir, jvm=jvm)
+    try:
+        uid = _uid_of(store)
+    finally:
+        close_quietly(store.fs)
+    return replace(job, pipelines=_split(job, uid), uid=uid)
 
 
-def uid_of(store: CheckpointStore) -> str:
+def _split(job: JobSpec, uid: str) -> tuple[Pipeline, ...]:
+    return Splitting(job.name, uid, regions=job.regions or 1).pipelines(job.pipelines)
+
+
+def _uid_of(store: CheckpointStore) -> str:
     """The uid of the job in a checkpoint directory; a new one if there is none yet."""
     for checkpoint_id in reversed(store.slots()):
         try:

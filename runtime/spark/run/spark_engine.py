@@ -57,7 +57,7 @@ from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from sluice.runtime.spark.run.checkpoint_copies import CheckpointCopies
 from sluice.runtime.spark.run.console import ConsoleProgress, RunTotals
 from sluice.runtime.spark.run.job_spec import JobSpec
-from sluice.runtime.spark.run.job_topics import has_topics, prepared, split_job, uid_of
+from sluice.runtime.spark.run.job_topics import named, prepared
 from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
@@ -124,7 +124,6 @@ class JobRun:
         is_drawn = is_foreground and sys.stderr.isatty()
         self.totals = ConsoleProgress(job.name) if is_drawn else RunTotals(job.name)
         self._layout: Layout | None = None
-        self._job_uid: str | None = None  # known before the start if topics are named after it
         self._coordinator: BarrierCoordinator | None = None
         self._read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
@@ -178,24 +177,12 @@ class JobRun:
         if self._properties is not None:
             enter_session(job.spark, self._properties)
         prepare(job.spark)
-        job = self._job = self._named(split_job(job))
+        job = self._job = named(job)
         if job.recovery is not Recovery.REGION:
             require_task_retries(job.spark, recovery=job.recovery.value)
         if job.recovery is Recovery.APPROXIMATE:
             require_chained(job.pipelines)
         self._layout = lay_out(job)
-
-    def _named(self, job: JobSpec) -> JobSpec:
-        """The job whose topics have their names, if there are any."""
-        if not has_topics(job.pipelines):
-            return job
-        jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
-        store = open_store(job.checkpoint_dir, jvm=jvm)
-        try:
-            self._job_uid = uid_of(store)
-        finally:
-            close_quietly(store.fs)
-        return split_job(self._job, self._job_uid)
 
     def run(self, ends: EndRequests, *, on_step: Callable[[], None] = lambda: None) -> None:
         """Start it, and watch it until it ends; see `sluice.runtime.job.job.Job.run`.
@@ -239,9 +226,7 @@ class JobRun:
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
             coordinator, sources = _coordinator(
-                *(job, layout, store, listeners, tasks_first),
-                spark_batches=retain,
-                new_job_uid=self._job_uid,
+                job, layout, store, listeners, tasks_first, spark_batches=retain
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
@@ -259,7 +244,6 @@ class JobRun:
             started = self._start(
                 coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
             )
-            layout = replace(layout, regions=prepared(layout.regions, started, self._job_uid))
             names = {region.name for region in layout.regions}
             delete_vanished(store.fs, names, attempt_id=started.attempt_id)
             streaming = ContinuousRegions(
@@ -325,14 +309,12 @@ def _coordinator(
     tasks_first: TasksFirst,
     *,
     spark_batches: int,
-    new_job_uid: str | None,
 ) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
     """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
 
     Args:
         tasks_first: for the sinks that continuous tasks write to.
         spark_batches: that Spark keeps of each region with state.
-        new_job_uid: of a job that has no checkpoint yet; None: any.
     """
     regions = layout.regions
     with contextlib.ExitStack() as opened:
@@ -368,7 +350,7 @@ def _coordinator(
             tasks_first=dict.fromkeys(theirs, tasks_first),
             require_known=installed_kinds().require_known,
             require_restorable=partial(require_rewindable, store.fs, regions),
-            new_job_uid=new_job_uid,
+            new_job_uid=job.uid,
             copier=CheckpointCopies(
                 store.fs,
                 jvm=job.spark.sparkContext._jvm,  # noqa: SLF001 - PySpark's only way to Hadoop
@@ -445,7 +427,7 @@ def _run_regions(
     on_address: Callable[[str], None],
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
-    regions = layout.regions
+    regions = prepared(layout.regions, started, job.uid)
     _warn_of_shared_cores(job, len(regions) - len(continuous.names))
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(

@@ -300,9 +300,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.keyed.operators.process:Timers.is_deleted",
-                old='return self._changes[kind].get((ms, key), b"") is None',
-                new="return False",
+                function="sluice.runtime.keyed.operators.process:Timers.fires",
+                old='return self._changes[kind].pop((ms, key), b"") is not None',
+                new="return True",
             ),
         ),
     ),

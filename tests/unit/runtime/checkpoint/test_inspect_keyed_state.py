@@ -38,15 +38,13 @@ def _value(count: int) -> bytes:
 
 def _tables() -> list[StateTableInfo]:
     key, count = schema_to_json(_KEY), schema_to_json(_COUNT)
-    lasting = schema_to_json(_COUNT, expires_by="processing")
     return [
         StateTableInfo(
             number=_COUNTS,
             operator_id="counts",
             name="totals",
-            kind="aggregate",
+            kind="aggregate count=Count()",
             key_schema=key,
-            value_schema=count,
         ),
         StateTableInfo(number=_TIMERS, operator_id="counts", name="timers", kind="timers"),
         StateTableInfo(number=_MEMORY, operator_id="counts", name="memory", kind="memory"),
@@ -55,9 +53,9 @@ def _tables() -> list[StateTableInfo]:
             number=_LAST,
             operator_id="last",
             name="last",
-            kind="value",
+            kind="value ttl by processing time",
             key_schema=key,
-            value_schema=lasting,
+            value_schema=count,
         ),
         StateTableInfo(number=_ODD, operator_id="last", name="odd", kind="value"),
     ]
@@ -67,7 +65,8 @@ def _tables() -> list[StateTableInfo]:
 def savepoint(tmp_path: Path) -> Path:
     """Two splits with a base and changes: a key that was overridden, and one that was removed."""
     first, second = _SPLITS
-    schemas = json.dumps([schema_to_json(_KEY), schema_to_json(_COUNT)]).encode()
+    row = schema_to_json(pa.schema([("amount", pa.int64())]))
+    schemas = json.dumps([schema_to_json(_KEY), row, schema_to_json(_COUNT)]).encode()
     state = written_state(
         tmp_path,
         [

@@ -140,6 +140,7 @@ class TestFunctions:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no aggregate": (lambda: keyed().aggregate(), "no aggregate"),
     "no object": (lambda: keyed().aggregate(n="count"), "no aggregate"),  # type: ignore[arg-type]
+    "taken name": (lambda: keyed().aggregate(name=Count(), n=Count()), "is no text"),  # type: ignore[arg-type]
     "no window": (lambda: keyed().window("10 s", on="t"), "no windows of this kind"),  # type: ignore[arg-type]
     "emit": (lambda: keyed().window(Tumbling(1), on="t", emit="often"), "in no such way"),
     "how": (

@@ -109,8 +109,8 @@ def test_questions_do_not_keep_the_core_from_hearing_the_time(
 ) -> None:
     stepped: list[CoreEvent] = []
 
-    def step(event: CoreEvent, now_s: float, *, slept_s: float) -> list[Action]:
-        del now_s, slept_s
+    def step(event: CoreEvent, now_s: float, *, slept_s: float, wall_ms: int) -> list[Action]:
+        del now_s, slept_s, wall_ms
         stepped.append(event)
         return []
 
