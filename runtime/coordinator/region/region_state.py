@@ -207,11 +207,15 @@ class RegionState:
         want one is not on record. Before its first decision a state has no rows to return."""
         self.paused = ()
         self.held, self.has_ended = frozenset(split.key for split in self.record.splits), False
-        keyed = self.record.keyed_state
-        has_state = keyed is not None and any(split.parts for split in keyed.splits)
-        self.due = None if self.plan.keyed and has_state else Due()
+        self.due = self._due_on_record()
         self.again_s = float("-inf") if self.keeps_operator_state else None
         self.state_is_due = self.plan.stateful and self.record.state is not None
+
+    def _due_on_record(self) -> Due | None:
+        """A record does not say when its state wants a batch."""
+        keyed = self.record.keyed_state
+        has_state = keyed is not None and any(split.parts for split in keyed.splits)
+        return None if self.plan.keyed and has_state else Due()
 
     @property
     def keeps_operator_state(self) -> bool:
@@ -446,6 +450,8 @@ class RegionState:
         """
         self.record = next_record
         self.held &= {split.key for split in next_record.splits}  # what leaves may come back
+        if next_record is not record:
+            self.due = self._due_on_record()  # a split that it got may have the next timer
         # Splits that it got may have unread records: the next poll shows.
         self.finished = self.finished and next_record is record
         for split in record.splits:

@@ -166,6 +166,25 @@ class TestASplitThatMoves:
         assert first is not None
         assert _files(first.new_state) == {0: "main/0-5"}
 
+    def test_has_its_timers_in_its_new_region_though_no_record_comes(self) -> None:
+        """That region's last batch did not know when they are due, nor whether windows are open."""
+        driver, moves = _two()
+        moves.target = "side"
+        driver.tick(1.0)
+        driver.acknowledge(driver.poll(5), due=Due(time_ms=9_000))
+        driver.acknowledge(driver.poll(5, region="side"))
+        driver.tick(1.0)
+        barrier = driver.poll(5, region="side")
+        assert barrier is not None
+        assert _files(barrier.new_state) == {0: "main/0-5"}
+        driver.acknowledge(barrier, due=Due(time_ms=9_000))
+        driver.tick(1.0)
+        assert driver.poll(5) is None
+        assert driver.poll(5, region="side") is None
+        driver.core.step(Tick(), driver.clock(), wall_ms=9_000)
+        assert driver.poll(5) is None, "it has left"
+        assert driver.poll(5, region="side") is not None
+
     def test_a_next_attempt_has_the_state_of_all_its_splits_from_its_record(self) -> None:
         driver, moves = _two()
         moves.target = "side"
