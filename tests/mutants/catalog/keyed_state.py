@@ -300,9 +300,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.keyed.operators.process:Timers.is_deleted",
-                old='return self._changes[kind].get((ms, key), b"") is None',
-                new="return False",
+                function="sluice.runtime.keyed.operators.process:Timers.firing",
+                old='if changes.pop(timer, b"") is not None:',
+                new='if changes.pop(timer, b"") is not timer:',
             ),
         ),
     ),
