@@ -30,7 +30,7 @@ from sluice.runtime.checkpoint.checkpoint_slots import (
     STATE,
 )
 from sluice.runtime.checkpoint.retained_states import left_by_attempts_before
-from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord, StateSnapshot, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateSnapshot, Verdict
 
 __all__ = [
     "SPARK",
@@ -118,9 +118,13 @@ class KnownRecords:
 
     @property
     def run(self) -> int:
-        """The first checkpoint id of the newest run."""
-        begun = (r.checkpoint_id for r in self.slots.values() if r and r.requested_by == FENCING)
-        return max(begun, default=0)
+        """The first checkpoint id of the newest run, which has the last record of all. A start that
+        lost a race may have left its fencing record between, in a retired slot."""
+        last = self.slots[self.last]
+        own = last.leader_session_id if last else ""
+        return min(
+            (i for i, r in self.slots.items() if r and r.leader_session_id == own), default=0
+        )
 
 
 def leftovers(

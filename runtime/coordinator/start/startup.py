@@ -270,9 +270,12 @@ class StartSequence:
         slots: list[Slot] = []
         fenced = self.store.known_fencing_records()
         for checkpoint_id in reversed(ids):
-            # The newest fencing record says where to resume; the older ones are not needed.
+            # The newest run's fencing record says what it resumed from; older ones are not needed.
+            # A start that lost a race may have left one between its decisions, in a retired slot.
             is_older = checkpoint_id in fenced and any(
-                p.record.requested_by == FENCING for p in slots
+                p.record.requested_by == FENCING
+                and p.record.leader_session_id == slots[0].record.leader_session_id
+                for p in slots
             )
             if is_older and checkpoint_id != restore_from:  # a person may have put that one back
                 continue

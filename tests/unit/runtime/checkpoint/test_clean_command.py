@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.cleaning.clean_plan import FoundPath, KnownRecords, leftovers
 from sluice.runtime.checkpoint.cleaning.directory_cleaning import CLEAN_FAILPOINTS
 from sluice.runtime.checkpoint.format.container import ContainerWriter
 from sluice.runtime.checkpoint.format.metadata import encode
@@ -70,7 +71,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for made in (
         record(0, regions=()),
         record(3, regions=(region,)),
-        record(4, verdict=Verdict.ABORTED, requested_by=FENCING, regions=()),
+        record(
+            4, verdict=Verdict.ABORTED, requested_by=FENCING, leader_session_id="second", regions=()
+        ),
     ):
         store.publish(made, timeout_s=60)
     saved = record(3, kind=CheckpointKind.SAVEPOINT, regions=())
@@ -111,6 +114,22 @@ def test_what_nothing_names_is_deleted_and_its_bytes_are_reported(directory: Pat
     (closed,) = _clean(directory)["kinds"]
     assert closed["kind"] == "closed savepoints"
     assert _clean(directory)["paths"] == []
+
+
+def test_files_of_the_newest_run_stay_below_a_seal_in_a_retired_slot(tmp_path: Path) -> None:
+    """A start that lost a race leaves a seal between the decisions of the run that won it."""
+    records = {
+        4: record(4, verdict=Verdict.ABORTED, requested_by=FENCING, leader_session_id="newest"),
+        5: record(5, verdict=Verdict.ABORTED, requested_by=FENCING, leader_session_id="lost"),
+        6: record(6, leader_session_id="newest", regions=()),
+    }
+    paths = ("state/r0/3-1-aa.changes", "state/r0/4-1-bb.changes", "spark/r0/4/offsets/0")
+    listing = [
+        FoundPath(path=path, is_directory=False, length_bytes=5, changed_ms=0) for path in paths
+    ]
+    known = KnownRecords(slots=records, full={})
+    left = leftovers(listing, known, now_ms=8 * _DAY_MS, older_than_ms=_DAY_MS)
+    assert [each.path for each in left] == [paths[0]]
 
 
 def test_young_files_stay(directory: Path) -> None:

@@ -27,6 +27,7 @@ from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import NEVER_WRITTEN, PLAN, Job, aborted, record
 from tests.kit.fakes import FakeSource
+from tests.kit.files.fake_file_system import SimulatedCrashError
 
 # --- starting from an older checkpoint ------------------------------------------------------------
 
@@ -135,6 +136,30 @@ def test_a_seal_that_closed_nothing_carries_no_restore_out() -> None:
     slept = job.start(session="slept", restore_from=1).attempt_id
     _decide(job, slept + 1, session="living")
     assert job.start(session="third", restore_from=1).record.checkpoint_id == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_seal_in_a_retired_slot_does_not_hide_that_a_restore_was_done(is_killed: bool) -> None:
+    """A start that slept before its seal finds its slot retired, below the run that did its wish."""
+    job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
+    done = job.start(session="living", restore_from=1).attempt_id
+
+    def decides(point: str) -> None:
+        if point == "before-fencing" and done + 1 not in job.store.records:
+            _decide(job, done + 2, session="living")  # and the decision before it is retired
+        elif point == "after-fencing" and is_killed and done + 3 not in job.store.records:
+            raise SimulatedCrashError
+
+    slept = job.start
+    if is_killed:
+        with pytest.raises(SimulatedCrashError):
+            slept(session="slept", restore_from=1, at=decides)
+        found = job.start(session="third", restore_from=1)
+    else:
+        found = slept(session="slept", restore_from=1, at=decides)
+    assert job.store.records[done + 1].leader_session_id == "slept"
+    assert found.record.checkpoint_id == done + 2
+    assert not job.store.superseded.keys() & {done + 2}
 
 
 def test_a_restore_of_a_job_that_has_never_run_is_refused() -> None:
