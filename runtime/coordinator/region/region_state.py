@@ -153,7 +153,7 @@ class RegionState:
         due: when its keyed state wants a batch without records; None: not known yet.
         paused: splits that its task does not read, as of its last acknowledgement.
         held: splits whose keyed state its task has, or gets with its barrier.
-        has_ended: a barrier of this attempt ends its input.
+        has_ended: a barrier of this attempt ends the input of all its splits.
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
         pending_time: how long it worked on after a barrier was due.
@@ -449,9 +449,12 @@ class RegionState:
             is_end: its range in this checkpoint ends with its bounded sources.
         """
         self.record = next_record
-        self.held &= {split.key for split in next_record.splits}  # what leaves may come back
-        if next_record is not record:
-            self.due = self._due_on_record()  # a split that it got may have the next timer
+        own, read = ({split.key for split in each.splits} for each in (next_record, record))
+        self.held &= own  # what leaves may come back
+        has_more = bool(own - read)
+        # Its new split may have the next timer, and windows that the end of the input closes.
+        self.due = self._due_on_record() if has_more or not own else self.due
+        self.has_ended = self.has_ended and not has_more
         # Splits that it got may have unread records: the next poll shows.
         self.finished = self.finished and next_record is record
         for split in record.splits:
