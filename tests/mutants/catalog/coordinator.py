@@ -199,7 +199,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.policy.assignment:_with_own",
-                old="keyed_state=keyed_state_of(regions, own),",
+                old="keyed_state=keyed_state_of(regions, own) or _without_splits([region]),",
                 new="keyed_state=region.keyed_state,",
             ),
         ),
