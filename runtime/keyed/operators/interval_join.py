@@ -23,7 +23,7 @@ from sluice.runtime.contracts.keyed import (
     TableSpec,
 )
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.key_encoding import decode
+from sluice.runtime.keyed.key_encoding import can_be_equal, decode
 from sluice.runtime.keyed.operators.aggregate import RowBuffer
 from sluice.runtime.keyed.operators.event_times import LateRows, require_columns, selected, times_of
 from sluice.runtime.keyed.operators.operator_memory import (
@@ -181,6 +181,16 @@ class _Operator:
             if rows is not None:
                 types = rows.key_schema, rows.batch.schema
                 self._memory.keep_schemas(present(rows.splits), *types, of=_ROWS[side].name)
+        left, right = (self._memory.schemas(table.name) for table in _ROWS)
+        if left and right and not can_be_equal(left[0], right[0]):
+            raise ConfigError(
+                "the keys of the two sides of a join have different types",
+                {
+                    "left": ", ".join(map(str, left[0].types)),
+                    "right": ", ".join(map(str, right[0].types)),
+                },
+                "Cast the keys of one side to the type of the other before key_by.",
+            )
         splits = {s for rows in taken if rows is not None for s in present(rows.splits)}
         for split in sorted(splits):
             mine = [
