@@ -75,10 +75,10 @@ def require_dead_letters_possible(pipeline: Pipeline) -> None:
     target = _dead_letter_target(pipeline.sinks)
     if target is None:
         raise ConfigError(
-            "on_error writes dead letters in a pipeline without a Kafka sink",
+            "dead letters or late rows in a pipeline without a Kafka sink",
             where | {"sinks": ",".join(sink.name for sink in pipeline.sinks)},
-            "Add a Kafka sink, whose transaction also holds the dead letters, or use "
-            "on_error='skip'.",
+            "Add a Kafka sink, whose transaction also holds them; or use on_error='skip', and no "
+            "late_topic.",
         )
     source, sink = pipeline.source, target[1]
     reread = source.rereads(sink, topics) if isinstance(source, RereadingSource) else None
@@ -88,6 +88,8 @@ def require_dead_letters_possible(pipeline: Pipeline) -> None:
             where | {"topic": reread},
             "Give dead letters a topic that the source does not read: one could fail forever.",
         )
+    if not any(isinstance(step.policy, DeadLetters) for step in pipeline.steps):
+        return  # late rows are rows of the functions, not records of the source
     columns = _column_names(source.schema_ddl())
     missing = [name for name in NEEDED_COLUMNS if name not in columns]
     if missing:

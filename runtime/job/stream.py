@@ -132,7 +132,7 @@ class Stream:
 
         Args:
             output_mode: ``append``, ``update`` or ``complete``, as Spark's for stateful frames. The
-            The transforms of a pipeline are one query with one mode: all transforms that set a mode
+                transforms of a pipeline are one query with one mode: all transforms that set a mode
                 must set the same one, and it applies to all. Without any setting it is ``update``.
             deterministic: False says that a replay may give other rows. With state or several
                 sinks that cannot be exactly-once and is refused.

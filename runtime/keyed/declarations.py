@@ -276,9 +276,10 @@ def require_names(given: Mapping[str, object], allowed: Any, *, what: str) -> No
     Raises:
         ConfigError: there is none, a name is no identifier, or a value has another type.
     """
+    items = given.items() if isinstance(given, Mapping) else [("name", given)]
     wrong = {
         name: value
-        for name, value in given.items()
+        for name, value in items
         if not isinstance(value, allowed) or not name.isidentifier()
     }
     if given and not wrong:

@@ -35,11 +35,17 @@ class StateSettings:
     directory: str | None = None
 
     def __post_init__(self) -> None:
-        if self.backend not in _BACKENDS or self.memory_mib < _LEAST_MIB:
+        if self.backend not in _BACKENDS:
             raise ConfigError(
-                "the settings of keyed state are not valid",
-                {"state_backend": self.backend, "state_memory_mib": self.memory_mib},
-                f"Use one of {', '.join(_BACKENDS)}, and at least {_LEAST_MIB} MiB.",
+                "there is no such state backend",
+                {"state_backend": self.backend},
+                f"Use {' or '.join(_BACKENDS)}.",
+            )
+        if self.memory_mib < _LEAST_MIB:
+            raise ConfigError(
+                "a task cannot keep state in so little memory",
+                {"state_memory_mib": self.memory_mib},
+                f"Give at least {_LEAST_MIB} MiB.",
             )
 
     def require_available(self) -> None:

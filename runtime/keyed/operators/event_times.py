@@ -68,12 +68,28 @@ class LateRows:
     def __init__(self, scope: OperatorScope, *, topic: str | None) -> None:
         self._scope = scope
         self._topic = topic
+        self._checked: pa.Schema | None = None
 
     def note(self, batch: pa.RecordBatch, late: npt.NDArray[np.bool_]) -> None:
-        """Note the rows for which ``late`` is True."""
+        """Note the rows for which ``late`` is True.
+
+        Raises:
+            ConfigError: rows like these can be no records of the topic, late or not.
+        """
         count = int(late.sum())
-        if not count:
+        if count:
+            self._scope.count_late(count)
+        is_new = self._checked is None or not batch.schema.equals(self._checked)
+        if self._topic is None or not (count or is_new):
             return
-        self._scope.count_late(count)
-        if self._topic is not None:
-            self._scope.write_late(self._topic, batch.take(pa.array(np.flatnonzero(late))))
+        names = [name for name in batch.schema.names if name != "partition"]  # of the source
+        rows = batch.select(names).take(pa.array(np.flatnonzero(late)))
+        try:
+            self._scope.write_late(self._topic, rows)
+        except ConfigError as err:
+            raise ConfigError(
+                "late rows cannot be written to their topic",
+                {"late_topic": self._topic, "error": err.args[0], **err.args[1]},
+                "Keep key and value as bytes or text before window, or leave late_topic out.",
+            ) from err
+        self._checked = batch.schema

@@ -86,8 +86,8 @@ class WindowOperator:
                 passed = watermark - self._settings.lateness_ms
                 mine = (rows.splits == split) & ~late
                 late[mine] |= self._is_late(split, rows, mine, values, passed)
+        self._late.note(rows.batch, late)
         if late.any():
-            self._late.note(rows.batch, late)
             rows = selected(rows, np.flatnonzero(~late))
         if not self._buffer.add(rows):
             self._fold_waiting()

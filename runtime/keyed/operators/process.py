@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 import operator
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,6 +50,17 @@ class Process:
     states: Mapping[str, State]
     on_timer: TimerFunction | None = None
 
+    def __post_init__(self) -> None:
+        _require_call(self.function, "function(key, rows, state, timers)")
+        if self.on_timer is not None:
+            _require_call(self.on_timer, "on_timer(key, time_ms, state, timers)")
+        if not isinstance(self.output, pa.Schema):
+            raise ConfigError(
+                "the output of process is no schema",
+                {"output": self.output},
+                "Set output=pa.schema([(name, type), …]).",
+            )
+
     @property
     def tables(self) -> Sequence[TableSpec]:
         """See `KeyedFunction`."""
@@ -63,6 +75,26 @@ class Process:
     def open(self, scope: OperatorScope) -> KeyedOperator:
         """See `KeyedFunction`."""
         return _Operator(self, scope)
+
+
+def _require_call(function: object, call: str) -> None:
+    """A call with other parameters would fail in each attempt of the task."""
+    if not callable(function):
+        can_call = False
+    else:
+        try:
+            inspect.signature(function).bind(*call.split(","))
+            can_call = True
+        except TypeError:
+            can_call = False
+        except ValueError:  # a function of C may have no signature
+            can_call = True
+    if not can_call:
+        raise ConfigError(
+            "a function of process cannot be called with its four arguments",
+            {"function": getattr(function, "__name__", repr(function)), "call": call},
+            "Give the function these four parameters.",
+        )
 
 
 class Timers:

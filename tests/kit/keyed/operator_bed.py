@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import BarrierTime, KeyedFunction, KeyedRows, OperatorScope
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.key_encoding import encode, key_schema
 from sluice.runtime.state.memory_backend import MemoryBackend
 from sluice.runtime.state.task_state import TaskState
@@ -22,6 +23,7 @@ class OperatorBed:
     Attributes:
         late: number of late rows.
         late_rows: those that were written to a topic.
+        refusal: raised for rows that are written to a topic.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class OperatorBed:
         self.function, self.schema, self.key = function, schema, key
         self.late, self.late_rows, self.now_ms = 0, [], 0
         self.late_rows: list[Row] = []
+        self.refusal: ConfigError | None = None
         self.state = TaskState(
             MemoryBackend(memory_bytes=1 << 30), load=lambda *_: None, overlay_mib=64
         )
@@ -46,6 +49,8 @@ class OperatorBed:
             self.late += rows
 
         def write_late(topic: str, rows: pa.RecordBatch) -> None:
+            if self.refusal is not None:
+                raise self.refusal
             self.late_rows += rows.to_pylist()
 
         self.operator = self.function.open(

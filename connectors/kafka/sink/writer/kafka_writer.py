@@ -139,6 +139,8 @@ class TransactionalWriter(ContinuousWriter):
     def write_dead_letters(self, topic: str, records: pa.RecordBatch) -> None:
         """See `sluice.runtime.contracts.DeadLetterWriter`: into the same transaction."""
         columns = RecordColumns.of(records.schema, topic)
+        if records.num_rows == 0:
+            return
         lease, sender = self._begun()
         with lease.producer.in_use():
             sender.send(records, columns, is_own_topic=False)

@@ -27,7 +27,9 @@ from sluice.runtime.failover.restart_strategies import FixedDelayRestart
 from sluice.runtime.graph.job_graph import job_plan, regions_of
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.job.job import Job, Stream
+from sluice.runtime.keyed.declarations import Count, Tumbling
 from sluice.runtime.model import offsets
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.on_error import DeadLetters, Skip
 from sluice.runtime.model.splits import Barrier, SplitRange
 from sluice.runtime.spark.frames.plan_analysis import analyse_plan
@@ -350,6 +352,20 @@ def test_dead_letters_go_with_the_sink_that_promises_most() -> None:
         assert [f.operator_id for f in region.functions or ()] == [
             node.operator_id for node in graph if node.kind == "map_batches"
         ]
+
+
+def test_late_rows_need_no_columns_of_the_source() -> None:
+    """The source of a repartition topic has none: its rows come out of the messages."""
+    pipeline = Pipeline(
+        kafka_source(
+            columns=["value", "partition", "topic", "offset", "timestamp"], time=EventTime("kafka")
+        )
+    )
+    keyed = Stream(pipeline).key_by("value", partitioned=True)
+    windows = keyed.window(Tumbling("1 m"), on="event_time", late_topic="late")
+    windows.aggregate(n=Count()).sink(kafka_sink())
+    (region,) = regions_of([pipeline], [False])[1]
+    assert region.dead_letter_sink is not None
 
 
 def letters_sink(**settings: Any) -> KafkaSink:

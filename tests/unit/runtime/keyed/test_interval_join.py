@@ -182,6 +182,16 @@ class TestColumns:
         assert bed.barrier(0) == [{"key": "k", "t": 1, "l": 5, "t_right": 2, "l_right": 6}]
 
 
+def test_keys_that_can_never_be_equal_are_refused() -> None:
+    bed = bed_of()
+    put(bed, LEFT, left(1))
+    numbers = pa.schema([("key", pa.int32()), *list(RIGHT_SCHEMA)[1:]])
+    put(bed, RIGHT, {"key": 1, "at": 2, "r": "x", "split": 0}, schema=numbers)
+    with pytest.raises(ConfigError, match="different types") as caught:
+        bed.barrier(0)
+    assert "left=string right=int32" in str(caught.value)
+
+
 class NestedLoop:
     """The join row by row: each row is compared with all rows that are kept."""
 

@@ -38,6 +38,26 @@ def total(key: str, rows: pa.RecordBatch, state: Any, timers: Any) -> dict[str, 
 SUM = {"sum": ValueState(pa.int64())}
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"function": lambda key, rows, state: None},
+        {"function": lambda key, rows, state, timers, ctx: None},
+        {"function": None},
+        {"function": nothing, "on_timer": lambda key, time_ms: None},
+    ],
+    ids=["three", "five", "none", "timer"],
+)
+def test_a_function_with_other_parameters_is_refused_before_the_start(given: Any) -> None:
+    with pytest.raises(ConfigError, match="four arguments"):
+        Process(output=OUTPUT, states={}, **given)
+
+
+def test_an_output_that_is_no_schema_is_refused_before_the_start() -> None:
+    with pytest.raises(ConfigError, match="no schema"):
+        Process(function=nothing, states={}, output={"key": pa.string()})  # type: ignore[arg-type]
+
+
 class TestCalls:
     def test_each_key_has_one_call_with_its_rows_in_order(self) -> None:
         calls: list[tuple[Any, list[Any]]] = []

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.runtime.contracts.keyed import BarrierTime
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.declarations import (
     Avg,
     Count,
@@ -122,6 +123,22 @@ class TestLateRows:
         bed.barrier(10)
         bed.apply(at(3, 11))
         assert bed.late_rows == [{"key": "k", "t": 3, "x": 1}]
+
+    def test_late_rows_leave_the_partition_of_their_source(self) -> None:
+        """The late topic may have fewer."""
+        schema = pa.schema([("key", pa.string()), ("t", pa.int64()), ("partition", pa.int32())])
+        function = bed_of(Tumbling(0.010), late_topic="late").function
+        bed = OperatorBed(function, schema)
+        bed.barrier(10)
+        bed.apply([{"key": "k", "t": 3, "partition": 7}])
+        assert bed.late_rows == [{"key": "k", "t": 3}]
+
+    def test_rows_that_a_topic_cannot_have_are_refused_before_one_is_late(self) -> None:
+        bed = bed_of(Tumbling(0.010), late_topic="late")
+        bed.refusal = ConfigError("value is a struct", {"column": "value"}, "Cast it.")
+        with pytest.raises(ConfigError, match="late rows cannot be written") as caught:
+            bed.apply(at(30))
+        assert "late_topic=late error=value is a struct column=value" in str(caught.value)
 
     def test_rows_without_a_time_are_late(self) -> None:
         bed = bed_of(Tumbling(0.010), late_topic="late")

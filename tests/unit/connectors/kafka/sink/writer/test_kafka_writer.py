@@ -525,6 +525,14 @@ def test_an_epoch_of_dead_letters_alone_is_a_transaction(rig: Rig) -> None:
     assert decode_handle(entry).record_count == 1
 
 
+def test_no_rows_for_another_topic_are_checked_without_a_transaction(rig: Rig) -> None:
+    """As functions with late rows do for each new schema."""
+    rig.writer.write_dead_letters("late", letters())
+    assert rig.writer.pre_commit() == []
+    with pytest.raises(ConfigError, match="value"):
+        rig.writer.write_dead_letters("late", letters().select(["key"]))
+
+
 def test_a_writer_of_dead_letters_alone_ignores_other_records(rig: Rig) -> None:
     """Whatever their columns are; an epoch without a dead letter has no transaction."""
     rig.writer = TransactionalWriter(rig.pool, SCOPE, rig.registry, None, dead_letters_only=True)
