@@ -27,9 +27,11 @@ from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
-__all__ = ["LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
+__all__ = ["KEYED_STATE", "LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
 
 _POLL_S = 0.25
+KEYED_STATE = "keyed state"
+"""What a task waits for while it loads its state, or cannot write its changes."""
 LONGEST_STEP_S = 15.0
 """Far above the usual time between two checks of an attempt, of about one second, and between two
 requests of its task. A longer step means that the driver was paused and received no request."""
@@ -105,6 +107,7 @@ class AttemptEpochs:
     _committed_batch: int = -1
     _barrier_through: int = -1
     _acknowledged_through: int = -1
+    _loaded: int | None = None
     _open: tuple[OpenWork, ...] = ()
 
     def stop(self) -> None:
@@ -252,6 +255,12 @@ class AttemptEpochs:
         )
         return counts
 
+    def note_loading(self) -> RegionRegistration:
+        """The task is loading keyed state, and makes progress: no limit applies to its start."""
+        with self._lock:
+            self._loaded = 1 + (self._loaded or 0)
+        return self.registration()
+
     def registration(self) -> RegionRegistration:
         """See `sluice.runtime.contracts.RegionHandle.register`."""
         with self._lock:
@@ -260,6 +269,7 @@ class AttemptEpochs:
                 attempt_id=self.attempt_id,
                 acknowledged=None if self._last_ack is None else self._last_ack.checkpoint_id,
                 open=self._open,
+                replayed=self._loaded,
             )
 
 
@@ -304,16 +314,22 @@ class BarrierService:
             self.commits.end(region, attempt_id)  # its task ends when it gets this error
             raise
 
-    def note_heartbeat(self, batch: BatchKey) -> None:
+    def note_heartbeat(self, batch: BatchKey, waits_for: str = "") -> None:
         """A task has sent another request; if it is a continuous one, it has a core and runs.
 
-        A task that waits for brokers before its first epoch polls for no barrier yet.
+        A task that waits for brokers before its first epoch polls for no barrier yet. Nor does one
+        that loads its keyed state, which may take longer than any timeout.
+
+        Raises:
+            FencedError: the attempt is over.
         """
         with self._lock:
             attempt = self._attempts.get(batch.region)
         if attempt is not None and attempt.attempt_id == batch.attempt_id:
             with attempt.heartbeat.request():
                 pass
+            if waits_for == KEYED_STATE and not attempt.is_stopping:
+                self._coordinator.register_region(attempt.note_loading())
 
     def is_stopping(self, batch: BatchKey) -> bool:
         """Whether this attempt's task is a continuous one and shall end."""

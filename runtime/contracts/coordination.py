@@ -100,7 +100,8 @@ class RegionRegistration:
         open: its transactions and staged files, by batch, oldest first.
         address: of the coordinator, as its source runner knows it; empty: the runner has none.
         replayed: progress in the last batch of an earlier attempt, which Spark runs again before it
-            asks for another; the unit does not matter. None: it replays none.
+            asks for another, or in the load of its keyed state; the unit does not matter. None: it
+            does neither.
     """
 
     region: str

@@ -45,7 +45,15 @@ class Splitting:
         Raises:
             ConfigError: rows cannot go through a topic there.
         """
-        sides = [s.other for each in described for s in each.steps if s.other is not None]
+        joins = [s for each in described for s in each.steps if s.other is not None]
+        sides = [join.other for join in joins]
+        for at, side in enumerate(sides):
+            if any(side is before for before in sides[:at]):
+                raise ConfigError(
+                    "a stream is the other side of two joins",
+                    {"joins": ",".join(join.name for join in joins if join.other is side)},
+                    "Begin the other side of each join with a source of its own.",
+                )
         return tuple(
             part
             for pipeline in described

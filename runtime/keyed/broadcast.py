@@ -180,6 +180,26 @@ def _decoded(found: dict[bytes, bytes], version: BroadcastVersion) -> pa.Table:
     ]
     if not parts:
         return pa.table({})
-    table = pa.concat_tables(parts, promote_options="permissive")
+    table = _together(parts, version)
     order = np.argsort([at for digest in rows for at in places[digest]], kind="stable")
     return table.take(pa.array(order, pa.int64())).combine_chunks()
+
+
+def _together(parts: Sequence[pa.Table], version: BroadcastVersion) -> pa.Table:
+    """Rows of several schemas. A schema without rows adds its columns, as far as they fit.
+
+    Raises:
+        ConfigError: a column has rows of types that do not fit.
+    """
+    try:
+        return pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as err:
+        used = [part for part in parts if part.num_rows]
+        if 0 < len(used) < len(parts):
+            return _together(used, version)
+        shown = [", ".join(f"{f.name}: {f.type}" for f in part.schema) for part in parts]
+        raise ConfigError(
+            "rows of a broadcast stream have columns of different types",
+            {"operator_id": version.operator_id, "schemas": " | ".join(shown)},
+            "Cast the columns in a function before broadcast(key=…), and give it another uid.",
+        ) from err

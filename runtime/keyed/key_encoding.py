@@ -26,7 +26,7 @@ def encode(keys: pa.Array) -> pa.LargeBinaryArray:
     """The encoded key of each row; never null.
 
     Args:
-        keys: of n rows; a struct is a key of several columns.
+        keys: of n rows; a struct is a key of its columns.
     Raises:
         ConfigError: a column has a type that is not allowed for keys.
     """
@@ -34,6 +34,8 @@ def encode(keys: pa.Array) -> pa.LargeBinaryArray:
         return _encoded(keys)
     if not keys.type.num_fields:
         raise _not_a_key("key", keys.type)
+    if keys.type.num_fields == 1:
+        return _encoded(keys.flatten()[0])
     data: list[pa.LargeBinaryArray] = []
     for column in keys.flatten():
         one = _encoded(column)

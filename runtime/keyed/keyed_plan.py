@@ -43,19 +43,21 @@ class KeyedPlan:
         splits: Sequence[SplitRange],
         on_outage: Callable[[StorageUnreachableError], None],
         job_name: str,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> KeyedTask:
         """Executor: load the state of splits.
 
         Args:
             restored: the state of ``splits``.
             on_outage: called between tries while the store does not answer; raises to end the wait.
+            on_progress: called while state is loaded, in any thread; raises to end that.
         Raises:
             DamagedCheckpointError: a file is not as the record names it.
             StorageUnreachableError: the store does not answer.
             ConfigError: the state does not fit in the memory, or this host does not see the store.
         """
         self.store.files.require(self.store.root)
-        state = self.settings.open(self.store)
+        state = self.settings.open(self.store, on_progress)
         writer = StateWriter(self.store, region=region, attempt_id=attempt_id, on_outage=on_outage)
         try:
             return KeyedTask(

@@ -248,7 +248,7 @@ class CoordinatorService(HttpThread):
         coordinator, batch = self._of(body), body.batch
         is_stopping = False
         if self._barrier_service is not None:
-            self._barrier_service.note_heartbeat(batch)
+            self._barrier_service.note_heartbeat(batch, body.what)
             is_stopping = self._barrier_service.is_stopping(batch)
         # Names the batch: a task that dies while it waits does not report the end of its wait.
         name = f"{body.what} (region {batch.region}.{batch.attempt_id}, batch {batch.batch_id})"

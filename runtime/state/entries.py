@@ -8,6 +8,7 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import repeat
+from typing import cast
 
 __all__ = ["ABSENT", "ENTRY_BYTES", "Entries", "TimedEntries", "Value", "by_time"]
 
@@ -56,7 +57,7 @@ class Entries:
         which is not in the processor's cache."""
         if (self.values and self._length is None) or None in values:
             return False
-        lengths = set(map(len, values))  # type: ignore[arg-type]
+        lengths = set(map(len, cast(Collection[bytes], values)))
         if not self.values and len(lengths) == 1:
             (self._length,) = lengths
         return lengths == {self._length}

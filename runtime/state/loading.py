@@ -1,7 +1,9 @@
 """Loads the state of splits from their files into a backend."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
 
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState
@@ -16,9 +18,16 @@ _THREADS = 4
 """In a task: reads wait for the store, and Arrow works beside the interpreter."""
 
 
-def load_splits(store: StateStore, backend: StateBackend, states: Mapping[int, KeyedState]) -> None:
+def load_splits(
+    store: StateStore,
+    on_progress: Callable[[], None],
+    backend: StateBackend,
+    states: Mapping[int, KeyedState],
+) -> None:
     """Load each split, by its number in the backend, several at once. The task's thread.
 
+    Args:
+        on_progress: called for each batch of rows, in any thread; raises to end the load.
     Raises:
         DamagedCheckpointError: a file is missing, damaged, or another one.
         StorageUnreachableError: the store does not answer.
@@ -31,7 +40,7 @@ def load_splits(store: StateStore, backend: StateBackend, states: Mapping[int, K
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sluice-state-load") as pool:
         for _ in pool.map(store.require, files):
             pass
-        loads = [pool.submit(_load, store, backend, *each) for each in parts.items()]
+        loads = [pool.submit(_load, store, on_progress, backend, *each) for each in parts.items()]
         try:
             for load in loads:
                 load.result()
@@ -39,6 +48,17 @@ def load_splits(store: StateStore, backend: StateBackend, states: Mapping[int, K
             pool.shutdown(cancel_futures=True)
 
 
-def _load(store: StateStore, backend: StateBackend, ordinal: int, parts: list[PlacedPart]) -> None:
+def _load(
+    store: StateStore,
+    on_progress: Callable[[], None],
+    backend: StateBackend,
+    ordinal: int,
+    parts: list[PlacedPart],
+) -> None:
+    def noted() -> Iterator[pa.RecordBatch]:
+        for rows in merged_rows(streams, drops={}):
+            on_progress()
+            yield rows
+
     streams = [store.rows(part.file, part.offset, part.length) for part in parts]
-    backend.load(ordinal, merged_rows(streams, drops={}))
+    backend.load(ordinal, noted())

@@ -61,11 +61,15 @@ class StateSettings:
         """
         return _BACKENDS[self.backend](self)
 
-    def open(self, store: StateStore) -> TaskState:
-        """The state of one task attempt, without splits; raises as `open_backend` does."""
+    def open(self, store: StateStore, on_progress: Callable[[], None] = lambda: None) -> TaskState:
+        """The state of one task attempt, without splits; raises as `open_backend` does.
+
+        Args:
+            on_progress: see `load_splits`.
+        """
         return TaskState(
             self.open_backend(),
-            load=partial(load_splits, store),
+            load=partial(load_splits, store, on_progress),
             overlay_mib=self.memory_mib / _OVERLAY_SHARE,
         )
 

@@ -135,6 +135,7 @@ def partition_slices(
 def messages_of(rows: pa.RecordBatch, *, limit_bytes: int = MESSAGE_BYTES) -> Iterator[bytes]:
     """The values of messages with these rows, in order; each is within the limit if it has more
     than one row."""
+    rows = _compacted(rows)
     count = -(-rows.nbytes // limit_bytes)
     if count > 1 and rows.num_rows > 1:
         yield from _parts(rows, min(count, rows.num_rows), limit_bytes)
@@ -147,6 +148,22 @@ def messages_of(rows: pa.RecordBatch, *, limit_bytes: int = MESSAGE_BYTES) -> It
         yield from _parts(rows, 2, limit_bytes)
     else:
         yield value.to_pybytes()
+
+
+def _compacted(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Without values of dictionaries that no row has: each message has its dictionaries whole."""
+    for at, column in enumerate(rows.columns):
+        if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
+            places = column.indices.cast(pa.int64()).fill_null(0).to_numpy()
+            used, indices = np.unique(places, return_inverse=True)
+            nulls = column.indices.is_null().to_numpy(zero_copy_only=False)
+            made = pa.DictionaryArray.from_arrays(
+                pa.array(indices, column.type.index_type, mask=nulls),
+                column.dictionary.take(pa.array(used)),
+                ordered=column.type.ordered,
+            )
+            rows = rows.set_column(at, rows.schema.field(at), made)
+    return rows
 
 
 def _parts(rows: pa.RecordBatch, count: int, limit_bytes: int) -> Iterator[bytes]:

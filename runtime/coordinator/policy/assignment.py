@@ -26,6 +26,7 @@ __all__ = [
     "recorded",
     "to_least_loaded",
     "with_partitions",
+    "with_tables",
     "without_topics",
 ]
 
@@ -164,6 +165,7 @@ def hand_over(regions: Iterable[RegionRecord], assignment: Assignment) -> tuple[
 
 def keyed_state_of(regions: Iterable[RegionRecord], own: Collection[SplitKey]) -> KeyedState | None:
     """The keyed state of some splits, from the regions that have read them; None: they have none.
+    A region without splits keeps the numbers of its tables (`with_tables`).
 
     Raises:
         DamagedCheckpointError: two regions have the state of one split.
@@ -208,8 +210,26 @@ def _with_own(
         region,
         splits=stay + new,
         least_watermark_ms=least_ms,
-        keyed_state=keyed_state_of(regions, own),
+        keyed_state=keyed_state_of(regions, own) or _without_splits([region]),
     )
+
+
+def with_tables(
+    regions: Iterable[RegionRecord], keyed: Collection[str], recorded: Sequence[RegionRecord]
+) -> tuple[RegionRecord, ...]:
+    """With the tables on record for each keyed region that has no splits: after a restore their
+    numbers are not what their names say, and splits that it gets have these numbers."""
+    tables = _without_splits(recorded)
+    return tuple(
+        replace(region, keyed_state=tables)
+        if region.keyed_state is None and region.region in keyed
+        else region
+        for region in regions
+    )
+
+
+def _without_splits(regions: Iterable[RegionRecord]) -> KeyedState | None:
+    return KeyedState.merged(r.keyed_state.of(()) for r in regions if r.keyed_state is not None)
 
 
 def _require_whole(

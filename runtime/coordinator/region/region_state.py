@@ -153,7 +153,7 @@ class RegionState:
         due: when its keyed state wants a batch without records; None: not known yet.
         paused: splits that its task does not read, as of its last acknowledgement.
         held: splits whose keyed state its task has, or gets with its barrier.
-        has_ended: a barrier of this attempt ends its input.
+        has_ended: a barrier of this attempt ends the input of all its splits.
         pace: how large its epochs may be.
         rate: how many records per second it may read; None: as many as it can.
         pending_time: how long it worked on after a barrier was due.
@@ -207,11 +207,15 @@ class RegionState:
         want one is not on record. Before its first decision a state has no rows to return."""
         self.paused = ()
         self.held, self.has_ended = frozenset(split.key for split in self.record.splits), False
-        keyed = self.record.keyed_state
-        has_state = keyed is not None and any(split.parts for split in keyed.splits)
-        self.due = None if self.plan.keyed and has_state else Due()
+        self.due = self._due_on_record()
         self.again_s = float("-inf") if self.keeps_operator_state else None
         self.state_is_due = self.plan.stateful and self.record.state is not None
+
+    def _due_on_record(self) -> Due | None:
+        """A record does not say when its state wants a batch."""
+        keyed = self.record.keyed_state
+        has_state = keyed is not None and any(split.parts for split in keyed.splits)
+        return None if self.plan.keyed and has_state else Due()
 
     @property
     def keeps_operator_state(self) -> bool:
@@ -445,7 +449,12 @@ class RegionState:
             is_end: its range in this checkpoint ends with its bounded sources.
         """
         self.record = next_record
-        self.held &= {split.key for split in next_record.splits}  # what leaves may come back
+        own, read = ({split.key for split in each.splits} for each in (next_record, record))
+        self.held &= own  # what leaves may come back
+        has_more = bool(own - read)
+        # Its new split may have the next timer, and windows that the end of the input closes.
+        self.due = self._due_on_record() if has_more or not own else self.due
+        self.has_ended = self.has_ended and not has_more
         # Splits that it got may have unread records: the next poll shows.
         self.finished = self.finished and next_record is record
         for split in record.splits:

@@ -14,6 +14,7 @@ from sluice.runtime.coordinator.policy.assignment import (
     keyed_state_of,
     recorded,
     to_least_loaded,
+    with_tables,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.errors import WrongJobError
@@ -175,8 +176,9 @@ def redistributed(
     before = recorded(record)
     found = {region.region: region for region in hand_over(record.regions, before)}
     names = [region.name for region in plan.regions]
+    keyed = [region.name for region in plan.regions if region.keyed]
     if found.keys() == set(names):
-        return tuple(found[name] for name in names), before
+        return with_tables((found[name] for name in names), keyed, record.regions), before
     splits = _assigned({name: found[name].splits for name in sorted(found)}, plan)
     regions = tuple(
         _with_splits(
@@ -190,7 +192,8 @@ def redistributed(
         version=before.version + 1,
         regions={region.region: frozenset(s.key for s in region.splits) for region in regions},
     )
-    return _with_states(regions, record, plan), assignment
+    regions = with_tables(_with_states(regions, record, plan), keyed, record.regions)
+    return regions, assignment
 
 
 def _assigned(

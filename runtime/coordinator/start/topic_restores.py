@@ -7,6 +7,7 @@ into them before any region runs. Checkpoint 0 says which.
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from sluice.runtime.contracts import TopicCopy
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
@@ -32,8 +33,11 @@ def with_job_topics(record: CheckpointRecord, plan: JobPlan, rules: RestoreRules
 def copy_settings(record: CheckpointRecord, plan: JobPlan) -> dict[str, str]:
     """The setting of checkpoint 0 from which `copies_of` makes the copies."""
     lineage = lineage_until(record).to_json()
+    # A job at checkpoint 0 has read nothing, and its own copy may not be done.
+    open_copies = {} if record.checkpoint_id else _recorded(record)
     copies = {
-        now_id: {"topic": topic, **_positions(record, before_id, topic), "lineage": lineage}
+        now_id: open_copies.get(before_id)
+        or {"topic": topic, **_positions(record, before_id, topic), "lineage": lineage}
         for (before_id, topic), (now_id, _) in _pairs(record, plan)
     }
     return {_COPIES: json.dumps(copies)} if copies else {}
@@ -51,8 +55,13 @@ def copies_of(record: CheckpointRecord) -> dict[str, TopicCopy]:
             offsets={int(partition): offset for partition, offset in each["offsets"].items()},
             lineage=BatchLineage.from_json(each["lineage"]),
         )
-        for source_id, each in json.loads(record.settings.get(_COPIES, "{}")).items()
+        for source_id, each in _recorded(record).items()
     }
+
+
+def _recorded(record: CheckpointRecord) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(record.settings.get(_COPIES, "{}"))
+    return found
 
 
 def _positions(record: CheckpointRecord, source_id: str, topic: str) -> dict[str, object]:

@@ -181,6 +181,7 @@ class _Operator:
             if rows is not None:
                 types = rows.key_schema, rows.batch.schema
                 self._memory.keep_schemas(present(rows.splits), *types, of=_ROWS[side].name)
+        self._require_same_keys()
         splits = {s for rows in taken if rows is not None for s in present(rows.splits)}
         for split in sorted(splits):
             mine = [
@@ -188,6 +189,19 @@ class _Operator:
                 for rows in taken
             ]
             yield from self._fold_split(split, mine)
+
+    def _require_same_keys(self) -> None:
+        """Equal values of different types would not be found: their encoded keys differ."""
+        keys = [found[0] for side in _ROWS if (found := self._memory.schemas(side.name))]
+        if len(keys) > 1 and keys[LEFT].types != keys[RIGHT].types:
+            raise ConfigError(
+                "the sides of a join have keys of different types",
+                {
+                    "left": ", ".join(map(str, keys[LEFT].types)),
+                    "right": ", ".join(map(str, keys[RIGHT].types)),
+                },
+                "Cast the key of one side in a map_batches before its key_by.",
+            )
 
     def _fold_split(self, split: int, new: Sequence[KeyedRows | None]) -> Iterator[KeyedRows]:
         keys = pa.concat_arrays([rows.keys for rows in new if rows is not None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ WINDOWS = TableSpec(name="windows", kind="window", is_timed=True)
 CLOSING = TableSpec(name="closing", kind="timers", is_timed=True)
 """(end, key) of windows that come out at their end, if they are kept for longer than that."""
 _FOREVER = (1 << 62) - 1
+_MARKED = "windows have marks"
 _MOST_ROWS = 100_000  # of a batch of output
 Longs = npt.NDArray[np.int64]
 
@@ -71,6 +73,7 @@ class WindowOperator:
         self._buffer = RowBuffer(tuple(dict.fromkeys((settings.on, *self._columns))))
         self._has_marks = not settings.updates and settings.lateness_ms > 0
         self._types: tuple[pa.Schema, pa.Schema] | None = None
+        self._ready: set[int] = set()  # splits whose marks are as these settings need them
 
     def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
         """See `KeyedOperator`."""
@@ -95,6 +98,8 @@ class WindowOperator:
 
     def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
         """See `KeyedOperator`."""
+        for split in set(self._tables.splits()) - self._ready:
+            self._set_marks(split)
         self._fold_waiting()
         yield from self._changed()
         now = _FOREVER if time.is_end else time.watermark_ms
@@ -108,6 +113,7 @@ class WindowOperator:
         self._buffer.clear()
         self._memory.rollback()
         self._types = None
+        self._ready.clear()
 
     def due(self) -> Due:
         """See `KeyedOperator`."""
@@ -195,9 +201,37 @@ class WindowOperator:
         ):
             if is_output:
                 yield self._closed(split, ends, keys, values)
-            self._windows.put(split, ends, keys, [None] * len(keys))
-            starts, _ = self._read(self._accumulators(0)[1], values)
-            self._forget(split, ends, keys, starts)
+            self._drop(split, ends, keys, values)
+
+    def _set_marks(self, split: int) -> None:
+        """The state may be of a run without marks, or with them: its program had other settings."""
+        self._ready.add(split)
+        if not self._memory.replace_flag(split, _MARKED, value=self._has_marks):
+            return
+        watermark = self._memory.watermark_ms(split)
+        passed = -_FOREVER if watermark is None else watermark
+        if self._has_marks:
+            for ends, keys, _ in list(_chunks(self._windows.due(split, _FOREVER))):
+                is_open = [end > passed for end in ends]
+                self._closing.put(
+                    split,
+                    list(compress(ends, is_open)),
+                    list(compress(keys, is_open)),
+                    [b""] * sum(is_open),
+                )
+            return
+        for ends, keys, _ in list(_chunks(self._closing.due(split, _FOREVER))):
+            self._closing.put(split, ends, keys, [None] * len(keys))
+        if not self._settings.updates:  # those that have come out
+            for ends, keys, values in list(_chunks(self._windows.due(split, passed))):
+                self._drop(split, ends, keys, values)
+
+    def _drop(
+        self, split: int, ends: list[int], keys: list[bytes], values: Sequence[bytes]
+    ) -> None:
+        self._windows.put(split, ends, keys, [None] * len(keys))
+        starts, _ = self._read(self._accumulators(0)[1], values)
+        self._forget(split, ends, keys, starts)
 
     def _closed(
         self, split: int, ends: list[int], keys: list[bytes], values: Sequence[bytes]

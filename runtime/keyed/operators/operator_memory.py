@@ -119,6 +119,15 @@ class OperatorMemory:
                 self._table.put(split, [_TIME], [stored])
                 self._times[split] = then
 
+    def replace_flag(self, split: int, name: str, *, value: bool) -> bool:
+        """Remember a flag of a split; returns whether it was another one. It begins as False."""
+        key = name.encode()
+        (stored,) = self._table.get(split, [key])
+        if (stored is not None) == value:
+            return False
+        self._table.put(split, [key], [b"" if value else None])
+        return True
+
     def _read(self, split: int, of: str) -> tuple[str, ...] | None:
         (stored,) = self._table.get(split, [_SCHEMAS + of.encode()])
         return None if stored is None else tuple(json.loads(stored))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import operator
 import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,6 +83,7 @@ class Timers:
         self.key = b""
         self.watermark_ms: int | None = None
         self.now_ms = 0
+        self._firing: _Firing | None = None
         self.rollback()
 
     def at_event_time(self, ms: int) -> None:
@@ -121,11 +123,22 @@ class Timers:
                 "Give milliseconds since 1970 as an int.",
             )
         self._changes[kind][at, self.key] = value
+        if self._firing is not None and value is not None:
+            self._firing.add(kind, at, self.key)
 
-    def fires(self, kind: str, ms: int, key: bytes) -> bool:
-        """Whether a timer that is due fires: a call before it may have deleted it, or set it once
-        more, which changes nothing."""
-        return self._changes[kind].pop((ms, key), b"") is not None
+    def firing(
+        self, kind: str, due: list[tuple[int, bytes]], until_ms: int | None
+    ) -> Iterator[tuple[int, bytes]]:
+        """The timers that fire, in order: those that are due, without those that a call before has
+        deleted, and those up to ``until_ms`` that calls set meanwhile."""
+        firing = self._firing = _Firing(kind, until_ms, due)
+        changes = self._changes[kind]
+        for timer in firing:
+            if changes.pop(timer, b"") is not None:
+                yield timer
+        self._firing = None
+        for timer in firing.left:
+            changes.setdefault(timer, b"")
 
     def due(self, kind: str, split: int, until_ms: int) -> list[tuple[int, bytes]]:
         """The first timers up to a time, in order. They are removed."""
@@ -149,11 +162,42 @@ class Timers:
     def rollback(self) -> None:
         """Forget the changes."""
         self._changes = {_EVENT: {}, _TIME: {}}
+        self._firing = None
 
     def earliest_ms(self, kind: str, splits: Sequence[int]) -> int | None:
         """The time of the first timer."""
         times = (self._tables[kind].earliest_ms(split) for split in splits)
         return min((ms for ms in times if ms is not None), default=None)
+
+
+class _Firing:
+    """The timers of a chunk in order, also those that are set meanwhile.
+
+    Attributes:
+        left: timers that do not fire in this chunk, because there are too many.
+    """
+
+    def __init__(self, kind: str, until_ms: int | None, due: list[tuple[int, bytes]]) -> None:
+        self._kind, self._until_ms = kind, until_ms
+        self.left = list(due)
+        heapq.heapify(self.left)
+        self._known = set(due)
+        self._most = max(len(due), _MOST_FIRED)
+
+    def add(self, kind: str, ms: int, key: bytes) -> None:
+        """A timer was set, perhaps once more."""
+        is_due = kind == self._kind and self._until_ms is not None and ms <= self._until_ms
+        if is_due and (ms, key) not in self._known:
+            self._known.add((ms, key))
+            heapq.heappush(self.left, (ms, key))
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for _ in range(self._most):
+            if not self.left:
+                return
+            timer = heapq.heappop(self.left)
+            self._known.discard(timer)
+            yield timer
 
 
 class _Operator:
@@ -270,7 +314,7 @@ class _Operator:
         """Call ``on_timer`` for all timers up to a time, in order.
 
         Args:
-            once: leave those that are set meanwhile.
+            once: leave those that are set meanwhile. Else they fire in their order.
         """
         on_timer = self._function.on_timer
         if on_timer is None:
@@ -287,9 +331,9 @@ class _Operator:
             for handle in self._handles:
                 handle.begin_chunk(split, keys)
             made = _Made(self._function.output)
-            for ms, key in due:
-                if not self._timers.fires(kind, ms, key):
-                    continue
+            is_all = len(due) < _MOST_FIRED
+            until = None if once else until_ms if is_all else due[-1][0]
+            for ms, key in self._timers.firing(kind, due, until):
                 at = places[key]
                 self._timers.key = key
                 for handle in self._handles:
@@ -343,6 +387,9 @@ class _Made:
     def _flush(self) -> None:
         if self._rows:
             try:
+                unknown = set[object]().union(*self._rows).difference(self._schema.names)
+                if unknown:  # Arrow would leave them out
+                    raise ValueError(f"unknown columns: {sorted(map(str, unknown))}")
                 made = pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
             except (pa.ArrowException, TypeError, ValueError, AttributeError) as err:
                 raise _not_output(self._schema, err) from err

@@ -441,4 +441,5 @@ def _keyed_state(barrier: Barrier, results: Sequence[TaskResult]) -> KeyedState 
     """The state of all splits after a batch; None: the region is not keyed."""
     if barrier.new_state is None:
         return None
-    return KeyedState.merged(r.keyed_state for r in results if r.keyed_state is not None)
+    found = KeyedState.merged(r.keyed_state for r in results if r.keyed_state is not None)
+    return found or barrier.new_state  # a region without splits has no tasks

@@ -18,6 +18,7 @@ from tests.mutants.catalog import (
     registry,
     spark,
     startup,
+    state_files,
     testing,
 )
 from tests.mutants.model import Mutant
@@ -37,6 +38,7 @@ ALL_MUTANTS: tuple[Mutant, ...] = (
     *keyed_state.MUTANTS,
     *event_time.MUTANTS,
     *operator_state.MUTANTS,
+    *state_files.MUTANTS,
     *drop_in.MUTANTS,
     *spark.MUTANTS,
     *testing.MUTANTS,

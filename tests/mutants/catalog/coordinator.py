@@ -184,7 +184,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.region.region_state:RegionState.decided",
-                old="self.held &= {split.key for split in next_record.splits}",
+                old="self.held &= own",
                 new="",
             ),
         ),

@@ -300,9 +300,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.keyed.operators.process:Timers.fires",
-                old='return self._changes[kind].pop((ms, key), b"") is not None',
-                new="return True",
+                function="sluice.runtime.keyed.operators.process:Timers.firing",
+                old='if changes.pop(timer, b"") is not None:',
+                new='if changes.pop(timer, b"") is not timer:',
             ),
         ),
     ),

@@ -5,8 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService, TaskHeartbeat
+from sluice.runtime.continuous.barrier_service import (
+    KEYED_STATE,
+    AttemptEpochs,
+    BarrierService,
+    TaskHeartbeat,
+)
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
+from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.record_counts import decode_totals
@@ -31,6 +37,10 @@ class PlayedCoordinator:
     refusal: Exception | None = None
     poll_refusal: Exception | None = None
     looks: int = 0
+    registered: list[RegionRegistration] = field(default_factory=list)
+
+    def register_region(self, registration: RegionRegistration) -> None:
+        self.registered.append(registration)
 
     def poll_barrier(
         self,
@@ -172,6 +182,15 @@ def test_a_task_is_heard_by_what_it_tells_beside_its_questions() -> None:
         barrier_service = _barrier_service(PlayedCoordinator(), book)
         barrier_service.note_heartbeat(replace(_batch(0), attempt_id=attempt_id))
         assert book.heartbeat.has_begun is is_heard
+
+
+def test_a_task_that_loads_its_state_may_take_long_as_long_as_it_makes_progress() -> None:
+    """The core ends attempts that never poll, but for those that tell of another progress."""
+    coordinator = PlayedCoordinator()
+    barrier_service = _barrier_service(coordinator)
+    for waits_for in (KEYED_STATE, "brokers", KEYED_STATE):
+        barrier_service.note_heartbeat(_batch(0), waits_for)
+    assert [each.replayed for each in coordinator.registered] == [1, 2]
 
 
 def test_a_commit_hurries_no_barrier_and_a_barrier_no_task() -> None:

@@ -119,6 +119,17 @@ def test_a_stream_cannot_join_itself() -> None:
         SPLITTING.pipelines([left])
 
 
+def test_a_stream_is_the_other_side_of_one_join() -> None:
+    right = Pipeline(source("payments"), [key_by("by-payer")], [])
+    joins = [
+        Step(kind="join", name=name, uid=None, function=lambda batch: batch, other=right)
+        for name in ("paid", "late")
+    ]
+    described = [Pipeline(source(each.name), [key_by(), each], [sink()]) for each in joins]
+    with pytest.raises(ConfigError, match=r"two joins .*joins=paid,late"):
+        SPLITTING.pipelines(described)
+
+
 def test_the_reader_ends_after_its_writers_and_knows_the_topic_of_the_run() -> None:
     described = Pipeline(source(), [key_by(), function("count")], [sink()])
     pipelines = SPLITTING.pipelines([described])

@@ -167,6 +167,19 @@ def test_a_new_column_is_null_in_older_rows() -> None:
     ]
 
 
+def test_rows_of_other_types_are_refused_until_they_replace_the_older_ones() -> None:
+    keeper = Keeper("id")
+    other = pa.schema([("id", pa.string()), ("limit", pa.string())])
+    keeper.apply([{"id": "a", "limit": 1}, {"id": "b", "limit": 1}], RULES)
+    keeper.apply([{"id": "a", "limit": "x"}], other)
+    keeper.sections.end_epoch()
+    with pytest.raises(ConfigError, match="different types"):
+        keeper.sections.rows()
+    keeper.apply([{"id": "b", "limit": "y"}], other)
+    keeper.sections.end_epoch()
+    assert keeper.sections.rows() == pa.table({"id": ["a", "b"], "limit": ["x", "y"]}, schema=other)
+
+
 def test_keys_of_several_columns_and_partitions() -> None:
     keeper = Keeper("id", "limit")
     schema = RULES.append(pa.field("value", pa.string()))

@@ -69,6 +69,20 @@ def test_rows_of_other_keys_and_splits_do_not_join() -> None:
     assert bed.barrier(0) == []
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.binary()])
+def test_keys_of_different_types_are_refused(kind: pa.DataType) -> None:
+    """Their bytes differ: the number 7 would find no partner with the text 7."""
+    bed = bed_of()
+    put(bed, LEFT, left(1, key="7"))
+    bed.barrier(0)
+    bed.restart()
+    other = RIGHT_SCHEMA.set(0, pa.field("key", kind))
+    key: Any = 7 if kind == pa.int64() else b"7"
+    put(bed, RIGHT, right(1, key=key), schema=other)
+    with pytest.raises(ConfigError, match=r"keys of different types .*left=string"):
+        bed.barrier(0)
+
+
 def test_null_keys_do_not_join() -> None:
     """As in SQL."""
     bed = bed_of(is_left=True)

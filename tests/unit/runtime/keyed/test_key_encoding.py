@@ -77,6 +77,13 @@ def test_several_columns_are_one_key_each_with_its_length() -> None:
     ]
 
 
+def test_a_struct_of_one_column_is_the_key_of_that_column() -> None:
+    keys = pa.array([{"x": "a"}, {"x": None}, None])
+    assert [key.hex() for key in encode(keys).to_pylist()] == ["0161", "00", "00"]
+    (back,) = decode(encode(keys), key_schema(keys, []))
+    assert back.to_pylist() == ["a", None, None]
+
+
 @pytest.mark.parametrize("name", [n for n in COLUMNS if n not in ("f32", "text", "large")])
 def test_bytes_sort_as_the_values_with_null_first(name: str) -> None:
     values = COLUMNS[name]

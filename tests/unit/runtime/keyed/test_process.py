@@ -7,6 +7,7 @@ import pytest
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.declarations import ListState, MapState, ValueState
+from sluice.runtime.keyed.operators import process
 from sluice.runtime.keyed.operators.aggregate import RowBuffer
 from sluice.runtime.keyed.operators.process import Process
 from tests.kit.keyed.operator_bed import OperatorBed
@@ -75,7 +76,8 @@ class TestCalls:
         ]
 
     @pytest.mark.parametrize(
-        "wrong", [1, "text", [1], {"r": "no number"}, pa.RecordBatch.from_pylist([{"y": 1}])]
+        "wrong",
+        [1, "text", [1], {"r": "no number"}, {"rr": 1}, pa.RecordBatch.from_pylist([{"y": 1}])],
     )
     def test_output_of_another_schema_is_refused(self, wrong: Any) -> None:
         bed = bed_of(lambda *_: wrong)
@@ -228,6 +230,37 @@ class TestTimers:
         assert bed.operator.due().time_ms == 5_000
         assert self.fired(bed.barrier(now_ms=5_000)) == [("a", 5_000)]
         assert bed.barrier(now_ms=6_000) == []
+
+    @pytest.mark.parametrize("most", [1, 2, 100_000])
+    def test_a_timer_that_a_timer_sets_fires_in_its_order(
+        self, most: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process, "_MOST_FIRED", most)
+
+        def setting(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:
+            if time_ms == 10:
+                timers.at_event_time(15)
+                timers.at_event_time(15)
+                timers.at_event_time(20)
+                timers.at_event_time(31)
+            if time_ms == 15:
+                timers.delete_event_time(25)
+            return {"key": key, "r": time_ms}
+
+        def at_x(key: str, rows: pa.RecordBatch, state: Any, timers: Any) -> None:
+            for x in rows.column("x").to_pylist():
+                timers.at_event_time(x)
+
+        bed = bed_of(at_x, on_timer=setting)
+        bed.apply([row("a", 10), row("a", 20), row("b", 20), row("a", 25), row("b", 30)])
+        assert self.fired(bed.barrier(30)) == [
+            ("a", 10),
+            ("a", 15),
+            ("a", 20),
+            ("b", 20),
+            ("b", 30),
+        ]
+        assert self.fired(bed.barrier(40)) == [("a", 31)]
 
     def test_the_end_of_the_input_fires_event_timers_that_were_set_before(self) -> None:
         def again(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:

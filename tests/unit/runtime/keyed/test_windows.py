@@ -158,6 +158,27 @@ class TestLateRows:
         bed.apply(at(4))
         assert (bed.late, bed.barrier(16)) == (1, [])
 
+    @pytest.mark.parametrize("window", [Tumbling(0.010), Session(0.010)])
+    def test_a_window_comes_out_once_if_a_start_changes_the_lateness(self, window: Window) -> None:
+        bed = bed_of(window)
+
+        def with_lateness(**more: Any) -> None:
+            bed.function = bed_of(window, **more).function
+            bed.restart()
+
+        bed.apply(at(0))
+        bed.apply(at(40))
+        bed.barrier(5)
+        with_lateness(lateness_ms=5)
+        assert found(bed.barrier(12)) == [("k", 0, 10, 1)]
+        with_lateness()
+        assert bed.barrier(12) == []
+        with_lateness(updates=True, lateness_ms=5)
+        assert bed.barrier(13) == []
+        with_lateness(lateness_ms=500)
+        assert found(bed.barrier(90)) == [("k", 40, 50, 1)]
+        assert bed.barrier(1_000) == []
+
 
 class TestUpdates:
     def test_changed_windows_come_out_at_each_barrier(self) -> None:

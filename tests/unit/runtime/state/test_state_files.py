@@ -17,6 +17,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.state import state_files
 from sluice.runtime.state.state_files import StateStore, state_file_name
+from sluice.runtime.state.state_settings import StateSettings
 from sluice.runtime.storage.task_files import LocalTaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
@@ -149,6 +150,27 @@ class TestDamage:
         _damage(tmp_path, file, bytes(whole))
         with pytest.raises(DamagedCheckpointError, match=file.path):
             StateTask(store, {P0: state})
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_a_load_tells_of_its_progress_and_ends_with_its_attempt(
+    tmp_path: Path, backend: str
+) -> None:
+    store = state_store(tmp_path)
+    task = StateTask(store, {P0: None})
+    task.put(P0, {b"%d" % number: b"" for number in range(40_000)})
+    state = task.end_epoch()
+    task.close()
+    told: list[int] = []
+    settings = StateSettings(backend=backend)
+    loaded = settings.open(store, lambda: told.append(1))
+    loaded.add_split(P0, state)
+    assert len(told) == 3, "one for each batch of rows"
+    loaded.close()
+    ended = settings.open(store, _ends)
+    with pytest.raises(InterruptedError):
+        ended.add_split(P0, state)
+    ended.close()
 
 
 class TestOutages:

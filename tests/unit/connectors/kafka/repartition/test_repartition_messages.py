@@ -133,6 +133,18 @@ def test_a_message_stays_below_the_limit_unless_it_has_one_row(count: int, limit
     )
 
 
+def test_a_message_has_no_values_of_a_dictionary_that_other_rows_have() -> None:
+    texts = [str(n) * 100 if n % 7 else None for n in range(1_000)]
+    column = pa.array(texts).dictionary_encode()
+    batch = pa.record_batch({"text": column, "account": pa.array(["k"] * len(texts))})
+    batch = with_keys(batch, *KEYS(batch))
+    values = list(messages_of(batch.slice(10, 300), limit_bytes=50_000))
+    assert len(values) < 5
+    parts = [pa.ipc.open_stream(value).read_next_batch() for value in values]
+    assert {part.schema for part in parts} == {batch.schema}
+    assert [t for part in parts for t in part["text"].to_pylist()] == texts[10:310]
+
+
 @given(st.lists(st.integers(0, 5), max_size=50))
 def test_slices_hold_every_row_of_their_partition_in_order(numbers: list[int]) -> None:
     batch = rows(["a"] * len(numbers))

@@ -1,5 +1,6 @@
 """Regions with keyed state: the state of a split is where its offsets are, whoever reads it."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -96,10 +97,11 @@ class _Moves:
         return Choice(moves=(move,))
 
 
-def _two() -> tuple[Driver, _Moves]:
+def _two(*, bounded: bool = False, partitions: int = 1) -> tuple[Driver, _Moves]:
     moves = _Moves()
     settings = replace(FAST, balancer=moves)  # type: ignore[arg-type]  # what the core uses of it
-    return Driver(settings, regions=(_plan(), _plan("side"))), moves
+    plans = (_plan(bounded=bounded), _plan("side", bounded=bounded))
+    return Driver(settings, regions=plans, partitions=partitions), moves
 
 
 class TestAnAcknowledgementIsRefused:
@@ -142,7 +144,7 @@ class TestASplitThatMoves:
         given = driver.checkpoint(9, "side", "main")["side"]
         assert _files(given.new_state) == {0: "main/0-5"}, "its own it has"
         assert _files(driver.recorded()["side"].keyed_state) == {0: "side/0-9", 1: "side/1-9"}
-        assert driver.recorded()["main"].keyed_state is None
+        assert driver.recorded()["main"].keyed_state == KeyedState(partitions=0), "its tables stay"
 
     def test_state_with_output_brings_its_state_back(self) -> None:
         """Also if its first region had no barrier meanwhile, because it had nothing to read."""
@@ -165,6 +167,62 @@ class TestASplitThatMoves:
         assert first == second
         assert first is not None
         assert _files(first.new_state) == {0: "main/0-5"}
+
+    def test_has_its_timers_in_its_new_region_though_no_record_comes(self) -> None:
+        """That region's last batch did not know when they are due, nor whether windows are open."""
+        driver, moves = _two()
+        moves.target = "side"
+        driver.tick(1.0)
+        driver.acknowledge(driver.poll(5), due=Due(time_ms=9_000))
+        driver.acknowledge(driver.poll(5, region="side"))
+        driver.tick(1.0)
+        barrier = driver.poll(5, region="side")
+        assert barrier is not None
+        assert _files(barrier.new_state) == {0: "main/0-5"}
+        driver.acknowledge(barrier, due=Due(time_ms=9_000))
+        driver.tick(1.0)
+        assert driver.poll(5) is None
+        assert driver.poll(5, region="side") is None
+        driver.core.step(Tick(), driver.clock(), wall_ms=9_000)
+        assert driver.poll(5) is None, "it has left"
+        assert driver.poll(5, region="side") is not None
+
+    def test_closes_its_windows_in_a_region_whose_own_input_has_ended(self) -> None:
+        driver, moves = _two(bounded=True)
+        driver.tick()
+        driver.acknowledge(driver.poll(5, finished=True), due=Due(event_ms=7_000))
+        driver.acknowledge(driver.poll(5, region="side"))
+        moves.target = "side"
+        driver.tick(1.0)
+        ended = driver.poll(5, finished=True)
+        assert ended is not None
+        assert ended.is_end
+        driver.acknowledge(ended)
+        driver.acknowledge(driver.poll(9, region="side"), due=Due(event_ms=9_000))
+        moves.target = "main"  # split 0 comes back
+        driver.tick(1.0)
+        assert driver.poll(5, finished=True) is None
+        driver.acknowledge(driver.poll(12, region="side"), due=Due(event_ms=9_000))
+        assert driver.poll(5, finished=True) is None
+        driver.tick(1.0)
+        closes = driver.poll(12, finished=True)
+        assert closes is not None
+        assert closes.is_end
+
+    def test_lets_the_job_end_though_each_decision_moves_it(self) -> None:
+        driver, moves = _two(bounded=True, partitions=2)
+        targets = itertools.cycle(("side", "main"))
+        for number in range(8):
+            moves.target = next(targets)
+            driver.tick(1.0)
+            for name in ("main", "side", "main"):
+                is_done = name == "main" or number > 2  # one region is done earlier
+                barrier = driver.poll(5 if is_done else 5 + number, region=name, finished=is_done)
+                if barrier is not None:
+                    driver.acknowledge(barrier, due=Due() if barrier.is_end else Due(event_ms=9))
+            if driver.seen(EndJob):
+                break
+        assert driver.seen(EndJob)[-1].finished
 
     def test_a_next_attempt_has_the_state_of_all_its_splits_from_its_record(self) -> None:
         driver, moves = _two()

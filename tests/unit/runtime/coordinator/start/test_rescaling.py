@@ -26,6 +26,7 @@ from sluice.runtime.model.checkpoint_record import (
     StateSnapshot,
 )
 from sluice.runtime.model.splits import BatchKey
+from tests.kit.coordinator.checkpoint_records import keyed_state
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.coordinator.starting_job import GRAPH, JOB_UID, PLAN, Job, record
 from tests.kit.fakes import entry_of, transactional_id
@@ -237,6 +238,28 @@ def test_a_region_has_not_passed_a_time_that_a_split_it_gets_has_not() -> None:
     assert one.least_watermark_ms == 100
     regions, _ = redistributed(late, plan_of("main-0", "main-1", "main-2"), attempt_id=3)
     assert [region.least_watermark_ms for region in regions] == [900, 100, 900]
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_keyed_region_without_splits_knows_the_numbers_of_tables(*, keyed: bool) -> None:
+    """After a restore under other uids, they are not what the names give. A split that it gets
+    later has its state under these numbers."""
+    old = two_regions(2)
+    first, second = old.regions
+    state = keyed_state(*(s.key for s in first.splits))
+    old = replace(old, regions=(replace(first, keyed_state=state), second))
+    names = ("main-0", "main-1", "main-2", "main-3")
+    regions, _ = redistributed(old, plan_of(*names, keyed=keyed), attempt_id=3)
+    assert regions[3].splits == ()
+    found = regions[3].keyed_state
+    assert (found and (found.tables, found.splits)) == ((state.tables, ()) if keyed else None)
+    same = replace(
+        old,
+        regions=(old.regions[0], replace(second, splits=())),
+        assignment=assignment_of((first, replace(second, splits=()))),
+    )
+    regions, _ = redistributed(same, plan_of("main-0", "main-1", keyed=keyed), attempt_id=3)
+    assert bool(regions[1].keyed_state) is keyed
 
 
 def test_counts_of_regions_that_became_one_are_added() -> None:

@@ -44,3 +44,19 @@ def test_rows_in_flight_begin_where_the_old_job_has_read(is_recomputed: bool) ->
     copy = copies["topic"]
     assert (copy.topic, copy.topic_id) == ("old", "id")
     assert copy.offsets == {0: 70, 1: 80}
+
+
+def test_a_job_that_has_copied_nothing_passes_its_copy_on() -> None:
+    """It was killed after its checkpoint 0: the rows are in the topic of the job before it."""
+    region = RegionRecord(region="counts", attempt_id=0, batch_id=3, splits=(_split(0, 70, "id"),))
+    saved = record(9, graph=_GRAPH, regions=(region,), settings={_TOPIC: "old"})
+
+    def plan(topic: str) -> JobPlan:
+        regions = (RegionPlan(name="counts"),)
+        return JobPlan(name="job", regions=regions, graph=_GRAPH, settings={_TOPIC: topic})
+
+    taken = {_TOPIC: "second", **copy_settings(saved, plan("second"))}
+    new = RegionRecord(region="counts", attempt_id=0, batch_id=None, splits=(_split(0, 0, ""),))
+    again = copy_settings(record(0, graph=_GRAPH, regions=(new,), settings=taken), plan("third"))
+    copy = copies_of(record(0, settings=again))["topic"]
+    assert (copy.topic, copy.topic_id, copy.offsets) == ("old", "id", {0: 70})

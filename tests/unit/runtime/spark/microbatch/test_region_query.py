@@ -355,6 +355,14 @@ def test_a_batch_has_the_times_that_its_tasks_observed_and_its_barriers_watermar
     assert region.least_watermark_ms == 7
 
 
+def test_a_batch_of_a_keyed_region_without_splits_is_acknowledged_with_no_state() -> None:
+    """Its sinks or the end of the job may want a batch, which has no tasks then."""
+    world = RegionWorld(chained=True)
+    world.batch(1, replace(barrier(), splits=(), new_state=KeyedState()), results=())
+    assert world.coordinator.region is not None
+    assert world.coordinator.region.keyed_state == KeyedState()
+
+
 LOCATION = "spark/main/3"
 
 
