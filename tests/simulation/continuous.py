@@ -331,16 +331,16 @@ class Task:
             client=self._checkpoint_client,
             open_writers=self._open,
             functions=FunctionRun,
-            keyed=self._keyed(restored),
+            keyed=self._keyed(restored, attempt_id),
             begins_after=self._begins_after,
             clock=self.world.clock,
         )
 
-    def _keyed(self, restored: RegionRecord) -> KeyedTask | None:
+    def _keyed(self, restored: RegionRecord, attempt_id: int) -> KeyedTask | None:
         if not self.world.profile.keyed:
             return None
         try:
-            return keyed_task(self.world, restored)
+            return keyed_task(self.world, restored, attempt_id)
         except StreamError as err:  # another run has deleted what an attempt of this one needs
             self._refusal = err
             return None

@@ -304,14 +304,22 @@ def _offsets(batch: pa.RecordBatch) -> pa.Array:
 
 
 class _TaskFiles(AttemptState):
-    """Implements `sluice.runtime.keyed.keyed_task.StateWriter`; and loads what it has written."""
+    """Implements `sluice.runtime.keyed.keyed_task.EpochWriter`; and loads what it has written."""
 
-    def __init__(self, world: "World", table: int) -> None:
+    def __init__(self, world: "World", region: str, attempt_id: int, table: int) -> None:
         super().__init__(world)
+        self._region, self._attempt_id = region, attempt_id
         self._table = table
 
-    def write(self, changes: EpochChanges, batch: BatchKey) -> KeyedState:
-        """See `StateWriter.write`; a broken upload may be continued by nobody's task."""
+    def close(self) -> None:
+        """There are no threads."""
+
+    def write_epoch(
+        self, batch_id: int, changes: EpochChanges, declared: KeyedState, at: BarrierTime
+    ) -> KeyedState:
+        """See `EpochWriter.write_epoch`; a broken upload may be continued by nobody's task."""
+        del declared, at  # as `state_of` has them
+        batch = BatchKey(region=self._region, attempt_id=self._attempt_id, batch_id=batch_id)
         chains: dict[SplitKey, tuple[Named, ...]] = {}
         sections = []
         for split in changes.splits:
@@ -342,14 +350,15 @@ class _TaskFiles(AttemptState):
             backend.apply(ordinal, TableChanges(plain={self._table: entries}))
 
 
-def keyed_task(world: "World", restored: RegionRecord) -> KeyedTask:
+def keyed_task(world: "World", restored: RegionRecord, attempt_id: int) -> KeyedTask:
     """The state of a continuous task, as its attempt begins.
 
     Raises:
         StorageError: a file is not there.
     """
     functions = _functions(world)
-    files = _TaskFiles(world, numbered_tables(functions, ())[0].number)
+    table = numbered_tables(functions, ())[0].number
+    files = _TaskFiles(world, restored.region, attempt_id, table)
     return KeyedTask(
         functions,
         source_id="source",

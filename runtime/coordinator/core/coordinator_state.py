@@ -44,6 +44,7 @@ from sluice.runtime.model.timestamps import is_past
 
 __all__ = ["CoordinatorState", "JobPhase"]
 
+_COMPLETE = (State.PRE_COMMITTED, State.DECIDING, State.WITHDRAWING)  # and not decided yet
 _AWAITED = (EndJob, FailBatches, ReturnBatches)
 _EXCUSED_ATTEMPTS = 3
 """The replays of this many attempts of a region in a row may delay other regions. Its own failure
@@ -496,9 +497,18 @@ class CoordinatorState:
             failed=names(Part.FAILED),
             waiting=names(Part.AWAITED, Part.STARTING),
             starting=names(Part.STARTING),
-            skipped={name: self.regions[name].skipped for name in missing},
+            skipped={name: self._skips(name, checkpoint.checkpoint_id) for name in missing},
             elapsed_s=0.0 if checkpoint.barrier_s is None else now_s - checkpoint.barrier_s,
         )
+
+    def _skips(self, region: str, checkpoint_id: int) -> int:
+        """Checkpoints in a row before this one that have skipped the region, or are about to be
+        decided without it."""
+        skips = self.regions[region].skipped
+        for earlier in self.pending.values():
+            if earlier.checkpoint_id < checkpoint_id and earlier.state in _COMPLETE:
+                skips = skips + 1 if region in earlier.skipped else 0
+        return skips
 
     def may_decide(self, kind: CheckpointKind) -> bool:
         """Whether a checkpoint begun now could be decided, if every open region acknowledged. One

@@ -43,7 +43,7 @@ class Alignment:
         waiting: all other regions.
         starting: waiting regions whose next attempt has not polled for a barrier yet: it may take
             long until they do.
-        skipped: by region, how many decided checkpoints in a row have skipped it.
+        skipped: by region, how many checkpoints in a row before this one have skipped it.
         elapsed_s: since the barrier.
     """
 

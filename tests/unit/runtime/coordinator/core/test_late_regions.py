@@ -88,6 +88,28 @@ def test_abort_before_skip_a_barrier_that_nobody_cut_before_a_region_was_late_co
     assert driver.core.is_live("main", 0)
 
 
+def test_checkpoints_that_wait_for_their_decision_count_as_skips_of_a_region() -> None:
+    """Several are complete before the first of them is decided: a slow store answers no sooner."""
+    two = tuple(replace(plan, follows=True) for plan in TWO)
+    driver = CoreDriver(replace(_LATE, max_concurrent=_CARRIES + 2), regions=two)
+    driver.tick()
+    driver.poll(3, region="side")
+    driver.auto = False
+    for number in range(1, _CARRIES + 3):
+        driver.ack(driver.poll(3 * number))
+        driver.tick(2.0)
+    driver.auto = True
+    for action in driver.held:
+        driver.answer(action)
+    skipped = [
+        publish.checkpoint_id
+        for publish in driver.seen(Publish)
+        for region in publish.regions
+        if publish.verdict is Verdict.DECIDED and region.status is RegionStatus.SKIPPED
+    ]
+    assert skipped == list(range(1, _CARRIES + 1))
+
+
 def test_restore_by_attempt_a_late_region_that_asks_again_gets_the_barrier_that_it_has() -> None:
     """Spark may not have logged it: another one would leave its range out for ever."""
     driver, late = _hanging()
