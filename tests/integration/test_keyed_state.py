@@ -66,11 +66,24 @@ def expected(count: int) -> dict[str, int]:
     return {f"{partition}-{key}": count for partition in range(4) for key in range(KEYS)}
 
 
+@pytest.mark.parametrize(
+    "runs",
+    [
+        (("micro-batch", 2), ("continuous", 1)),
+        pytest.param(
+            (("continuous", 1), ("micro-batch", 3), ("continuous", 2)), marks=pytest.mark.extended
+        ),
+    ],
+    ids=str,
+)
 def test_a_job_counts_on_with_another_engine_and_other_regions(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    runs: tuple[tuple[str, int], ...],
 ) -> None:
     source, sink = topic(partitions=4), topic(partitions=2)
-    runs = (("micro-batch", 2), ("continuous", 1), ("micro-batch", 3))
     for run, (engine, regions) in enumerate(runs, start=1):
         produce(kafka.bootstrap, source, records(20))
         counting_job(
