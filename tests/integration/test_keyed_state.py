@@ -1,6 +1,7 @@
 """Keyed state and output are valid together: in both engines, moved between them and to other
 regions, and after kills."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -65,11 +66,24 @@ def expected(count: int) -> dict[str, int]:
     return {f"{partition}-{key}": count for partition in range(4) for key in range(KEYS)}
 
 
+@pytest.mark.parametrize(
+    "runs",
+    [
+        (("micro-batch", 2), ("continuous", 1)),
+        pytest.param(
+            (("continuous", 1), ("micro-batch", 3), ("continuous", 2)), marks=pytest.mark.extended
+        ),
+    ],
+    ids=str,
+)
 def test_a_job_counts_on_with_another_engine_and_other_regions(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    runs: tuple[tuple[str, int], ...],
 ) -> None:
     source, sink = topic(partitions=4), topic(partitions=2)
-    runs = (("micro-batch", 2), ("continuous", 1), ("micro-batch", 3))
     for run, (engine, regions) in enumerate(runs, start=1):
         produce(kafka.bootstrap, source, records(20))
         counting_job(
@@ -112,14 +126,16 @@ def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engi
 def test_counts_are_exact_while_splits_move(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """With each decision, and tasks die meanwhile."""
+    """With each decision, and tasks die meanwhile. How many decisions a run has is not known."""
     source, sink = topic(partitions=4), topic(partitions=2)
-    produce(kafka.bootstrap, source, records(100))
-    counting_job(
-        spark, kafka.bootstrap, source, sink, tmp_path, engine="continuous", kills=2, moves=True
-    ).run()
-    assert counted(kafka.bootstrap, sink) == expected(100)
-    assert assignments(tmp_path / "checkpoint") > 2
+    for run in itertools.count(1):
+        produce(kafka.bootstrap, source, records(100))
+        counting_job(
+            spark, kafka.bootstrap, source, sink, tmp_path, engine="continuous", kills=2, moves=True
+        ).run()
+        assert counted(kafka.bootstrap, sink) == expected(100 * run)
+        if assignments(tmp_path / "checkpoint") > 2:
+            break
 
 
 @pytest.mark.extended

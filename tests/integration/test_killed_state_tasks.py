@@ -27,7 +27,13 @@ def _run(directory: Path, failpoints: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "steps", [_STEPS, pytest.param(_STEPS[::-1], marks=pytest.mark.extended)], ids=str
+    "steps",
+    [
+        ("after-state-file", "before-merged-file"),
+        pytest.param(_STEPS, marks=pytest.mark.extended),
+        pytest.param(_STEPS[::-1], marks=pytest.mark.extended),
+    ],
+    ids=str,
 )
 def test_kills_at_each_step_once_and_twice_in_a_row(tmp_path: Path, steps: tuple[str, ...]) -> None:
     """The program compares the restored state with the record's epoch before it goes on."""
