@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 
-__all__ = ["binaries", "bytes_and_offsets", "can_be_equal", "decode", "encode", "key_schema"]
+__all__ = ["binaries", "bytes_and_offsets", "decode", "encode", "key_schema"]
 
 _SIGN = np.uint64(1 << 63)
 _Bytes = npt.NDArray[np.uint8]
@@ -80,20 +80,6 @@ def key_schema(keys: pa.Array, names: Sequence[str]) -> pa.Schema:
     if pa.types.is_struct(keys.type):
         return pa.schema([pa.field(field.name, _plain(field.type)) for field in keys.type])
     return pa.schema([pa.field(names[0] if names else "key", _plain(keys.type))])
-
-
-def can_be_equal(first: pa.Schema, second: pa.Schema) -> bool:
-    """Whether equal values of keys of the two schemas are encoded as the same bytes."""
-    return [_kind(each) for each in first.types] == [_kind(each) for each in second.types]
-
-
-def _kind(kind: pa.DataType) -> str:
-    if _is_bytes(kind):
-        return "bytes"
-    if pa.types.is_floating(kind):
-        return "float"
-    is_whole = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
-    return "integer" if is_whole else str(kind)
 
 
 def bytes_and_offsets(values: pa.LargeBinaryArray) -> tuple[_Bytes, _Longs]:
