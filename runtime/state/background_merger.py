@@ -83,6 +83,11 @@ class BackgroundMerger:
         self._thread, finished, self._finished = None, self._finished, None
         return finished or ()
 
+    def wait(self) -> None:
+        """Until the merge that runs has ended, if any."""
+        if self._thread is not None:
+            self._thread.join()
+
     def close(self) -> None:
         """Give up the merge that runs, if any. Safe to repeat."""
         self._is_closed.set()

@@ -28,6 +28,7 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 _WEIGHT = 0.1
 _LIVE_SHARE = 4
+_MOST_PARTS = 32  # of a split: then the next acknowledgement waits for the merge that runs
 
 
 @dataclass(slots=True)
@@ -85,6 +86,8 @@ class StateWriter:
             StreamError: of ``on_outage``, or the store refuses the file: the attempt ends.
         """
         self._follow_splits(changes)
+        if any(len(split.parts) >= _MOST_PARTS for split in self._splits.values()):
+            self._merger.wait()
         self._take_merged()
         if any(split.tables.plain or split.tables.timed for split in changes.splits):
             self._write(batch_id, changes)

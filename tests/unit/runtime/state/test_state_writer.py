@@ -12,6 +12,7 @@ import pytest
 from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
+from sluice.runtime.state import background_merger
 from sluice.runtime.state.expiry import with_expiry
 from sluice.runtime.state.row_codec import schema_to_json
 from sluice.runtime.state.state_files import StateFileWriter, StateStore
@@ -90,6 +91,37 @@ def test_merges_replace_parts_by_one(store: StateStore) -> None:
 
 def _all_parts(state: KeyedState) -> list[object]:
     return [split.parts for split in state.splits]
+
+
+class _UntilJoined(threading.Thread):
+    """A thread that gets no processor until somebody waits for it."""
+
+    def start(self) -> None:
+        self._is_begun = True
+
+    def is_alive(self) -> bool:
+        return self._is_begun
+
+    def join(self, timeout: float | None = None) -> None:
+        del timeout
+        if self._is_begun:
+            self._is_begun = False
+            self.run()
+
+
+def test_epochs_wait_for_a_merge_that_lags(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the chain of a split would grow as long as epochs end faster than a merge."""
+    monkeypatch.setattr(background_merger.threading, "Thread", _UntilJoined)
+    task = StateTask(store, {P0: None})
+    longest = 0
+    for epoch in range(200):
+        task.put(P0, {b"key-%d" % (epoch % 7): b"%d" % epoch})
+        (split,) = task.end_epoch().splits
+        longest = max(longest, len(split.parts))
+    task.close()
+    assert longest <= 64
 
 
 def test_a_base_leaves_out_what_has_expired(store: StateStore) -> None:
