@@ -64,16 +64,16 @@ def test_decoded_keys_are_the_columns_again(name: str, sliced: bool) -> None:
 
 def test_several_columns_are_one_key_each_with_its_length() -> None:
     """Without lengths, ("a", "bc") and ("ab", "c") would share their state."""
+    pair = pa.array([{"x": "a", "y": "bc"}, {"x": "ab", "y": "c"}])
+    assert [key.hex() for key in encode(pair).to_pylist()] == [
+        "00000002" + "0161" + "00000003" + "016263",
+        "00000003" + "016162" + "00000002" + "0163",
+    ]
     keys = pa.StructArray.from_arrays(list(COLUMNS.values()), names=list(COLUMNS))
     made = encode(keys.slice(0, 4))
     back = decode(made, key_schema(keys, ["struct"]))
     assert [column.to_pylist() for column in back] == [
         column.to_pylist()[:4] for column in COLUMNS.values()
-    ]
-    pair = pa.array([{"x": "a", "y": "bc"}, {"x": "ab", "y": "c"}])
-    assert [key.hex() for key in encode(pair).to_pylist()] == [
-        "00000002" + "0161" + "00000003" + "016263",
-        "00000003" + "016162" + "00000002" + "0163",
     ]
 
 
