@@ -85,9 +85,10 @@ class RocksDbBackend(StateBackend):
 
     def load(self, split: int, batches: Iterable[pa.RecordBatch]) -> None:
         with self._failures_named(split):
+            rows = iter(batches)
             paths = [
-                self._write_file(self._directory.path / f"{split}-{at}.sst", some)
-                for at, some in enumerate(_by_bytes(batches))
+                self._write_file(self._directory.path / f"{split}-{at}.sst", first, rows)
+                for at, first in enumerate(rows)
             ]
             if paths:
                 moving = self._rocks.IngestExternalFileOptions()
@@ -162,9 +163,13 @@ class RocksDbBackend(StateBackend):
             found: list[Value] = self._databases[split].get(list(places))
             return found
 
-    def _write_file(self, path: Path, batches: Iterable[pa.RecordBatch]) -> str:
+    def _write_file(
+        self, path: Path, first: pa.RecordBatch, following: Iterator[pa.RecordBatch]
+    ) -> str:
+        """A file of about `_FILE_BYTES`. It holds one batch in memory."""
         writer = self._rocks.SstFileWriter(self._options())
         writer.open(str(path))
+        batches = chain([first], _up_to(following, _FILE_BYTES - first.nbytes))
         for table, times, keys, values in chain.from_iterable(map(slices, batches)):
             for place, value in zip(_places(table, times, keys), values, strict=True):
                 writer[place] = value
@@ -238,15 +243,8 @@ def _after(prefix: bytes) -> bytes:
     return stripped[:-1] + bytes([stripped[-1] + 1])
 
 
-def _by_bytes(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Batches for one file each."""
-    some: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        some.append(batch)
-        size += batch.nbytes
-        if size >= _FILE_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _up_to(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The next batches, of about so many bytes together."""
+    while most_bytes > 0 and (batch := next(batches, None)) is not None:
+        most_bytes -= batch.nbytes
+        yield batch

@@ -296,9 +296,10 @@ def test_memory_names_rocksdb_if_the_state_is_too_large(store: StateStore) -> No
 
 def test_settings_are_checked() -> None:
     """A name that is misspelt, and memory that is too little."""
-    for wrong in ({"backend": "rocks"}, {"memory_mib": 1}):
-        with pytest.raises(ConfigError, match="memory, rocksdb"):
-            StateSettings(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Use memory or rocksdb"):
+        StateSettings(backend="rocks")
+    with pytest.raises(ConfigError, match="at least 16 MiB"):
+        StateSettings(memory_mib=1)
 
 
 def test_rocksdb_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
