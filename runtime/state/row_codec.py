@@ -143,8 +143,8 @@ class _Fixed(_Column):
     def encode(self, column: pa.Array) -> Any:  # noqa: ANN401 - numpy records
         if not len(column):
             return np.zeros(0, self.dtype)
-        values = np.frombuffer(column.buffers()[1], self.dtype)
-        values = values[column.offset : column.offset + len(column)]
+        end = column.offset + len(column)  # the buffer may be longer, by a part of a value
+        values = np.frombuffer(column.buffers()[1], self.dtype, end)[column.offset :]
         if column.null_count:
             values = values.copy()
             values[column.is_null().to_numpy(zero_copy_only=False)] = np.zeros(1, self.dtype)[0]

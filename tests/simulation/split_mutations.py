@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluice.runtime.coordinator.core import alignment
+from sluice.runtime.coordinator.core import acknowledgements
 from sluice.runtime.coordinator.core import reassignment as moving
 from sluice.runtime.coordinator.policy.assignment import assignment_of
 from sluice.runtime.coordinator.region.region_state import RegionState
@@ -35,7 +35,7 @@ def keep_reassigned_splits(patch: pytest.MonkeyPatch) -> None:
         decided(self, checkpoint_id, record, whole, is_end=is_end)
 
     patch.setattr(RegionState, "decided", broken)
-    patch.setattr(alignment, "_require_own_splits", lambda state, ack: None)
+    patch.setattr(acknowledgements, "_require_own_splits", lambda state, ack: None)
 
 
 def assign_splits_ahead_of_the_record(patch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Key groups: the unit by which keyed rows and their state are distributed.
 
-The formulas are frozen by ``tests/data/key-groups-v1.json``: state and repartition topics of
+The formulas are frozen by ``tests/data/key-groups.json``: state and repartition topics of
 earlier runs were divided by them. Pure.
 """
 

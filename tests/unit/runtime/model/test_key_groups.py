@@ -22,7 +22,7 @@ from sluice.runtime.model.state.key_groups import (
     partition_of_groups,
 )
 
-VECTORS: dict[str, Any] = json.loads(Path("tests/data/key-groups-v1.json").read_text())
+VECTORS: dict[str, Any] = json.loads(Path("tests/data/key-groups.json").read_text())
 
 
 def test_the_formulas_are_frozen() -> None:
