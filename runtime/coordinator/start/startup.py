@@ -548,16 +548,15 @@ class StartSequence:
                 if left_by_attempts_before(path, attempt_id, session=self.session)
                 and not kept.is_named(path)
             ]
+            if not left:
+                return
             yield "before-state-sweep"
             self.store.delete_files(left)
             yield "after-state-sweep"
         except StreamError as err:  # nothing depends on it
             log.warning("files of earlier attempts were not deleted: error=%s", err)
             return
-        if left:
-            log.info(
-                "files of earlier attempts deleted: attempt_id=%d files=%d", attempt_id, len(left)
-            )
+        log.info("files of earlier attempts deleted: attempt_id=%d files=%d", attempt_id, len(left))
 
     def _abort(self, left: Sequence[StateEntry]) -> None:
         """Abort open work before the first decision of this run: else it blocks readers
