@@ -197,7 +197,7 @@ class TableSpec:
     Attributes:
         name, kind: see `sluice.runtime.model.state.keyed_state.StateTableInfo`.
         is_timed: it is a `TimedTable`.
-        key_schema, value_schema: Arrow schemas as JSON (`sluice.runtime.state.row_codec`).
+        key_schema, value_schema: Arrow schemas as JSON (`sluice.runtime.state.codec.row_codec`).
     """
 
     name: str

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import DecodedRows
 from sluice.runtime.contracts.operators import Sink, Source, SplitEnumerator
-from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 from sluice.runtime.model.state.key_groups import default_max_parallelism
 
 __all__ = [

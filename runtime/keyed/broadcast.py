@@ -28,7 +28,7 @@ from sluice.runtime.contracts.keyed import (
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.state.file_reference import FileReference
-from sluice.runtime.state.row_codec import RowCodec, schema_from_json, schema_to_json
+from sluice.runtime.state.codec.row_codec import RowCodec, schema_from_json, schema_to_json
 
 __all__ = ["LatestRows", "ReadSection", "broadcast_table"]
 

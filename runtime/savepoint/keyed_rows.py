@@ -21,9 +21,9 @@ from sluice.runtime.keyed.key_encoding import decode
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
 from sluice.runtime.savepoint.savepoint import Savepoint
-from sluice.runtime.state.expiry import expires_ms, without_expired
-from sluice.runtime.state.row_codec import RowCodec
-from sluice.runtime.state.schema_text import expiry_clock, schema_from_json
+from sluice.runtime.state.codec.expiry import expires_ms, without_expired
+from sluice.runtime.state.codec.row_codec import RowCodec
+from sluice.runtime.state.codec.schema_text import expiry_clock, schema_from_json
 from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.state.state_parts import PlacedPart, placed_parts
 from sluice.runtime.state.state_rows import merged_rows

@@ -10,7 +10,7 @@ import pyarrow as pa
 from sluice.runtime.errors import StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.splits import SplitKey
-from sluice.runtime.state.expiry import ExpiryTimes
+from sluice.runtime.state.codec.expiry import ExpiryTimes
 from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.state.state_parts import PlacedPart
 from sluice.runtime.state.state_rows import merged_rows

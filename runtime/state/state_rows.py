@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.state.backend import TableChanges
+from sluice.runtime.state.codec.expiry import ExpiryTimes, expired_rows
 from sluice.runtime.state.entries import Value
-from sluice.runtime.state.expiry import ExpiryTimes, expired_rows
 
 __all__ = ["ROW_SCHEMA", "changed_rows", "merged_rows", "slices"]
 

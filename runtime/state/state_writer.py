@@ -12,9 +12,9 @@ from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.state.background_merger import BackgroundMerger, MergeRun
-from sluice.runtime.state.expiry import expiry_times
+from sluice.runtime.state.codec.expiry import expiry_times
+from sluice.runtime.state.codec.schema_text import expiry_clock
 from sluice.runtime.state.merge_plan import first_to_merge
-from sluice.runtime.state.schema_text import expiry_clock
 from sluice.runtime.state.state_files import StateStore, state_file_name
 from sluice.runtime.state.state_parts import PlacedPart, keyed_state, placed_parts
 from sluice.runtime.state.state_rows import changed_rows

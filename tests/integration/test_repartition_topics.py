@@ -280,7 +280,7 @@ def crashing_at(name: str) -> Callable[[str], None]:
 
 
 def very_slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
-    time.sleep(batch.num_rows / 2_000)
+    time.sleep(batch.num_rows / 2_000)  # several epochs
     return batch
 
 

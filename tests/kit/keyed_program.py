@@ -62,7 +62,7 @@ class _Slowly:
     kills: int
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        time.sleep(batch.num_rows / 4_000)
+        time.sleep(batch.num_rows / 4_000)  # several epochs
         _passed[self.directory] += batch.num_rows
         for number in range(self.kills) if _passed[self.directory] > _ROWS_BEFORE_DEATH else ():
             try:

@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.runtime.state.row_codec import RowCodec, schema_from_json, schema_to_json
+from sluice.runtime.state.codec.row_codec import RowCodec, schema_from_json, schema_to_json
 from tests.kit.effort import examples
 
 _PLAIN: dict[pa.DataType, st.SearchStrategy[Any]] = {

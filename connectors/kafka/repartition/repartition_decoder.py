@@ -13,7 +13,7 @@ from sluice.connectors.kafka.repartition.repartition_messages import (
     without_keys,
 )
 from sluice.runtime.contracts import SIDE_COLUMN, DecodedRows
-from sluice.runtime.model.batch_lineage import BatchLineage
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 
 __all__ = ["RepartitionDecoder"]
 

@@ -31,7 +31,7 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.model.state.keyed_state import KeyedState
-from sluice.runtime.state.schema_text import shown_schema
+from sluice.runtime.state.codec.schema_text import shown_schema
 
 __all__ = ["Json", "Slot", "as_json", "created_at", "find_slot", "survey"]
 

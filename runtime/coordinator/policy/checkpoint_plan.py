@@ -11,11 +11,11 @@ from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, Global
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import DropLimit
-from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.rate_limit import PidRateLimit
 from sluice.runtime.model.spelling import choice_of
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 from sluice.runtime.model.state.keyed_state import StateTableInfo
 
 __all__ = [

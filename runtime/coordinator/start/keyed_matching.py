@@ -11,7 +11,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
-from sluice.runtime.state.schema_text import require_readable, schema_from_json, shown_schema
+from sluice.runtime.state.codec.schema_text import require_readable, schema_from_json, shown_schema
 
 __all__ = ["TakenTables", "tables_of", "verify_keyed_state"]
 

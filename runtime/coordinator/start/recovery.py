@@ -13,7 +13,6 @@ from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
-from sluice.runtime.model.batch_lineage import BatchLineage, Rewind
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
     CheckpointKind,
@@ -24,6 +23,7 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.state.batch_lineage import BatchLineage, Rewind
 
 __all__ = [
     "History",

@@ -45,7 +45,6 @@ from sluice.runtime.errors import (
     WaitedTooLongError,
     WrongJobError,
 )
-from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
     RESTORED_FROM_URI,
@@ -56,6 +55,7 @@ from sluice.runtime.model.checkpoint_record import (
     Verdict,
 )
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 
 __all__ = ["MAY_STOP_AT", "Found", "StartSequence"]
 

@@ -13,8 +13,8 @@ from sluice.runtime.contracts import TopicCopy
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.coordinator.start.recovery import lineage_until
 from sluice.runtime.coordinator.start.translation import RestoreRules
-from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 from sluice.runtime.savepoint.keyed_recompute import IN_FLIGHT
 
 __all__ = ["copies_of", "copy_settings", "with_job_topics"]

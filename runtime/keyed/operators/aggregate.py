@@ -27,7 +27,7 @@ from sluice.runtime.keyed.operators.operator_memory import (
     declared_as,
     present,
 )
-from sluice.runtime.state.row_codec import RowCodec
+from sluice.runtime.state.codec.row_codec import RowCodec
 
 __all__ = ["Aggregation", "RowBuffer", "merged", "output_of"]
 

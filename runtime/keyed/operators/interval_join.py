@@ -33,7 +33,7 @@ from sluice.runtime.keyed.operators.operator_memory import (
     present,
 )
 from sluice.runtime.keyed.sides import LEFT, RIGHT, SIDE
-from sluice.runtime.state.row_codec import RowCodec
+from sluice.runtime.state.codec.row_codec import RowCodec
 
 __all__ = ["IntervalJoin"]
 

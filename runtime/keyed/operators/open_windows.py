@@ -22,7 +22,7 @@ from sluice.runtime.keyed.declarations import Aggregate, Window
 from sluice.runtime.keyed.operators.aggregate import RowBuffer, output_of
 from sluice.runtime.keyed.operators.event_times import LateRows, selected, times_of
 from sluice.runtime.keyed.operators.operator_memory import OperatorMemory, present
-from sluice.runtime.state.row_codec import RowCodec
+from sluice.runtime.state.codec.row_codec import RowCodec
 
 __all__ = ["CLOSING", "WINDOWS", "Longs", "WindowOperator", "WindowSettings"]
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.timestamps import duration_ms
-from sluice.runtime.state.schema_text import schema_from_json, schema_to_json
+from sluice.runtime.state.codec.schema_text import schema_from_json, schema_to_json
 
 __all__ = ["MEMORY_TABLE", "OperatorMemory", "declared_as", "present"]
 

@@ -12,12 +12,12 @@ from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.declarations import ListState, MapState, State, ValueState
 from sluice.runtime.model.timestamps import duration_ms
-from sluice.runtime.state.row_codec import RowCodec
-from sluice.runtime.state.schema_text import Clock, schema_to_json
+from sluice.runtime.state.codec.row_codec import RowCodec
+from sluice.runtime.state.codec.schema_text import Clock, schema_to_json
 
 __all__ = ["HandleSet", "specs_of"]
 
-_STAMP = struct.Struct(">q")  # of `sluice.runtime.state.expiry`
+_STAMP = struct.Struct(">q")  # of `sluice.runtime.state.codec.expiry`
 _UNKNOWN = (1 << 63) - 1
 _EARLIEST = -(1 << 62)
 

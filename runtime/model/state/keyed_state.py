@@ -45,7 +45,7 @@ class StateTableInfo:
         operator_id: of the operator that has it now.
         name: of the state in the operator.
         kind: ``value``, ``list``, ``map``, ``timers`` or the operator's own (``aggregate``, …).
-        key_schema, value_schema: Arrow schemas as JSON (`sluice.runtime.state.row_codec`).
+        key_schema, value_schema: Arrow schemas as JSON (`sluice.runtime.state.codec.row_codec`).
     """
 
     number: int

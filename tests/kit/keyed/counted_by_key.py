@@ -40,7 +40,7 @@ def numbered(records: int, partitions: int, first: int = 0) -> list[Record]:
 
 def slowly(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Takes so long that a run has several epochs."""
-    time.sleep(batch.num_rows / 20_000)
+    time.sleep(batch.num_rows / 20_000)  # several epochs
     return batch
 
 

@@ -77,7 +77,7 @@ MUTANTS = (
         catchers=("tests/unit/runtime/state/test_expiry.py::test_rows_of_files_expire_alike",),
         edits=(
             Edit(
-                function="sluice.runtime.state.expiry:expired_rows",
+                function="sluice.runtime.state.codec.expiry:expired_rows",
                 old='expired[at] = np.ascontiguousarray(heads).view(">i8").ravel() <= now_ms',
                 new='expired[at] = np.ascontiguousarray(heads).view(">i8").ravel() <= now_ms + 1',
             ),
@@ -194,7 +194,7 @@ MUTANTS = (
         catchers=(f"{_CODEC}::TestChanges::test_other_changes_are_refused_with_both_schemas",),
         edits=(
             Edit(
-                function="sluice.runtime.state.schema_text:require_readable",
+                function="sluice.runtime.state.codec.schema_text:require_readable",
                 old="begins_alike = new.names[: len(old)] == old.names and all(",
                 new="begins_alike = all(",
             ),

@@ -14,9 +14,9 @@ from sluice.runtime.job.job_cli import checkpoint_app
 from sluice.runtime.keyed.key_encoding import encode as encode_keys
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord
 from sluice.runtime.model.state.keyed_state import StateTableInfo
-from sluice.runtime.state.expiry import with_expiry
-from sluice.runtime.state.row_codec import RowCodec
-from sluice.runtime.state.schema_text import schema_to_json
+from sluice.runtime.state.codec.expiry import with_expiry
+from sluice.runtime.state.codec.row_codec import RowCodec
+from sluice.runtime.state.codec.schema_text import schema_to_json
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.files.keyed_files import written_state
 

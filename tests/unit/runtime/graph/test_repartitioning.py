@@ -16,7 +16,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.graph.job_graph import job_plan, regions_of, view_of_pipelines
 from sluice.runtime.graph.pipeline import Pipeline, Step
 from sluice.runtime.graph.repartitioning import Splitting, on_topics
-from sluice.runtime.model.batch_lineage import BatchLineage
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 
 SPLITTING = Splitting("shop", "0123456789ab", regions=5)
 

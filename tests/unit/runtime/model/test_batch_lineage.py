@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.runtime.model.batch_lineage import BatchLineage, Rewind
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.state.batch_lineage import BatchLineage, Rewind
 
 Batch = tuple[str, int, int]
 REGIONS = ("a", "b", "c")

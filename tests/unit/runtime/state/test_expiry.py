@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import BarrierTime
-from sluice.runtime.state.expiry import (
+from sluice.runtime.state.codec.expiry import (
     expired_rows,
     expiry_times,
     with_expiry,

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
-from sluice.runtime.state.row_codec import RowCodec
-from sluice.runtime.state.schema_text import (
+from sluice.runtime.state.codec.row_codec import RowCodec
+from sluice.runtime.state.codec.schema_text import (
     expiry_clock,
     require_readable,
     schema_from_json,

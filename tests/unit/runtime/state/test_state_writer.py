@@ -13,8 +13,8 @@ from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
 from sluice.runtime.state import background_merger
-from sluice.runtime.state.expiry import with_expiry
-from sluice.runtime.state.row_codec import schema_to_json
+from sluice.runtime.state.codec.expiry import with_expiry
+from sluice.runtime.state.codec.row_codec import schema_to_json
 from sluice.runtime.state.state_files import StateFileWriter, StateStore
 from tests.kit.state.state_beds import AT, P0, P1, Content, StateTask, content_of, state_store
 from tests.kit.waiting import PATIENCE_S, join, wait_for

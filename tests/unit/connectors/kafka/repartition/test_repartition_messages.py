@@ -25,9 +25,9 @@ from sluice.connectors.kafka.repartition.repartition_sink import RepartitionWrit
 from sluice.runtime.contracts import SIDE_COLUMN, ContinuousWriter, JobTopic, KeyBy, TaskScope
 from sluice.runtime.errors import ConfigError, SourceChangedError
 from sluice.runtime.keyed.row_keys import RowKeys
-from sluice.runtime.model.batch_lineage import BatchLineage, Rewind
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.state.batch_lineage import BatchLineage, Rewind
 from sluice.runtime.model.state.key_groups import (
     default_max_parallelism,
     group_range,

@@ -16,7 +16,7 @@ from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNod
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
 from sluice.runtime.savepoint.savepoint import Savepoint
-from sluice.runtime.state.schema_text import schema_to_json
+from sluice.runtime.state.codec.schema_text import schema_to_json
 from tests.kit.coordinator.checkpoint_records import keyed_state
 from tests.kit.coordinator.core_driver import split
 from tests.kit.coordinator.starting_job import Job

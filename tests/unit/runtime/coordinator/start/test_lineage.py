@@ -5,8 +5,8 @@ import dataclasses
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.startup import Found
-from sluice.runtime.model.batch_lineage import BatchLineage
 from sluice.runtime.model.checkpoint_record import FENCING, Verdict
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 from tests.kit.coordinator.starting_job import PLAN, Job, aborted, record
 
 WITH_TOPIC = dataclasses.replace(

@@ -39,7 +39,7 @@ def schema_to_json(schema: pa.Schema, *, expires_by: Clock | None = None) -> str
     """The fields of ``schema`` as JSON; metadata is left out.
 
     Args:
-        expires_by: the clock of the table's time to live (`sluice.runtime.state.expiry`).
+        expires_by: the clock of the table's time to live (`sluice.runtime.state.codec.expiry`).
     Raises:
         ConfigError: state cannot have a column of this type.
     """

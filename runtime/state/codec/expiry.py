@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import BarrierTime
-from sluice.runtime.state.schema_text import Clock
+from sluice.runtime.state.codec.schema_text import Clock
 
 __all__ = [
     "ExpiryTimes",

@@ -6,7 +6,8 @@ little-endian. Text and bytes are as they are. A list has the number of its item
 length of each item if these vary (4 bytes), and the items as rows of one column. A struct and an
 entry of a map are rows. Rows inside a row have no number of columns. Equal rows have equal bytes.
 
-Values of a table with a time to live begin with 8 more bytes: see `sluice.runtime.state.expiry`.
+Values of a table with a time to live begin with 8 more bytes: see
+`sluice.runtime.state.codec.expiry`.
 """
 
 import itertools
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
-from sluice.runtime.state.schema_text import schema_from_json, schema_to_json
+from sluice.runtime.state.codec.schema_text import schema_from_json, schema_to_json
 
 __all__ = ["RowCodec", "schema_from_json", "schema_to_json"]
 
