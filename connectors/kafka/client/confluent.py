@@ -86,6 +86,7 @@ __all__ = [
     "make_consumer",
     "make_producer",
     "translate",
+    "with_token_reasons",
 ]
 
 CLIENT_VERSION = str(confluent_kafka.__version__)
@@ -288,7 +289,7 @@ def make_admin(config: Mapping[str, Any]) -> AdminClient:
 
 def _made(kind: Callable[..., _Client], config: Mapping[str, Any], name: str) -> _Client:
     try:
-        return kind(_with_reasons(config), logger=_librdkafka_log)
+        return kind(with_token_reasons(config), logger=_librdkafka_log)
     except KafkaException as err:
         raise _token_failure(config) or translate(err, {"client": name}) from None
 
@@ -299,7 +300,7 @@ def _token_failure(config: Mapping[str, Any]) -> StreamError | None:
     return failure if isinstance(failure, StreamError) else None
 
 
-def _with_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_token_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
     """Report an unreachable token issuer as such: librdkafka reports refused credentials."""
     report = config.get("error_cb")
     if report is None or "oauth_cb" not in config:
