@@ -19,6 +19,7 @@ _EXTRA_OF = {
     "grpc_tools": "registry",
     "httpx2": "registry",
     "jsonschema": "registry",
+    "obstore": "objects",
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
