@@ -173,6 +173,9 @@ LOG_TRUNCATION = KafkaError(_LOG_TRUNCATION).str()
 (_NO_LOGIN,) = error_codes("_AUTHENTICATION")
 (_LOST,) = error_codes("_TRANSPORT")
 _NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
+_METHOD = "sasl.oauthbearer.method"  # librdkafka requests tokens itself
+# Texts of curl, which librdkafka requests tokens with. An issuer's own answer is JSON.
+_ISSUER_AWAY = re.compile(r"connect to|not resolve|timed out|[Ee]mpty reply|(Recv|Send) failure")
 _Client = TypeVar("_Client")
 
 _UNREACHABLE = error_codes(
@@ -303,14 +306,16 @@ def _token_failure(config: Mapping[str, Any]) -> StreamError | None:
 def with_token_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
     """Report an unreachable token issuer as such: librdkafka reports refused credentials."""
     report = config.get("error_cb")
-    if report is None or "oauth_cb" not in config:
+    if report is None or not ("oauth_cb" in config or _METHOD in config):
         return dict(config)
 
     def translated(error: KafkaError) -> None:
-        failure = _token_failure(config)
-        is_ours = error.code() == _NO_LOGIN and _NO_TOKEN in error.str()
-        if is_ours and isinstance(failure, UnreachableError):
-            error = KafkaError(_LOST, str(failure))
+        if error.code() == _NO_LOGIN and _NO_TOKEN in error.str():
+            failure = _token_failure(config)
+            if isinstance(failure, UnreachableError):
+                error = KafkaError(_LOST, str(failure))
+            elif _METHOD in config and _ISSUER_AWAY.search(error.str()):
+                error = KafkaError(_LOST, error.str())
         report(error)
 
     return {**config, "error_cb": translated}
