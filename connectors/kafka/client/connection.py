@@ -309,7 +309,7 @@ def _oidc_settings(token: TokenFunction | None) -> dict[str, Any]:
     """For librdkafka's own requests of tokens; `_check_method` has passed."""
     extensions = dict[str, str]()
     if isinstance(token, ExtendedToken):
-        token, extensions = token.function, dict(token.extensions)
+        extensions, token = dict(token.extensions), token.function
     assert isinstance(token, ClientCredentials)
     settings: dict[str, Any] = {
         "sasl.oauthbearer.method": _OIDC,
