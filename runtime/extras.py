@@ -23,6 +23,7 @@ _EXTRA_OF = {
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
+    "pyiceberg": "iceberg",
     "pyspark": "spark",
     "referencing": "registry",
     "rich": "cli",
