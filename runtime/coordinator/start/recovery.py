@@ -8,7 +8,7 @@ from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state
+from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state, verify_partitioning
 from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
@@ -389,6 +389,7 @@ def verify_same_job(
             {"job": plan.name, "found": record.job_name, "job_uid": record.job_uid},
             "Give each job a checkpoint directory of its own, or use the job's old name.",
         )
+    verify_partitioning(record, plan)
     pending = set() if is_settled else {entry.operator_id for entry in record.committables}
     _verify_operators(record, plan, pending - set(sink_ids))
     verify_rescalable(record, plan)
