@@ -32,6 +32,7 @@ from tests.kit.kafka.kafka_fixture import (
 )
 from tests.kit.kafka.played_wire import wire_over
 from tests.kit.kafka.registry_server import registry_server
+from tests.kit.kerberos.realm import realm
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
 from tests.kit.user_pytest import user_environment, user_project
@@ -45,6 +46,7 @@ __all__ = [
     "kafka_by_level",
     "leveled_kafka",
     "older_kafka",
+    "realm",
     "registry_server",
     "secure_kafka",
     "spark",
