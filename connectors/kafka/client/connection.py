@@ -24,6 +24,7 @@ from sluice.connectors.kafka.client.client_options import (
 from sluice.connectors.kafka.client.credentials import (
     ClientCredentials,
     ExtendedToken,
+    KerberosLogin,
     Secret,
     TokenFunction,
     UnsecuredToken,
@@ -68,6 +69,7 @@ _LARGEST_PORT = 65_535
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """SASL mechanisms that both clients and the embedded broker support."""
+_KERBEROS = "GSSAPI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +160,9 @@ class KafkaConnection:
         for name in [name for name in config if name.startswith("sasl.")]:
             del config[name]
         config["sasl.mechanism"] = sasl.mechanism
-        if sasl.token is not None:
+        if sasl.kerberos is not None:
+            config |= sasl.kerberos.options
+        elif sasl.token is not None:
             config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
             config |= {"sasl.username": sasl.username, "sasl.password": Secret(sasl.password)}
@@ -182,7 +186,10 @@ class KafkaConnection:
         if sasl is None:
             return settings
         settings["sasl_mechanism"] = sasl.mechanism
-        if sasl.token is not None:
+        if sasl.kerberos is not None:
+            settings["sasl_kerberos_service_name"] = sasl.kerberos.service
+            settings["sasl_kerberos_keytab"] = sasl.kerberos.keytab
+        elif sasl.token is not None:
             settings["sasl_oauth_token"] = sasl.token
         else:
             settings["sasl_plain_username"] = sasl.username
@@ -211,6 +218,7 @@ class _Sasl:
     username: str = ""
     password: str = field(default="", repr=False)
     token: TokenFunction | None = None
+    kerberos: KerberosLogin | None = None
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -236,11 +244,11 @@ def _one_of(options: dict[str, str], *names: str) -> str:
 
 def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    if mechanism not in MECHANISMS:
+    if mechanism not in (*MECHANISMS, _KERBEROS):
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join(MECHANISMS)}.",
+            f"Use one of {', '.join(MECHANISMS)}, {_KERBEROS}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:
@@ -251,6 +259,8 @@ def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl
                 {"option": "kafka.sasl.jaas.config", "kafka.sasl.mechanism": mechanism},
                 "Use the login module of that mechanism.",
             )
+    if mechanism == _KERBEROS:
+        return _Sasl(mechanism=mechanism, kerberos=KerberosLogin.read(options, jaas))
     if mechanism == "OAUTHBEARER":
         function = token or _token_function(options, jaas)
         return _Sasl(mechanism=mechanism, token=_extended(function, options, jaas))
