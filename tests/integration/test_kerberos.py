@@ -92,6 +92,19 @@ def test_a_ticket_cache_is_enough(realm: Realm) -> None:
         assert fs.read("file") == b"1"
 
 
+def test_a_driver_with_sparks_token_alone_uses_it(realm: Realm) -> None:
+    """As in YARN's cluster mode without a keytab: Spark's client obtained it and sent it along."""
+    with realm.hadoop_client() as jvm:
+        text = _by_keytab(jvm, realm)().text
+    with realm.hadoop_client(None) as jvm:
+        hadoop = jvm.org.apache.hadoop
+        token = hadoop.security.token.Token()
+        token.decodeFromUrlString(text)
+        hadoop.security.UserGroupInformation.getCurrentUser().addToken(token)
+        tokens = DriverTokens(_login(jvm, realm))
+        _write(WebHdfsTaskFiles(address=_address(realm, tokens)))
+
+
 def test_a_login_that_fails_says_what_to_do(realm: Realm) -> None:
     with realm.hadoop_client(None) as jvm:
         with pytest.raises(AuthenticationError, match="run kinit"):

@@ -308,6 +308,7 @@ def _made(kind: Callable[..., _Client], config: Mapping[str, Any], name: str) ->
 
 
 def _without_kerberos(config: Mapping[str, Any]) -> ConfigError:
+    version, _ = confluent_kafka.libversion()
     return ConfigError(
         "this confluent-kafka cannot log in by Kerberos",
         {
@@ -315,8 +316,8 @@ def _without_kerberos(config: Mapping[str, Any]) -> ConfigError:
             "confluent-kafka": CLIENT_VERSION,
             "librdkafka": librdkafka_path(),
         },
-        "Replace its wheel, which lacks GSSAPI: build librdkafka of the same version with "
-        "libsasl2-dev, then run pip install --no-binary confluent-kafka "
+        f"Replace its wheel, which lacks GSSAPI: build librdkafka {version} "
+        "with libsasl2-dev, then run pip install --no-binary confluent-kafka "
         f"confluent-kafka=={CLIENT_VERSION}; see docs/guide/security.md. Or use SCRAM.",
     )
 
