@@ -51,8 +51,10 @@ from sluice.runtime.service.service_messages import (
     RestartMessage,
     SavepointMessage,
     StopMessage,
+    TokenMessage,
     WaitMessage,
 )
+from sluice.runtime.storage.delegation_tokens import issued_token
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
@@ -169,6 +171,7 @@ class CoordinatorService(HttpThread):
             ("/v1/epochs", answering(EpochMessage, self._epochs)),
             ("/v1/task-inputs", answering(RegionMessage, self._task_inputs)),
             ("/v1/waits", answering(WaitMessage, self._waiting)),
+            ("/v1/tokens", answering(TokenMessage, self._tokens)),
             ("/v1/batches/decided", answering(BatchMessage, self._decided)),
             ("/v1/regions/restart", answering(RestartMessage, self._restart)),
             ("/v1/savepoints", answering(SavepointMessage, self._savepoint)),
@@ -243,6 +246,13 @@ class CoordinatorService(HttpThread):
 
     def _task_inputs(self, body: RegionMessage) -> dict[str, Any]:
         return {"inputs": to_json(self._of(body).task_inputs(body.region, body.attempt_id))}
+
+    def _tokens(self, body: TokenMessage) -> dict[str, Any]:
+        self._of(body)
+        found = issued_token(body.name)
+        if found is None:
+            raise ConfigError("this driver has no such delegation token", {}, "Restart the sender.")
+        return {"issued": to_json(found)}
 
     def _attempts(self, body: AttemptMessage) -> dict[str, Any]:
         return {"registered_s": self._of(body).register(body.attempt)}
