@@ -196,12 +196,12 @@ class RegionLauncher:
         if not any(function.broadcasts for function in region.functions or ()):
             return no_table
         return partial(
-            broadcast_table, read=state_store(self._job.spark.sparkContext, self._fs.uri).rows
+            broadcast_table, read=state_store(self._job.spark.sparkContext, self._fs).rows
         )
 
     def _state_store(self) -> StateStore:
         """The checkpoint directory as tasks see it."""
-        return state_store(self._job.spark.sparkContext, self._fs.uri)
+        return state_store(self._job.spark.sparkContext, self._fs)
 
     def _keyed_plan(self, region: Region) -> KeyedPlan | None:
         """Where the keyed state of a region is; None: it has no keys."""

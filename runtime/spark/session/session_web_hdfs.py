@@ -7,7 +7,11 @@ from pyspark import SparkContext
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.state.state_files import StateStore
+from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm, without_scheme
+from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
+from sluice.runtime.storage.objects.object_location import ObjectLocation
+from sluice.runtime.storage.objects.object_task_files import ObjectTaskFiles
 from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
 from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
@@ -32,18 +36,22 @@ def session_web_address(context: SparkContext, uri: str) -> WebHdfsAddress:
     return web_hdfs_address(uri, conf.get, user=user)
 
 
-def checkpoint_web_address(context: SparkContext, uri: str) -> WebHdfsAddress | None:
-    """The same for a checkpoint directory, if it is on HDFS and WebHDFS is available.
+def checkpoint_web_address(
+    context: SparkContext, fs: FileSystem
+) -> WebHdfsAddress | ObjectLocation | None:
+    """How clients without a JVM read a checkpoint directory that is not local.
 
-    Without it a task cannot read the leader record while its driver does not answer; the job still
-    runs.
+    Without it (HDFS without WebHDFS) a task cannot read the leader record while its driver does not
+    answer; the job still runs.
     """
-    if not needs_jvm(uri):
+    if isinstance(fs, ObjectFileSystem):
+        return fs.location
+    if not needs_jvm(fs.uri):
         return None
     try:
-        return session_web_address(context, uri)
+        return session_web_address(context, fs.uri)
     except ConfigError as err:
-        log.info("tasks cannot read the leader record: uri=%s error=%s", uri, err)
+        log.info("tasks cannot read the leader record: uri=%s error=%s", fs.uri, err)
         return None
 
 
@@ -58,13 +66,17 @@ def task_files(context: SparkContext, uri: str) -> TaskFiles:
     return WebHdfsTaskFiles(address=session_web_address(context, uri))
 
 
-def state_store(context: SparkContext, uri: str) -> StateStore:
-    """The checkpoint directory ``uri`` for tasks with keyed state; made and checked in the driver.
+def state_store(context: SparkContext, fs: FileSystem) -> StateStore:
+    """The checkpoint directory for tasks with keyed state; made and checked in the driver.
 
     Raises:
         ConfigError: as `task_files`.
         UnreachableError: WebHDFS did not answer in time.
     """
-    files = task_files(context, uri)
+    files: TaskFiles
+    if isinstance(fs, ObjectFileSystem):
+        files = ObjectTaskFiles(fs.location)
+    else:
+        files = task_files(context, fs.uri)
     files.check()
-    return StateStore(files=files, root=without_scheme(absolute_uri(uri)))
+    return StateStore(files=files, root=without_scheme(absolute_uri(fs.uri)))
