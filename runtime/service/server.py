@@ -55,6 +55,7 @@ from sluice.runtime.service.service_messages import (
     WaitMessage,
 )
 from sluice.runtime.storage.delegation_tokens import issued_token
+from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
@@ -99,8 +100,8 @@ class CoordinatorService(HttpThread):
         port: 0 for a free one.
         checkpoint_uri: the coordinator's directory; if the service does not answer, clients read
             there which run leads the job.
-        checkpoint_web: WebHDFS address of that directory, for clients without a JVM; None: there is
-            none.
+        checkpoint_web: how clients without a JVM read that directory if it is not local; None: they
+            cannot.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
         pages: what people see of the job; None: nothing but its status.
@@ -114,7 +115,7 @@ class CoordinatorService(HttpThread):
         host: str = _LOOPBACK,
         port: int = 0,
         checkpoint_uri: str = "",
-        checkpoint_web: WebHdfsAddress | None = None,
+        checkpoint_web: WebHdfsAddress | ObjectLocation | None = None,
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
         registry: CollectorRegistry | None = None,
