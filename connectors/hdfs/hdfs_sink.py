@@ -88,7 +88,7 @@ class HdfsSink(EventTimeSink):
             return super().__new__(cls)
         if not is_object_store(os.fspath(path)):
             return object.__new__(_FrameFileSink)  # type: ignore[return-value]
-        if given.get("partition_commit") is None:
+        if given.get("partition_commit") is None and given.get("roll") is None:
             return object.__new__(_UploadSink)  # type: ignore[return-value]
         return object.__new__(_UploadFrameSink)  # type: ignore[return-value]
 
@@ -354,15 +354,40 @@ class _UploadSink(_ObjectSink, TaskSink):
 
 
 class _UploadFrameSink(_ObjectSink, FrameSink):
-    """The driver knows each batch's files before the decision: it marks partitions."""
+    """The driver knows each batch's files before the decision: it rolls them, and marks
+    partitions."""
 
     def frame_writer(self) -> FrameWriter:
+        from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
+        from sluice.connectors.hdfs.rolling.uploading import UploadedRolls, merger_of, task_layout
+        from sluice.connectors.hdfs.staging.pending_files import pending_partitions
+        from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter
+        from sluice.connectors.hdfs.writing.task_saver import TaskFrameSaver
         from sluice.connectors.hdfs.writing.upload_frame_writer import UploadFrameWriter
+        from sluice.runtime.storage.objects.object_task_files import ObjectTaskFiles
 
-        writer = UploadFrameWriter(factory=self._factory(), open_file_system=self._opener())
+        factory, form, target = self._factory(), self._form(), self._object_target
+        files = ObjectTaskFiles(factory.parent)
+        saver = TaskFrameSaver(
+            target=self._target,
+            form=form,
+            partition_by=self._partition_by,
+            columns=self._columns,
+            files=files,
+        )
+        writer = RollingFrameWriter(
+            files=FileFrameWriter(
+                target=self._target, saver=saver, open_file_system=self._opener()
+            ),
+            roll=self._roll,
+            merger=merger_of(self._format, form, files),
+            layout=task_layout(form, self._partition_by, self._columns),
+            publication=UploadedRolls(factory=factory, files=files, locate=target.locate),
+            unpending=UploadFrameWriter(factory=factory, open_file_system=self._opener()),
+        )
         if self._marks is None:
             return writer
-        return self._marks.writer(writer, columns=self._partition_by)
+        return self._marks.writer(writer, columns=self._partition_by, pending=pending_partitions)
 
 
 def _names(columns: str | Iterable[str], argument: str) -> tuple[str, ...]:
