@@ -25,6 +25,7 @@ from sluice.connectors.hdfs.staging.uploaded_files import (
     encode_upload_set,
 )
 from sluice.connectors.hdfs.writing.frame_writer import StagingDirectory
+from sluice.connectors.hdfs.writing.upload_files import UploadFiles
 from sluice.connectors.hdfs.writing.upload_writer import UploadWriterFactory
 from sluice.runtime.contracts import Frame, TaskScope
 from sluice.runtime.errors import ConfigError
@@ -163,21 +164,26 @@ class UploadedRolls(Publication):
         factory = self._factory_for(target)
         uploads = factory.task_files(scope, into.attempt, subtask=0)
         with contextlib.closing(uploads):
-            found: list[UploadedFile] = []
-            for number, file in enumerate(files):
-                require_whole(file, into, into.fs.length_bytes(file.path))
-                upload = uploads.create(file.directory, number, written_type(file.staged))
-                path = f"{without_scheme(into.fs.uri)}/{file.path}"
-                try:
-                    for piece in _pieces(self.files, path, file.length_bytes):
-                        upload.stream.write(piece)
-                    found.append(upload.finish(file.rows))
-                except BaseException:
-                    upload.abandon()
-                    raise
-        made = UploadSet(target=target, mark=into.attempt.attempt, files=tuple(found))
+            found = tuple(
+                self._uploaded(file, into, uploads, number) for number, file in enumerate(files)
+            )
+        made = UploadSet(target=target, mark=into.attempt.attempt, files=found)
         entry = encode_upload_set(made, operator_id=scope.operator_id)
         return PublishedWork(committable=entry, staging=None)
+
+    def _uploaded(
+        self, file: PendingFile, into: StagingDirectory, uploads: UploadFiles, number: int
+    ) -> UploadedFile:
+        require_whole(file, into, into.fs.length_bytes(file.path))
+        upload = uploads.create(file.directory, number, written_type(file.staged))
+        path = f"{without_scheme(into.fs.uri)}/{file.path}"
+        try:
+            for piece in _pieces(self.files, path, file.length_bytes):
+                upload.stream.write(piece)
+            return upload.finish(file.rows)
+        except BaseException:
+            upload.abandon()
+            raise
 
     def _factory_for(self, target: str) -> UploadWriterFactory:
         """That of an earlier path for the files that were kept for it."""
