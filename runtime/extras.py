@@ -25,6 +25,7 @@ _EXTRA_OF = {
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
+    "pyiceberg": "iceberg",
     "pyspark": "spark",
     "referencing": "registry",
     "rich": "cli",
