@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -22,6 +23,7 @@ __all__ = [
     "QUERY_SETTINGS",
     "SHUFFLE_RETRY",
     "active_session",
+    "driver_address",
     "enter_session",
     "idle_worker_timeout",
     "is_fair",
@@ -34,6 +36,7 @@ __all__ = [
     "quick_python",
     "require_query_settings",
     "require_running",
+    "require_scheme",
     "require_setting",
     "require_task_retries",
     "scheduler_pool",
@@ -184,6 +187,24 @@ def require_running(spark: SparkSession) -> None:
             {"application": spark.sparkContext.appName},
             "Create a new session and start the job again: the program or a signal to Spark's JVM "
             "stopped this one.",
+        )
+
+
+def require_scheme(spark: SparkSession, directory: str) -> None:
+    """Refuse a bare path for checkpoints where YARN chooses the driver's host.
+
+    The next attempt on another host would not find it, and would begin without a checkpoint.
+
+    Raises:
+        ConfigError: in YARN's cluster mode, ``directory`` has no scheme.
+    """
+    conf = spark.sparkContext.getConf()
+    placed = (conf.get("spark.master"), conf.get("spark.submit.deployMode"))
+    if placed == ("yarn", "cluster") and not urlsplit(directory).scheme:
+        raise ConfigError(
+            "a checkpoint directory without a scheme may be lost with the driver's host",
+            {"directory": directory, "spark.submit.deployMode": "cluster"},
+            "Write hdfs:///path, or file:///path for a directory that every node mounts.",
         )
 
 
@@ -375,6 +396,17 @@ def scheduler_pool(spark: SparkSession, name: str) -> Iterator[None]:
 def is_local(spark: SparkSession) -> bool:
     """Whether tasks run in the driver's JVM, so that the number of cores is known."""
     return bool(spark.sparkContext._jsc.sc().isLocal())  # noqa: SLF001 - not in Python
+
+
+def driver_address(spark: SparkSession, host: str | None) -> str:
+    """Address at which executors reach this process: ``host``, if it is set. Else loopback for a
+    local master, and Spark's own address of the driver on a cluster: in YARN's cluster mode no
+    program knows its host before it runs."""
+    if host is not None:
+        return host
+    if is_local(spark):
+        return "127.0.0.1"
+    return (spark.sparkContext.getConf().get("spark.driver.host") or "").strip("[]")
 
 
 def idle_worker_timeout(spark: SparkSession) -> str | None:
