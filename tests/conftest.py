@@ -33,6 +33,7 @@ from tests.kit.kafka.kafka_fixture import (
 )
 from tests.kit.kafka.played_wire import wire_over
 from tests.kit.kafka.registry_server import registry_server
+from tests.kit.objects.s3_fixture import s3, s3_endpoint, s3_environment, s3_proxied
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
 from tests.kit.user_pytest import user_environment, user_project
@@ -49,6 +50,10 @@ __all__ = [
     "older_kafka",
     "place",
     "registry_server",
+    "s3",
+    "s3_endpoint",
+    "s3_environment",
+    "s3_proxied",
     "secure_kafka",
     "spark",
     "topic",

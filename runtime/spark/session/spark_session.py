@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.process.interpreter import PLAN_ONCE
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "require_scheme",
     "require_setting",
     "require_task_retries",
+    "require_version",
     "scheduler_pool",
     "task_attempts",
     "task_slots",
@@ -54,8 +55,9 @@ SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMis
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # Sources by name in offset log v2; cannot be switched on later.
+    # Sources by name in offset log v2; cannot be switched on later. Spark 4.2 needs both settings.
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
     # With this, Spark would require a name for each sink.
     "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -92,6 +94,8 @@ _MODE = "spark.scheduler.mode"
 _ENDS_IDLE = "spark.python.worker.killOnIdleTimeout"
 _IDLE_TIMEOUT = "spark.python.worker.idleTimeoutSeconds"
 
+_OLDEST = (4, 2)
+
 _environment_lock = threading.RLock()
 _settings_lock = threading.Lock()
 
@@ -121,8 +125,10 @@ def prepare(spark: SparkSession) -> None:
     """Check the session and make its Python workers run this interpreter.
 
     Raises:
+        MissingRequirementError: Spark is too old.
         ConfigError: a setting that breaks exactly-once is on; named.
     """
+    require_version(spark.version)
     for key in _REFUSED:
         require_setting(key, spark.sparkContext.getConf().get(key))
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
@@ -134,6 +140,22 @@ def prepare(spark: SparkSession) -> None:
     if not spark.conf.get("spark.pyspark.python", None):
         # A session made before `use_this_interpreter` was called, e.g. in a notebook.
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+
+
+def require_version(version: str) -> None:
+    """Refuse a Spark whose Python data sources lack what a source needs; pure.
+
+    Raises:
+        MissingRequirementError: the version is below 4.2.
+    """
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found < _OLDEST:
+        raise MissingRequirementError(
+            "this version of Spark is too old for Sluice",
+            {"spark": version, "oldest": "4.2"},
+            "Install PySpark 4.2 or newer: before, Python data sources have no "
+            "latestOffset(start, limit), and DataStreamReader has no name().",
+        )
 
 
 def require_setting(key: str, value: str | None) -> None:
