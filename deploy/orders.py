@@ -36,7 +36,7 @@ def main() -> None:
         "orders",
         SparkSession.builder.appName("orders").getOrCreate(),
         checkpoint_dir=os.environ["CHECKPOINT"],
-        host=os.environ.get("DRIVER_HOST", "127.0.0.1"),
+        host=os.environ.get("DRIVER_HOST"),  # None: spark.sluice.service.host
         task_memory_mib=int(os.environ.get("TASK_MEMORY_MIB", "256")),
     )
     source = KafkaSource(bootstrap_servers=servers, topics=[os.environ["INPUT"]], options=options)

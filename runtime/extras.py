@@ -12,6 +12,7 @@ _EXTRA_OF = {
     "authlib": "registry",
     "cachetools": "registry",
     "certifi": "registry",
+    "cryptography": "tls",
     "google": "registry",
     "grpc_tools": "registry",
     "httpx2": "registry",

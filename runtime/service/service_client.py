@@ -39,6 +39,7 @@ from sluice.runtime.service.service_messages import (
     StopMessage,
     WaitMessage,
 )
+from sluice.runtime.service.service_tls import client_context
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
@@ -66,7 +67,7 @@ class CoordinatorAddress:
     """Address of a job's coordinator, and the token for it. Picklable.
 
     Attributes:
-        address: ``http://host:port``.
+        address: ``http://host:port``, or ``https``, and perhaps a path.
         token: bearer token; never logged, never in ``repr``.
         leader_session_id: of the coordinator; another one refuses our messages.
         job_uid: of the job.
@@ -74,6 +75,8 @@ class CoordinatorAddress:
         checkpoint_uri: directory with the leader record; empty: there is none.
         checkpoint_web: WebHDFS address of that directory; None: there is none, or the directory is
             local.
+        ca: PEM text of the authorities that an ``https`` address is checked with; empty: those of
+            this system.
     """
 
     address: str
@@ -83,6 +86,7 @@ class CoordinatorAddress:
     attempt_id: int | None = None
     checkpoint_uri: str = ""
     checkpoint_web: WebHdfsAddress | None = None
+    ca: str = ""
 
     def __repr__(self) -> str:
         return (
@@ -104,6 +108,7 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
         token=run.token,
         leader_session_id=run.leader_session_id,
         job_uid=run.job_uid,
+        ca=run.ca,
     )
 
 
@@ -134,10 +139,12 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         }
         self._deadline_s = deadline_s
         self._leader_read_s: float | None = None
+        is_tls = address.address.startswith("https://")
         self._pool = urllib3.PoolManager(
             num_pools=1,
             maxsize=2,
             retries=False,
+            ssl_context=client_context(address.ca) if is_tls else None,
             headers={
                 "Authorization": f"Bearer {address.token}",
                 "Content-Type": "application/json",
@@ -294,7 +301,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         return self._send("/v1/stop", body, timeout_s=timeout_s, deadline_s=0.0)
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
-        """Call a mounted `sluice.runtime.service.server.QueryHandler` (drop-in).
+        """Call a mounted `sluice.runtime.service.coordinator_app.QueryHandler` (drop-in).
 
         The handler has already retried: its answer that a cluster is unreachable is final, and not
         requested again.
