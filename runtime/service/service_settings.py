@@ -39,6 +39,7 @@ class ServiceSettings:
         cls,
         conf: Mapping[str, str],
         *,
+        default_host: str = _LOOPBACK,
         host: str | None = None,
         bind_address: str | None = None,
         port: int | str | None = None,
@@ -48,6 +49,7 @@ class ServiceSettings:
 
         Args:
             conf: all settings of the session.
+            default_host: Spark's own address of the driver.
             host, bind_address, port, tls: see `sluice.Job`.
         Raises:
             ConfigError: a setting is unknown or out of range, or executors could not reach `host`.
@@ -60,7 +62,7 @@ class ServiceSettings:
                 {"settings": ",".join(_CONF + name for name in unknown)},
                 f"Use {_CONF}NAME with one of: {', '.join(_NAMES)}.",
             )
-        found = given.get("host", _LOOPBACK) if host is None else host
+        found = given.get("host", default_host) if host is None else host
         _require_reachable(found)
         listens = given.get("bindAddress") if bind_address is None else bind_address
         if listens is not None and not listens.strip():
@@ -104,9 +106,8 @@ def _require_reachable(host: str) -> None:
         raise ConfigError(
             "executors cannot reach the driver at this address",
             {"host": host},
-            "Give the driver's own address, for example "
-            "socket.gethostbyname(socket.gethostname()); leave it out for a local master. "
-            "To listen on all interfaces, add bind_address.",
+            "Leave it out for the address that Spark uses, or give one that executors reach. "
+            "To listen on all interfaces, set bind_address.",
         )
 
 

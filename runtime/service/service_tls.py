@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.runtime.errors import ConfigError
-from sluice.runtime.extras import extras_named
+from sluice.runtime.errors import ConfigError, MissingRequirementError
 
 __all__ = ["ServedTls", "ServiceTls", "client_context", "served_tls", "server_context"]
 
@@ -174,10 +173,16 @@ def _try_handshake(server: ssl.SSLContext, client: ssl.SSLContext, *, host: str)
 
 def _made_certificate(host: str) -> tuple[str, str]:
     """A certificate for this host that signs itself, and its key, as PEM."""
-    with extras_named():
+    try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
+    except ModuleNotFoundError as err:
+        raise MissingRequirementError(
+            "a certificate cannot be made",
+            {"missing": err.name},
+            "Install sluice-spark[tls], or give a certificate: service_tls=ServiceTls(...).",
+        ) from err
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sluice")])
