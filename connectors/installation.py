@@ -22,6 +22,7 @@ from sluice.runtime.spark.drop_in.spark_readers import check_loads
 from sluice.runtime.spark.drop_in.spark_writers import take_over_writers
 from sluice.runtime.spark.session.spark_session import (
     active_session,
+    driver_address,
     prepare,
     quick_python,
     require_running,
@@ -61,7 +62,7 @@ _installed: dict[str, Installation] = {}
 def install(
     spark: SparkSession,
     *,
-    host: str = "127.0.0.1",
+    host: str | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
 ) -> Installation:
@@ -74,8 +75,8 @@ def install(
 
     Args:
         spark: the session whose queries use the format.
-        host: address of this process for the executors; loopback for ``local[…]``. For other
-            addresses see docs/guide/security.md.
+        host: address of this process for the executors. None: loopback for a local master, else
+            ``spark.driver.host``. See docs/guide/security.md for addresses beyond loopback.
         metrics_port: serves ``/metrics`` of all queries of the session there without a token; 0: a
             free port, which the log names; None: no such port, or the one of an earlier call.
         metrics_host: address that this port listens on.
@@ -91,6 +92,7 @@ def install(
     found = _installed.get(application)
     if found is None or found.queries.is_closed:
         prepare(spark)
+        host = driver_address(spark, host)
         sinks = {kafka.FORMAT: kafka.kafka_sink, files.FORMAT: files.file_sink}
         queries = DropInQueries(spark, sinks, host=host)
         metrics = QueryMetricsPort(

@@ -10,12 +10,16 @@ __all__ = ["extras_named"]
 _EXTRA_OF = {
     "attrs": "registry",
     "authlib": "registry",
+    "aws_msk_iam_sasl_signer": "aws",
+    "botocore": "aws",
     "cachetools": "registry",
     "certifi": "registry",
+    "cryptography": "keystores",
     "google": "registry",
     "grpc_tools": "registry",
     "httpx2": "registry",
     "jsonschema": "registry",
+    "obstore": "objects",
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
@@ -33,13 +37,19 @@ def extras_named() -> Iterator[None]:
     """Imports in this context name the extra to install if a package of an extra is missing.
 
     Raises:
-        MissingRequirementError: an extra brings the missing package.
+        MissingRequirementError: an extra brings the missing package, or PySpark is too old.
         ModuleNotFoundError: no extra brings it.
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
+        package, _, module = (error.name or "").partition(".")
+        if package == "pyspark" and module:
+            raise MissingRequirementError(
+                "the installed PySpark is too old for Sluice",
+                {"missing": error.name},
+                "Install PySpark 4.2 or newer.",
+            ) from error
         extra = _EXTRA_OF.get(package)
         if extra is None:
             raise

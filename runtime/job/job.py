@@ -127,8 +127,8 @@ class Job:
         match: how a restore from a URI matches operators: ``name``, by uid, then id, then name;
             ``strict``, without names.
         allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
-        host: address of the driver for executors and Spark's Python processes; see
-            docs/guide/security.md for addresses beyond loopback.
+        host: address of the driver for executors and Spark's Python processes. None: loopback for a
+            local master, else the address that Spark's own executors use, ``spark.driver.host``.
         metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
             start to the end; 0: a free port, which the log names; None: no such port.
         metrics_host: address that the read-only port listens on.
@@ -174,7 +174,7 @@ class Job:
         topic_map: Mapping[str, str] | None = None,
         match: str = "name",
         allow_non_restored_state: bool = False,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         registry: str | os.PathLike[str] | None = None,

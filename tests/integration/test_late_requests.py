@@ -23,7 +23,7 @@ from tests.kit.kafka.kafka_proxy import (
     END_TXN,
     LIST_TRANSACTIONS,
 )
-from tests.kit.kafka.older_kafka import OLDER_VERSION, older_kafka_jars
+from tests.kit.kafka.kafka_releases import OLDER_VERSION, older_kafka_jars
 from tests.kit.kafka.proxied_kafka import ProxiedKafka
 from tests.kit.kafka.transaction_harness import JOB_UID, committable
 from tests.kit.late_requests import CONCURRENT_TRANSACTIONS, FENCED, LateBed

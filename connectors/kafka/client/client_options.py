@@ -108,7 +108,9 @@ _RENAMED_ELSEWHERE = {"request.timeout.ms": "socket.timeout.ms"}
 # Interpreted by `sluice.connectors.kafka.client.connection`, under Java's name or our own.
 _SECURITY = frozenset(
     {
+        "sasl.aws.region",
         "sasl.jaas.config",
+        "sasl.oauthbearer.method",
         "sasl.oauthbearer.token.function",
         "ssl.keystore.password",
         "ssl.keystore.type",
@@ -135,8 +137,27 @@ _WITHOUT_EFFECT = frozenset(
         "partitioner.ignore.keys",
         "sasl.kerberos.ticket.renew.jitter",
         "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
     }
 )
+
+_SECURED = "org.apache.kafka.common.security.oauthbearer"
+_KNOWN_CLASSES = frozenset(
+    {
+        f"{_SECURED}.OAuthBearerLoginCallbackHandler",
+        f"{_SECURED}.secured.OAuthBearerLoginCallbackHandler",
+        "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+        "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler",
+    }
+)
+"""Java classes whose work Sluice does by itself, from the same options."""
 
 _REFUSED: Mapping[str, str] = {
     "interceptor.classes": "Transform the records in Spark: Sluice cannot load Java classes.",
@@ -195,6 +216,8 @@ def check_known(options: Mapping[str, str]) -> None:
         ConfigError: names the option and the nearest right one, never a value.
     """
     for name in sorted(options):
+        if options[name] in _KNOWN_CLASSES:
+            continue
         if name in _REFUSED:
             raise ConfigError(
                 "an option of the Java client is not available",

@@ -87,6 +87,7 @@ __all__ = [
     "make_consumer",
     "make_producer",
     "translate",
+    "with_token_reasons",
 ]
 
 CLIENT_VERSION = str(confluent_kafka.__version__)
@@ -174,6 +175,9 @@ LOG_TRUNCATION = KafkaError(_LOG_TRUNCATION).str()
 (_NO_LOGIN,) = error_codes("_AUTHENTICATION")
 (_LOST,) = error_codes("_TRANSPORT")
 _NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
+_METHOD = "sasl.oauthbearer.method"  # librdkafka requests tokens itself
+# Texts of curl, which librdkafka requests tokens with. An issuer's own answer is JSON.
+_ISSUER_AWAY = re.compile(r"connect to|not resolve|timed out|[Ee]mpty reply|(Recv|Send) failure")
 _Client = TypeVar("_Client")
 
 _UNREACHABLE = error_codes(
@@ -300,7 +304,7 @@ def make_admin(config: Mapping[str, Any]) -> AdminClient:
 
 def _made(kind: Callable[..., _Client], config: Mapping[str, Any], name: str) -> _Client:
     try:
-        return kind(_with_reasons(config), logger=_librdkafka_log)
+        return kind(with_token_reasons(config), logger=_librdkafka_log)
     except KafkaException as err:
         if _NO_MECHANISM in str(err):
             raise _without_kerberos(config) from None
@@ -328,17 +332,19 @@ def _token_failure(config: Mapping[str, Any]) -> StreamError | None:
     return failure if isinstance(failure, StreamError) else None
 
 
-def _with_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_token_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
     """Report an unreachable token issuer as such: librdkafka reports refused credentials."""
     report = config.get("error_cb")
-    if report is None or "oauth_cb" not in config:
+    if report is None or not ("oauth_cb" in config or _METHOD in config):
         return dict(config)
 
     def translated(error: KafkaError) -> None:
-        failure = _token_failure(config)
-        is_ours = error.code() == _NO_LOGIN and _NO_TOKEN in error.str()
-        if is_ours and isinstance(failure, UnreachableError):
-            error = KafkaError(_LOST, str(failure))
+        if error.code() == _NO_LOGIN and _NO_TOKEN in error.str():
+            failure = _token_failure(config)
+            if isinstance(failure, UnreachableError):
+                error = KafkaError(_LOST, str(failure))
+            elif _METHOD in config and _ISSUER_AWAY.search(error.str()):
+                error = KafkaError(_LOST, error.str())
         report(error)
 
     return {**config, "error_cb": translated}

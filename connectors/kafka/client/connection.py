@@ -5,6 +5,7 @@ client of `sluice.connectors.kafka.client.wire_client` by keyword arguments.
 """
 
 import logging
+import os
 import re
 import ssl
 import tempfile
@@ -33,6 +34,8 @@ from sluice.connectors.kafka.client.credentials import (
     parse_jaas,
     without_credentials,
 )
+from sluice.connectors.kafka.client.java_stores import without_java_stores
+from sluice.connectors.kafka.client.msk_iam import MSK_HANDLER, MSK_IAM, REGION, MskIamToken
 from sluice.connectors.kafka.client.tokens import KeptToken, kept_token
 from sluice.runtime.errors import ConfigError, StreamError
 
@@ -100,7 +103,13 @@ class KafkaConnection:
         _check_servers(self.servers)
         check_known(options)
         _check_protocol(options)
-        self._sasl()
+        # Executors may have neither the driver's files nor its variables.
+        if options.get("security.protocol", "").upper().endswith("SSL"):
+            options = without_java_stores(options)
+            object.__setattr__(self, "options", options)
+        sasl = self._sasl()
+        if sasl is not None and isinstance(sasl.token, MskIamToken):
+            options[REGION] = sasl.token.region
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, oauth_token: TokenFunction | None = None) -> Self:
@@ -162,6 +171,8 @@ class KafkaConnection:
         config["sasl.mechanism"] = sasl.mechanism
         if sasl.kerberos is not None:
             config |= sasl.kerberos.options
+        elif self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
+            config |= _oidc_settings(sasl.token)
         elif sasl.token is not None:
             config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
@@ -199,7 +210,7 @@ class KafkaConnection:
     def _sasl(self) -> "_Sasl | None":
         if not self.options.get("security.protocol", "").upper().startswith("SASL"):
             return None
-        return _read_sasl(self.options, self.oauth_token)
+        return _read_sasl(self.options, self.oauth_token, self.servers)
 
     def _secrets(self) -> Iterable[str]:
         yield from (v for n, v in self.options.items() if v and _is_secret(n, v))
@@ -242,13 +253,16 @@ def _one_of(options: dict[str, str], *names: str) -> str:
     return next(iter(given.values()), "")
 
 
-def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl:
+def _read_sasl(
+    options: Mapping[str, str], token: TokenFunction | None, servers: Sequence[str]
+) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    if mechanism not in (*MECHANISMS, _KERBEROS):
+    known = (*MECHANISMS, MSK_IAM, _KERBEROS)
+    if mechanism not in known:
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join(MECHANISMS)}, {_KERBEROS}.",
+            f"Use one of {', '.join(known)}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:
@@ -261,7 +275,13 @@ def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl
             )
     if mechanism == _KERBEROS:
         return _Sasl(mechanism=mechanism, kerberos=KerberosLogin.read(options, jaas))
-    if mechanism == "OAUTHBEARER":
+    is_signed = options.get("sasl.login.callback.handler.class", "").endswith(MSK_HANDLER)
+    if mechanism == MSK_IAM or is_signed:
+        region = options.get(REGION, "")
+        signed = MskIamToken.of(jaas, servers, region=region, environment=os.environ)
+        return _Sasl(mechanism=_OAUTH, token=token or signed)
+    if mechanism == _OAUTH:
+        _check_method(options, token)
         function = token or _token_function(options, jaas)
         return _Sasl(mechanism=mechanism, token=_extended(function, options, jaas))
     username = options.get("sasl.username") or jaas.get("username", "")
@@ -273,6 +293,47 @@ def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl
             "Set kafka.sasl.jaas.config, or kafka.sasl.username and kafka.sasl.password.",
         )
     return _Sasl(mechanism=mechanism, username=username, password=password)
+
+
+_OAUTH, _OIDC = "OAUTHBEARER", "oidc"
+
+
+def _check_method(options: Mapping[str, str], token: TokenFunction | None) -> None:
+    method = options.get("sasl.oauthbearer.method", "default").lower()
+    if method not in ("default", _OIDC):
+        raise ConfigError(
+            "the OAUTHBEARER method is not known",
+            {"option": "kafka.sasl.oauthbearer.method", "value": method},
+            "Use default or oidc.",
+        )
+    is_named = "sasl.oauthbearer.token.function" in options
+    has_url = bool(options.get("sasl.oauthbearer.token.endpoint.url"))
+    if method == _OIDC and (token is not None or is_named or not has_url):
+        raise ConfigError(
+            "the OAUTHBEARER method oidc needs a token endpoint, and no token function",
+            {"option": "kafka.sasl.oauthbearer.method"},
+            "Set kafka.sasl.oauthbearer.token.endpoint.url, or remove the method.",
+        )
+
+
+def _oidc_settings(token: TokenFunction | None) -> dict[str, Any]:
+    """For librdkafka's own requests of tokens; `_check_method` has passed."""
+    extensions = dict[str, str]()
+    if isinstance(token, ExtendedToken):
+        extensions, token = dict(token.extensions), token.function
+    assert isinstance(token, ClientCredentials)
+    settings: dict[str, Any] = {
+        "sasl.oauthbearer.method": _OIDC,
+        "sasl.oauthbearer.token.endpoint.url": Secret(token.token_url),
+        "sasl.oauthbearer.client.id": token.client_id,
+        "sasl.oauthbearer.client.secret": Secret(token.client_secret),
+    }
+    if token.scope:
+        settings["sasl.oauthbearer.scope"] = token.scope
+    if extensions:
+        pairs = ",".join(f"{name}={value}" for name, value in extensions.items())
+        settings["sasl.oauthbearer.extensions"] = Secret(pairs)
+    return settings
 
 
 def _token_function(options: Mapping[str, str], jaas: Mapping[str, str]) -> TokenFunction:
@@ -386,14 +447,6 @@ def _check_protocol(options: Mapping[str, str]) -> None:
             {"option": "kafka.security.protocol", "value": protocol},
             f"Use one of {', '.join(_PROTOCOLS)}.",
         )
-    for name in ("ssl.truststore.type", "ssl.keystore.type"):
-        kind = options.get(name, "PEM").upper()
-        if kind != "PEM":
-            raise ConfigError(
-                "this kind of key store cannot be read outside Java",
-                {"option": PREFIX + name, "value": kind},
-                "Convert it to PEM (keytool -importkeystore to PKCS12, then openssl pkcs12).",
-            )
     if protocol in ("PLAINTEXT", "SSL") and any(name.startswith("sasl.") for name in options):
         raise ConfigError(
             "SASL options are given, but the security protocol does not use them",

@@ -360,6 +360,7 @@ _MODULES = {
     "ScramLoginModule": "SCRAM",
     "OAuthBearerLoginModule": "OAUTHBEARER",
     "Krb5LoginModule": "GSSAPI",
+    "IAMLoginModule": "AWS_MSK_IAM",
 }
 _OPTION = re.compile(
     r"""\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
@@ -367,7 +368,7 @@ _OPTION = re.compile(
 
 
 def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """The login module's family (PLAIN, SCRAM, OAUTHBEARER, GSSAPI) and its options.
+    """The login module's family (PLAIN, SCRAM, OAUTHBEARER, …) and its options.
 
     Raises:
         ConfigError: without the text, which holds a password.

@@ -45,7 +45,7 @@ class JobSpec:
     state: StateSettings
     restore_from: int | str | None
     restore_rules: RestoreRules
-    host: str
+    host: str | None
     metrics_port: int | None
     metrics_host: str
     registry: str | None

@@ -67,10 +67,12 @@ from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
 from sluice.runtime.spark.session.spark_session import (
+    driver_address,
     enter_session,
     is_fair,
     local_properties,
     prepare,
+    require_scheme,
     require_task_retries,
 )
 from sluice.runtime.storage.file_system import close_quietly
@@ -177,6 +179,7 @@ class JobRun:
         if self._properties is not None:
             enter_session(job.spark, self._properties)
         prepare(job.spark)
+        require_scheme(job.spark, job.checkpoint_dir)
         job = self._job = named(job)
         if job.recovery is not Recovery.REGION:
             require_task_retries(job.spark, recovery=job.recovery.value)
@@ -433,7 +436,7 @@ def _run_regions(
         service = stack.enter_context(
             CoordinatorService(
                 coordinator,
-                host=job.host,
+                host=driver_address(job.spark, job.host),
                 checkpoint_uri=absolute_uri(store.fs.uri),
                 checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
                 commands=commands,

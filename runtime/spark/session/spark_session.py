@@ -11,17 +11,19 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.process.interpreter import PLAN_ONCE
 
 __all__ = [
     "QUERY_SETTINGS",
     "SHUFFLE_RETRY",
     "active_session",
+    "driver_address",
     "enter_session",
     "idle_worker_timeout",
     "is_fair",
@@ -34,8 +36,10 @@ __all__ = [
     "quick_python",
     "require_query_settings",
     "require_running",
+    "require_scheme",
     "require_setting",
     "require_task_retries",
+    "require_version",
     "scheduler_pool",
     "task_attempts",
     "task_slots",
@@ -51,8 +55,9 @@ SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMis
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # Sources by name in offset log v2; cannot be switched on later.
+    # Sources by name in offset log v2; cannot be switched on later. Spark 4.2 needs both settings.
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
     # With this, Spark would require a name for each sink.
     "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -89,6 +94,8 @@ _MODE = "spark.scheduler.mode"
 _ENDS_IDLE = "spark.python.worker.killOnIdleTimeout"
 _IDLE_TIMEOUT = "spark.python.worker.idleTimeoutSeconds"
 
+_OLDEST = (4, 2)
+
 _environment_lock = threading.RLock()
 _settings_lock = threading.Lock()
 
@@ -118,8 +125,10 @@ def prepare(spark: SparkSession) -> None:
     """Check the session and make its Python workers run this interpreter.
 
     Raises:
+        MissingRequirementError: Spark is too old.
         ConfigError: a setting that breaks exactly-once is on; named.
     """
+    require_version(spark.version)
     for key in _REFUSED:
         require_setting(key, spark.sparkContext.getConf().get(key))
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
@@ -131,6 +140,22 @@ def prepare(spark: SparkSession) -> None:
     if not spark.conf.get("spark.pyspark.python", None):
         # A session made before `use_this_interpreter` was called, e.g. in a notebook.
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+
+
+def require_version(version: str) -> None:
+    """Refuse a Spark whose Python data sources lack what a source needs; pure.
+
+    Raises:
+        MissingRequirementError: the version is below 4.2.
+    """
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found < _OLDEST:
+        raise MissingRequirementError(
+            "this version of Spark is too old for Sluice",
+            {"spark": version, "oldest": "4.2"},
+            "Install PySpark 4.2 or newer: before, Python data sources have no "
+            "latestOffset(start, limit), and DataStreamReader has no name().",
+        )
 
 
 def require_setting(key: str, value: str | None) -> None:
@@ -184,6 +209,24 @@ def require_running(spark: SparkSession) -> None:
             {"application": spark.sparkContext.appName},
             "Create a new session and start the job again: the program or a signal to Spark's JVM "
             "stopped this one.",
+        )
+
+
+def require_scheme(spark: SparkSession, directory: str) -> None:
+    """Refuse a bare path for checkpoints where YARN chooses the driver's host.
+
+    The next attempt on another host would not find it, and would begin without a checkpoint.
+
+    Raises:
+        ConfigError: in YARN's cluster mode, ``directory`` has no scheme.
+    """
+    conf = spark.sparkContext.getConf()
+    placed = (conf.get("spark.master"), conf.get("spark.submit.deployMode"))
+    if placed == ("yarn", "cluster") and not urlsplit(directory).scheme:
+        raise ConfigError(
+            "a checkpoint directory without a scheme may be lost with the driver's host",
+            {"directory": directory, "spark.submit.deployMode": "cluster"},
+            "Write hdfs:///path, or file:///path for a directory that every node mounts.",
         )
 
 
@@ -375,6 +418,17 @@ def scheduler_pool(spark: SparkSession, name: str) -> Iterator[None]:
 def is_local(spark: SparkSession) -> bool:
     """Whether tasks run in the driver's JVM, so that the number of cores is known."""
     return bool(spark.sparkContext._jsc.sc().isLocal())  # noqa: SLF001 - not in Python
+
+
+def driver_address(spark: SparkSession, host: str | None) -> str:
+    """Address at which executors reach this process: ``host``, if it is set. Else loopback for a
+    local master, and Spark's own address of the driver on a cluster: in YARN's cluster mode no
+    program knows its host before it runs."""
+    if host is not None:
+        return host
+    if is_local(spark):
+        return "127.0.0.1"
+    return (spark.sparkContext.getConf().get("spark.driver.host") or "").strip("[]")
 
 
 def idle_worker_timeout(spark: SparkSession) -> str | None:
