@@ -18,7 +18,6 @@ from sluice.connectors.kafka.client.client_options import (
     PREFIX,
     Role,
     check_known,
-    is_no,
     is_sendable,
     refuse_owned,
     translate_names,
@@ -149,11 +148,6 @@ class KafkaConnection:
             text = text.replace(secret, REDACTED)
         return text
 
-    @property
-    def is_idempotent(self) -> bool:
-        """Whether the user left a producer's idempotence on."""
-        return not is_no(self.options.get("enable.idempotence", "true"))
-
     def librdkafka(self, role: Role) -> dict[str, Any]:
         """Configuration of a librdkafka client; holds secrets, which its ``repr`` hides."""
         config: dict[str, Any] = {
@@ -175,10 +169,10 @@ class KafkaConnection:
         for name in [name for name in config if name.startswith("sasl.")]:
             del config[name]
         config["sasl.mechanism"] = sasl.mechanism
-        if self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
-            config |= _oidc_settings(sasl.token)
-        elif sasl.kerberos is not None:
+        if sasl.kerberos is not None:
             config |= sasl.kerberos.options
+        elif self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
+            config |= _oidc_settings(sasl.token)
         elif sasl.token is not None:
             config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
@@ -263,11 +257,12 @@ def _read_sasl(
     options: Mapping[str, str], token: TokenFunction | None, servers: Sequence[str]
 ) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    if mechanism not in (*MECHANISMS, MSK_IAM, _KERBEROS):
+    known = (*MECHANISMS, MSK_IAM, _KERBEROS)
+    if mechanism not in known:
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join((*MECHANISMS, MSK_IAM, _KERBEROS))}.",
+            f"Use one of {', '.join(known)}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:
