@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from sluice.connectors.hdfs import file_drop_in_format as files
+from sluice.connectors.iceberg import iceberg_drop_in as iceberg
 from sluice.connectors.kafka import kafka_drop_in as kafka
 from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
 from sluice.connectors.kafka.kafka_progress import lags_of
@@ -66,7 +67,8 @@ def install(
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
 ) -> Installation:
-    """Register ``sluice-kafka`` and ``sluice-files`` with a session; start the service they need.
+    """Register ``sluice-kafka``, ``sluice-files`` and ``sluice-iceberg`` with a session, and start
+    the service they need.
 
     From then on ``start()`` and ``save()`` of Spark's writers check these formats in this process.
     Once per session; all sessions of an application share one service and the first result, until
@@ -93,7 +95,11 @@ def install(
     if found is None or found.queries.is_closed:
         prepare(spark)
         host = driver_address(spark, host)
-        sinks = {kafka.FORMAT: kafka.kafka_sink, files.FORMAT: files.file_sink}
+        sinks = {
+            kafka.FORMAT: kafka.kafka_sink,
+            files.FORMAT: files.file_sink,
+            iceberg.FORMAT: iceberg.iceberg_sink,
+        }
         queries = DropInQueries(spark, sinks, host=host)
         metrics = QueryMetricsPort(
             lags=lags_of, statuses=queries.statuses, pages=LiveJobs(queries.pages)
@@ -114,12 +120,17 @@ def install(
     installation.metrics.watch(spark)
     installation.queries.watch(spark)
     check_loads(kafka.check_source, format_name=kafka.FORMAT)
-    checks = {kafka.FORMAT: kafka.check_kafka_write, files.FORMAT: files.check_file_write}
+    checks = {
+        kafka.FORMAT: kafka.check_kafka_write,
+        files.FORMAT: files.check_file_write,
+        iceberg.FORMAT: iceberg.check_iceberg_write,
+    }
     take_over_writers(checks, _installed_in)
     client = DropInClient(address=installation.service.coordinator_address)
     with active_session(spark), quick_python(spark, plans_once=True):
         spark.dataSource.register(kafka.kafka_format(client))
         spark.dataSource.register(files.files_format(client))
+        spark.dataSource.register(iceberg.iceberg_format(client))
     return installation
 
 

@@ -48,6 +48,7 @@ from sluice.runtime.service.unanswered_calls import (
 )
 from sluice.runtime.storage.delegation_tokens import IssuedToken
 from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address", "fetch_issued_token"]
@@ -74,8 +75,7 @@ class CoordinatorAddress:
         job_uid: of the job.
         attempt_id: of its run: the checkpoint slot that it fenced; None: not known.
         checkpoint_uri: directory with the leader record; empty: there is none.
-        checkpoint_web: WebHDFS address of that directory; None: there is none, or the directory is
-            local.
+        checkpoint_web: how to read that directory if it is not local; see `find_leader`.
     """
 
     address: str
@@ -84,7 +84,7 @@ class CoordinatorAddress:
     job_uid: str
     attempt_id: int | None = None
     checkpoint_uri: str = ""
-    checkpoint_web: WebHdfsAddress | None = None
+    checkpoint_web: WebHdfsAddress | ObjectLocation | None = None
 
     def __repr__(self) -> str:
         return (

@@ -135,7 +135,7 @@ class HadoopFileSystem(FileSystem):
         fs.setPermission(at, mode)  # a umask can only have taken from it
         return stream
 
-    def place(self, temporary: str, path: str) -> bool:
+    def place(self, temporary: str, path: str, data: bytes) -> bool:
         with self._translated("publish", path):
             if self._fs.rename(self._at(temporary), self._at(path)):
                 return True

@@ -139,7 +139,10 @@ def options_of(stores: Stores, kind: str, *, named: bool) -> dict[str, str]:
     return options | (types if named else {})
 
 
-@pytest.mark.parametrize(("kind", "named"), [("JKS", True), ("PKCS12", True), ("JKS", False)])
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("JKS", True), pytest.param("PKCS12", False, marks=pytest.mark.extended)],
+)
 def test_both_clients_log_in_with_the_content_of_javas_stores(
     stores: Stores, broker: MutualTlsBroker, kind: str, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

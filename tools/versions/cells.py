@@ -21,18 +21,15 @@ RUNS = Path(__file__).with_name("cells.jsonl")  # committed: a cell takes minute
 TESTS = (
     "tests/contract/test_committer.py",
     "tests/contract/test_native_clients.py",
-    "tests/contract/test_native_commits.py",
     "tests/contract/test_wire.py",
     "tests/integration/test_continuous.py",
     "tests/integration/test_drop_in_sink.py",
-    "tests/integration/test_drop_in_source.py",
-    "tests/integration/test_file_sink.py",
+    "tests/integration/test_hot_path.py",
     "tests/integration/test_job.py",
     "tests/integration/test_keyed_state.py",
-    "tests/integration/test_kill_and_restart.py",
-    "tests/integration/test_restored_state.py",
+    "tests/integration/test_state_rows.py",
 )
-"""Both engines, both ways in, each sink, keyed state, Spark's state, both Kafka clients, a kill."""
+"""Both engines, both ways in, keyed state, Spark's state, and all Kafka clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

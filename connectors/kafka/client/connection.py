@@ -169,10 +169,10 @@ class KafkaConnection:
         for name in [name for name in config if name.startswith("sasl.")]:
             del config[name]
         config["sasl.mechanism"] = sasl.mechanism
-        if sasl.kerberos is not None:
-            config |= sasl.kerberos.options
-        elif self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
+        if self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
             config |= _oidc_settings(sasl.token)
+        elif sasl.kerberos is not None:
+            config |= sasl.kerberos.options
         elif sasl.token is not None:
             config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
@@ -257,12 +257,11 @@ def _read_sasl(
     options: Mapping[str, str], token: TokenFunction | None, servers: Sequence[str]
 ) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    known = (*MECHANISMS, MSK_IAM, _KERBEROS)
-    if mechanism not in known:
+    if mechanism not in (*MECHANISMS, MSK_IAM, _KERBEROS):
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join(known)}.",
+            f"Use one of {', '.join((*MECHANISMS, MSK_IAM, _KERBEROS))}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:

@@ -200,7 +200,7 @@ class RegionLauncher:
     def _state_store(self) -> StateStore:
         """The checkpoint directory as tasks see it."""
         fetch_token = partial(fetch_issued_token, self._address)
-        return state_store(self._job.spark.sparkContext, self._fs.uri, fetch_token=fetch_token)
+        return state_store(self._job.spark.sparkContext, self._fs, fetch_token=fetch_token)
 
     def _keyed_plan(self, region: Region) -> KeyedPlan | None:
         """Where the keyed state of a region is; None: it has no keys."""

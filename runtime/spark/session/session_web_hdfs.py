@@ -13,8 +13,12 @@ from pyspark import SparkContext
 from sluice.runtime.errors import AuthenticationError, ConfigError, StorageError
 from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.storage.delegation_tokens import DriverTokens, FetchToken
+from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm, without_scheme
 from sluice.runtime.storage.hadoop_tokens import HadoopLogin
+from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
+from sluice.runtime.storage.objects.object_location import ObjectLocation
+from sluice.runtime.storage.objects.object_task_files import ObjectTaskFiles
 from sluice.runtime.storage.task_files import LocalTaskFiles, TaskFiles
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_address
 from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
@@ -100,18 +104,22 @@ def _authorities(jvm: Any, conf: Any) -> str | None:  # noqa: ANN401 - Java obje
     return "".join(ssl.DER_cert_to_PEM_cert(bytes(each.getEncoded())) for each in certificates)
 
 
-def checkpoint_web_address(context: SparkContext, uri: str) -> WebHdfsAddress | None:
-    """The same for a checkpoint directory, if it is on HDFS and WebHDFS is available.
+def checkpoint_web_address(
+    context: SparkContext, fs: FileSystem
+) -> WebHdfsAddress | ObjectLocation | None:
+    """How clients without a JVM read a checkpoint directory that is not local.
 
-    Without it a task cannot read the leader record while its driver does not answer; the job still
-    runs.
+    Without it (HDFS without WebHDFS) a task cannot read the leader record while its driver does not
+    answer; the job still runs.
     """
-    if not needs_jvm(uri):
+    if isinstance(fs, ObjectFileSystem):
+        return fs.location
+    if not needs_jvm(fs.uri):
         return None
     try:
-        return session_web_address(context, uri)
+        return session_web_address(context, fs.uri)
     except (ConfigError, AuthenticationError, StorageError) as err:
-        log.info("tasks cannot read the leader record: uri=%s error=%s", uri, err)
+        log.info("tasks cannot read the leader record: uri=%s error=%s", fs.uri, err)
         return None
 
 
@@ -134,13 +142,17 @@ def task_files(
     return WebHdfsTaskFiles(address=address)
 
 
-def state_store(context: SparkContext, uri: str, *, fetch_token: FetchToken) -> StateStore:
-    """The checkpoint directory ``uri`` for tasks with keyed state; made and checked in the driver.
+def state_store(context: SparkContext, fs: FileSystem, *, fetch_token: FetchToken) -> StateStore:
+    """The checkpoint directory for tasks with keyed state; made and checked in the driver.
 
     Raises:
         ConfigError, AuthenticationError, StorageUnreachableError: as `task_files`.
         UnreachableError: WebHDFS did not answer in time.
     """
-    files = task_files(context, uri, fetch_token=fetch_token)
+    files: TaskFiles
+    if isinstance(fs, ObjectFileSystem):
+        files = ObjectTaskFiles(fs.location)
+    else:
+        files = task_files(context, fs.uri, fetch_token=fetch_token)
     files.check()
-    return StateStore(files=files, root=without_scheme(absolute_uri(uri)))
+    return StateStore(files=files, root=without_scheme(absolute_uri(fs.uri)))

@@ -8,16 +8,18 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.process.interpreter import PLAN_ONCE
+from sluice.runtime.storage.file_system_opening import hadoop_uri, is_object_store
 
 __all__ = [
     "QUERY_SETTINGS",
@@ -38,6 +40,7 @@ __all__ = [
     "require_running",
     "require_scheme",
     "require_setting",
+    "require_spark_writes",
     "require_task_retries",
     "require_version",
     "scheduler_pool",
@@ -248,6 +251,39 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
         "Use the master local[N,4] on one machine, for N cores and 4 attempts; on a cluster, keep "
         f"{_ATTEMPTS} at 4.",
     )
+
+
+def require_spark_writes(spark: SparkSession, directory: str, *, regions: Collection[str]) -> None:
+    """Refuse micro-batches over an object store that Spark cannot write: its logs and its state lie
+    in the checkpoint directory, too.
+
+    Args:
+        directory: absolute URI.
+        regions: that run in micro-batches, for the message.
+    Raises:
+        ConfigError: the session has no Hadoop client for this store.
+    """
+    if not is_object_store(directory):
+        return
+    uri = hadoop_uri(directory)
+    context: Any = spark.sparkContext
+    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
+    try:
+        hadoop = context._jvm.org.apache.hadoop.fs  # noqa: SLF001 - no public way
+        hadoop.FileSystem.getFileSystemClass(uri.partition(":")[0], conf)
+    except Py4JJavaError as error:
+        raise ConfigError(
+            "Spark cannot write its logs and state to this object store",
+            {
+                "uri": uri,
+                "micro_batch_regions": ",".join(sorted(regions)),
+                "error": str(error.java_exception.getMessage()),
+            },
+            "Add Hadoop's client of this store to spark.jars.packages "
+            "(s3a: org.apache.hadoop:hadoop-aws), use a directory on hdfs: or file:, or "
+            "chain the functions into Kafka, so that the engine is continuous and needs no such "
+            "client.",
+        ) from error
 
 
 def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float | None) -> int:
