@@ -18,6 +18,7 @@ from sluice.connectors.kafka.client.client_options import (
     PREFIX,
     Role,
     check_known,
+    is_no,
     is_sendable,
     refuse_owned,
     translate_names,
@@ -148,6 +149,11 @@ class KafkaConnection:
             text = text.replace(secret, REDACTED)
         return text
 
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether the user left a producer's idempotence on."""
+        return not is_no(self.options.get("enable.idempotence", "true"))
+
     def librdkafka(self, role: Role) -> dict[str, Any]:
         """Configuration of a librdkafka client; holds secrets, which its ``repr`` hides."""
         config: dict[str, Any] = {
@@ -169,10 +175,10 @@ class KafkaConnection:
         for name in [name for name in config if name.startswith("sasl.")]:
             del config[name]
         config["sasl.mechanism"] = sasl.mechanism
-        if sasl.kerberos is not None:
-            config |= sasl.kerberos.options
-        elif self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
+        if self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
             config |= _oidc_settings(sasl.token)
+        elif sasl.kerberos is not None:
+            config |= sasl.kerberos.options
         elif sasl.token is not None:
             config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
@@ -257,12 +263,11 @@ def _read_sasl(
     options: Mapping[str, str], token: TokenFunction | None, servers: Sequence[str]
 ) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    known = (*MECHANISMS, MSK_IAM, _KERBEROS)
-    if mechanism not in known:
+    if mechanism not in (*MECHANISMS, MSK_IAM, _KERBEROS):
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join(known)}.",
+            f"Use one of {', '.join((*MECHANISMS, MSK_IAM, _KERBEROS))}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:
