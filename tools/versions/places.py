@@ -66,6 +66,8 @@ class Place:
         """Run a command of the place in the checkout, with its output; return its exit code."""
         environment = {**os.environ, "JAVA_HOME": self.java_home, "SLUICE_CACHE": str(cache_dir())}
         environment |= {"PATH": f"{self.java_home}/bin:{_path(self.tree)}", **settings}
+        if self.tree is not None:
+            environment.pop("PIP_FIND_LINKS", None)  # a directory of this machine
         return subprocess.run(
             [*self._inside(), *command], cwd=_ROOT, env=environment, check=False
         ).returncode
