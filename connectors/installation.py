@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from sluice.connectors.hdfs import file_drop_in_format as files
+from sluice.connectors.iceberg import iceberg_drop_in as iceberg
 from sluice.connectors.kafka import kafka_drop_in as kafka
 from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
 from sluice.connectors.kafka.kafka_progress import lags_of
@@ -22,6 +23,7 @@ from sluice.runtime.spark.drop_in.spark_readers import check_loads
 from sluice.runtime.spark.drop_in.spark_writers import take_over_writers
 from sluice.runtime.spark.session.spark_session import (
     active_session,
+    driver_address,
     prepare,
     quick_python,
     require_running,
@@ -61,11 +63,12 @@ _installed: dict[str, Installation] = {}
 def install(
     spark: SparkSession,
     *,
-    host: str = "127.0.0.1",
+    host: str | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
 ) -> Installation:
-    """Register ``sluice-kafka`` and ``sluice-files`` with a session; start the service they need.
+    """Register ``sluice-kafka``, ``sluice-files`` and ``sluice-iceberg`` with a session, and start
+    the service they need.
 
     From then on ``start()`` and ``save()`` of Spark's writers check these formats in this process.
     Once per session; all sessions of an application share one service and the first result, until
@@ -74,8 +77,8 @@ def install(
 
     Args:
         spark: the session whose queries use the format.
-        host: address of this process for the executors; loopback for ``local[…]``. For other
-            addresses see docs/guide/security.md.
+        host: address of this process for the executors. None: loopback for a local master, else
+            ``spark.driver.host``. See docs/guide/security.md for addresses beyond loopback.
         metrics_port: serves ``/metrics`` of all queries of the session there without a token; 0: a
             free port, which the log names; None: no such port, or the one of an earlier call.
         metrics_host: address that this port listens on.
@@ -91,7 +94,12 @@ def install(
     found = _installed.get(application)
     if found is None or found.queries.is_closed:
         prepare(spark)
-        sinks = {kafka.FORMAT: kafka.kafka_sink, files.FORMAT: files.file_sink}
+        host = driver_address(spark, host)
+        sinks = {
+            kafka.FORMAT: kafka.kafka_sink,
+            files.FORMAT: files.file_sink,
+            iceberg.FORMAT: iceberg.iceberg_sink,
+        }
         queries = DropInQueries(spark, sinks, host=host)
         metrics = QueryMetricsPort(
             lags=lags_of, statuses=queries.statuses, pages=LiveJobs(queries.pages)
@@ -112,12 +120,17 @@ def install(
     installation.metrics.watch(spark)
     installation.queries.watch(spark)
     check_loads(kafka.check_source, format_name=kafka.FORMAT)
-    checks = {kafka.FORMAT: kafka.check_kafka_write, files.FORMAT: files.check_file_write}
+    checks = {
+        kafka.FORMAT: kafka.check_kafka_write,
+        files.FORMAT: files.check_file_write,
+        iceberg.FORMAT: iceberg.check_iceberg_write,
+    }
     take_over_writers(checks, _installed_in)
     client = DropInClient(address=installation.service.coordinator_address)
     with active_session(spark), quick_python(spark, plans_once=True):
         spark.dataSource.register(kafka.kafka_format(client))
         spark.dataSource.register(files.files_format(client))
+        spark.dataSource.register(iceberg.iceberg_format(client))
     return installation
 
 

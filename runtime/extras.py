@@ -11,11 +11,13 @@ _EXTRA_OF = {
     "attrs": "registry",
     "authlib": "registry",
     "aws_msk_iam_sasl_signer": "aws",
-    "botocore": "aws",
+    "azure": "objects",
+    "botocore": "objects",
     "cachetools": "registry",
     "certifi": "registry",
     "cryptography": "keystores",
     "google": "registry",
+    "google.auth": "objects",
     "grpc_tools": "registry",
     "httpx2": "registry",
     "jsonschema": "registry",
@@ -23,6 +25,7 @@ _EXTRA_OF = {
     "pandas": "spark",
     "psutil": "local",
     "py4j": "spark",
+    "pyiceberg": "iceberg",
     "pyspark": "spark",
     "referencing": "registry",
     "rich": "cli",
@@ -50,7 +53,7 @@ def extras_named() -> Iterator[None]:
                 {"missing": error.name},
                 "Install PySpark 4.2 or newer.",
             ) from error
-        extra = _EXTRA_OF.get(package)
+        extra = _EXTRA_OF.get(error.name or "", _EXTRA_OF.get(package))
         if extra is None:
             raise
         raise MissingRequirementError(

@@ -1,7 +1,8 @@
 """Sluice: exactly-once Kafka connectors for Spark.
 
-``sluice.install(spark)`` adds the formats ``sluice-kafka`` and ``sluice-files`` to a session;
-`Job` runs sources, functions and sinks under one checkpoint coordinator.
+``sluice.install(spark)`` adds the formats ``sluice-kafka``, ``sluice-files`` and
+``sluice-iceberg`` to a session; `Job` runs sources, functions and sinks under one checkpoint
+coordinator.
 Names are imported on first use: Spark's Python workers import this package too, and need few.
 """
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         Webhook,
     )
     from sluice.connectors.hdfs.rolling.roll_plan import Roll
+    from sluice.connectors.iceberg.iceberg_sink import IcebergSink
     from sluice.connectors.installation import Installation, install
     from sluice.connectors.kafka.client.connection import KafkaConnection
     from sluice.connectors.kafka.client.credentials import OAuthToken
@@ -107,6 +109,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "sluice.connectors.hdfs.hdfs_sink": ("HdfsSink",),
+    "sluice.connectors.iceberg.iceberg_sink": ("IcebergSink",),
     "sluice.connectors.hdfs.partition_commit.settings": (
         "PartitionCommit",
         "PartitionMark",
@@ -233,6 +236,7 @@ __all__ = [
     "HandlerDecision",
     "HdfsSink",
     "Header",
+    "IcebergSink",
     "Installation",
     "Job",
     "JobHandle",

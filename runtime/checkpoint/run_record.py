@@ -30,6 +30,8 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
+from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
 
 __all__ = ["LEADER_FILE", "RunRecord", "RunRecordStore", "command_file", "find_leader"]
@@ -161,19 +163,24 @@ class RunRecordStore:
         return False
 
 
-def find_leader(checkpoint_uri: str, web: WebHdfsAddress | None) -> RunRecord | None:
+def find_leader(
+    checkpoint_uri: str, web: WebHdfsAddress | ObjectLocation | None
+) -> RunRecord | None:
     """The leader of a job, read without a JVM; None if there is none or it cannot be read.
 
     A client calls it after the coordinator has not answered. Every failure to read is ignored.
 
     Args:
         checkpoint_uri: absolute; empty if there is no directory.
-        web: WebHDFS address of a directory on HDFS, if there is one.
+        web: how to read a directory that is not local: the WebHDFS address, or where the objects
+            are; None: it cannot be read.
     """
     try:
         if checkpoint_uri.startswith(_LOCAL):
             directory = Path(checkpoint_uri.removeprefix(_LOCAL))
             return RunRecordStore(LocalFileSystem(directory)).current()
+        if isinstance(web, ObjectLocation):
+            return RunRecordStore(ObjectFileSystem(web)).current()
         if web is not None:
             _, _, path = checkpoint_uri.removeprefix(_HDFS).partition("/")
             data = read_over_web(web, f"/{path}/{LEADER_FILE}")

@@ -3,12 +3,13 @@
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 
 __all__ = [
+    "CheckpointCommitter",
     "Clock",
     "CommitOutcome",
     "CommitReport",
@@ -74,6 +75,15 @@ class Committer(Protocol):
     def await_visible(self, *, timeout_s: float) -> bool:
         """Wait until readers can see all committed work (`commit-acknowledged`), also that of
         earlier runs; False if the time ran out, or if the state is unknown."""
+        ...
+
+
+@runtime_checkable
+class CheckpointCommitter(Committer, Protocol):
+    """A committer whose output names the checkpoint that decided it."""
+
+    def begin_checkpoint(self, checkpoint_id: int) -> None:
+        """The next calls of `commit` are for this decision. The same thread as `commit`."""
         ...
 
 

@@ -60,8 +60,8 @@ class Job:
     Args:
         name: recorded in the checkpoints; the directory of another name is refused.
         spark: session that runs the regions.
-        checkpoint_dir: directory or Hadoop URI (``file``, ``hdfs``) for the checkpoints of this
-            job only.
+        checkpoint_dir: directory or URI (``file``, ``hdfs``, ``s3``, ``gs``, ``abfss``) for the
+            checkpoints of this job only.
         interval_s: from one barrier to the next, at least; 0: without a pause; >= 0.
         timeout_s: a checkpoint that is not complete after this time is aborted, and its records
             are read again; > 0.
@@ -127,12 +127,14 @@ class Job:
         match: how a restore from a URI matches operators: ``name``, by uid, then id, then name;
             ``strict``, without names.
         allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
-        host: address of the driver for executors and Spark's Python processes; see
-            docs/guide/security.md for addresses beyond loopback.
+        storage_options: for object stores, before the usual environment variables: credentials,
+            endpoint, region, time-outs, as ``aws_access_key_id`` or as ``fs.s3a.access.key``.
+        host: address of the driver for executors and Spark's Python processes. None: loopback for a
+            local master, else the address that Spark's own executors use, ``spark.driver.host``.
         metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
             start to the end; 0: a free port, which the log names; None: no such port.
         metrics_host: address that the read-only port listens on.
-        registry: directory or Hadoop URI in which jobs register for ``sluice serve``. None: the
+        registry: directory or URI in which jobs register for ``sluice serve``. None: the
             environment variable ``SLUICE_REGISTRY``, if it is set. No failure there reaches the
             job.
         listeners: objects with ``on_progress``, called for each change of a checkpoint.
@@ -174,7 +176,8 @@ class Job:
         topic_map: Mapping[str, str] | None = None,
         match: str = "name",
         allow_non_restored_state: bool = False,
-        host: str = "127.0.0.1",
+        storage_options: Mapping[str, str] | None = None,
+        host: str | None = None,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         registry: str | os.PathLike[str] | None = None,
@@ -202,6 +205,7 @@ class Job:
             name=_required(name, "name"),
             spark=spark,
             checkpoint_dir=_required(os.fspath(checkpoint_dir), "checkpoint_dir"),
+            storage_options=dict(storage_options or {}),
             settings=settings,
             regions=_regions(regions),
             engine=choice_of(Engine, engine, setting="engine"),

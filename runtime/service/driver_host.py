@@ -8,8 +8,8 @@ from sluice.runtime.errors import ConfigError
 __all__ = ["checked_port", "require_reachable"]
 
 
-def require_reachable(host: str) -> None:
-    """Refuse an empty or unspecified address, such as ``0.0.0.0``.
+def require_reachable(host: str | None) -> None:
+    """Refuse an empty or unspecified address, such as ``0.0.0.0``; None: Spark knows a better one.
 
     A server can listen on an unspecified address, but a client that connects to it reaches its own
     machine: executors on other hosts would retry for minutes.
@@ -17,12 +17,11 @@ def require_reachable(host: str) -> None:
     Raises:
         ConfigError: no other host can reach this process at ``host``.
     """
-    if not host.strip() or _is_unspecified(host):
+    if host is not None and (not host.strip() or _is_unspecified(host)):
         raise ConfigError(
             "executors cannot reach the driver at this address",
             {"host": host},
-            "Give the driver's own address, for example "
-            "socket.gethostbyname(socket.gethostname()); leave it out for a local master.",
+            "Leave it out for the address that Spark uses, or give one that executors reach.",
         )
 
 

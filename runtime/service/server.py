@@ -3,6 +3,7 @@ in a thread of the driver's process."""
 
 import dataclasses
 import hmac
+import itertools
 import logging
 import secrets
 import uuid
@@ -18,7 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sluice.runtime.continuous.barrier_service import BarrierService
+from sluice.runtime.continuous.barrier_service import KEYED_STATE, BarrierService
+from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
@@ -49,8 +51,11 @@ from sluice.runtime.service.service_messages import (
     RestartMessage,
     SavepointMessage,
     StopMessage,
+    TokenMessage,
     WaitMessage,
 )
+from sluice.runtime.storage.delegation_tokens import issued_token
+from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
 __all__ = ["CoordinatorService", "QueryHandler"]
@@ -95,8 +100,8 @@ class CoordinatorService(HttpThread):
         port: 0 for a free one.
         checkpoint_uri: the coordinator's directory; if the service does not answer, clients read
             there which run leads the job.
-        checkpoint_web: WebHDFS address of that directory, for clients without a JVM; None: there is
-            none.
+        checkpoint_web: how clients without a JVM read that directory if it is not local; None: they
+            cannot.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
         pages: what people see of the job; None: nothing but its status.
@@ -110,7 +115,7 @@ class CoordinatorService(HttpThread):
         host: str = _LOOPBACK,
         port: int = 0,
         checkpoint_uri: str = "",
-        checkpoint_web: WebHdfsAddress | None = None,
+        checkpoint_web: WebHdfsAddress | ObjectLocation | None = None,
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
         registry: CollectorRegistry | None = None,
@@ -121,6 +126,7 @@ class CoordinatorService(HttpThread):
         self._barrier_service = barrier_service
         self._commands = commands
         self._task_waits = WaitLog(log)
+        self._progress = itertools.count(1)
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
@@ -166,6 +172,7 @@ class CoordinatorService(HttpThread):
             ("/v1/epochs", answering(EpochMessage, self._epochs)),
             ("/v1/task-inputs", answering(RegionMessage, self._task_inputs)),
             ("/v1/waits", answering(WaitMessage, self._waiting)),
+            ("/v1/tokens", answering(TokenMessage, self._tokens)),
             ("/v1/batches/decided", answering(BatchMessage, self._decided)),
             ("/v1/regions/restart", answering(RestartMessage, self._restart)),
             ("/v1/savepoints", answering(SavepointMessage, self._savepoint)),
@@ -241,15 +248,28 @@ class CoordinatorService(HttpThread):
     def _task_inputs(self, body: RegionMessage) -> dict[str, Any]:
         return {"inputs": to_json(self._of(body).task_inputs(body.region, body.attempt_id))}
 
+    def _tokens(self, body: TokenMessage) -> dict[str, Any]:
+        self._of(body)
+        found = issued_token(body.name)
+        if found is None:
+            raise ConfigError("this driver has no such delegation token", {}, "Restart the sender.")
+        return {"issued": to_json(found)}
+
     def _attempts(self, body: AttemptMessage) -> dict[str, Any]:
         return {"registered_s": self._of(body).register(body.attempt)}
 
     def _waiting(self, body: WaitMessage) -> dict[str, Any]:
         coordinator, batch = self._of(body), body.batch
-        is_stopping = False
+        is_stopping = is_continuous = False
         if self._barrier_service is not None:
-            self._barrier_service.note_heartbeat(batch, body.what)
+            is_continuous = self._barrier_service.note_heartbeat(batch, body.what)
             is_stopping = self._barrier_service.is_stopping(batch)
+        if body.what == KEYED_STATE and body.why is not None and not is_continuous:
+            coordinator.register_region(  # the task of a micro-batch: its checkpoint waits for it
+                RegionRegistration(
+                    region=batch.region, attempt_id=batch.attempt_id, replayed=next(self._progress)
+                )
+            )
         # Names the batch: a task that dies while it waits does not report the end of its wait.
         name = f"{body.what} (region {batch.region}.{batch.attempt_id}, batch {batch.batch_id})"
         if body.why is None:

@@ -37,6 +37,7 @@ from sluice.runtime.service.service_messages import (
     RestartMessage,
     SavepointMessage,
     StopMessage,
+    TokenMessage,
     WaitMessage,
 )
 from sluice.runtime.service.unanswered_calls import (
@@ -45,10 +46,12 @@ from sluice.runtime.service.unanswered_calls import (
     no_connection,
     unusable_address,
 )
+from sluice.runtime.storage.delegation_tokens import IssuedToken
 from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address"]
+__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address", "fetch_issued_token"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
@@ -72,8 +75,7 @@ class CoordinatorAddress:
         job_uid: of the job.
         attempt_id: of its run: the checkpoint slot that it fenced; None: not known.
         checkpoint_uri: directory with the leader record; empty: there is none.
-        checkpoint_web: WebHDFS address of that directory; None: there is none, or the directory is
-            local.
+        checkpoint_web: how to read that directory if it is not local; see `find_leader`.
     """
 
     address: str
@@ -82,7 +84,7 @@ class CoordinatorAddress:
     job_uid: str
     attempt_id: int | None = None
     checkpoint_uri: str = ""
-    checkpoint_web: WebHdfsAddress | None = None
+    checkpoint_web: WebHdfsAddress | ObjectLocation | None = None
 
     def __repr__(self) -> str:
         return (
@@ -205,6 +207,14 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         answer = self._send(path, body)
         with _understood(path):
             return from_json(TaskInputs, answer["inputs"])
+
+    def issued_token(self, name: str) -> IssuedToken:
+        """The newest delegation token of a file system. Sent once: it may be asked again."""
+        path = "/v1/tokens"
+        body = TokenMessage(**self._envelope, name=name)
+        answer = self._send(path, body, deadline_s=0.0)
+        with _understood(path):
+            return from_json(IssuedToken, answer["issued"])
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""
@@ -422,6 +432,12 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         Attempt ids only grow."""
         ours = self._address.attempt_id
         return ours is not None and leader.attempt_id > ours
+
+
+def fetch_issued_token(address: CoordinatorAddress, name: str) -> IssuedToken:
+    """As `CoordinatorClient.issued_token`, with a client of its own."""
+    with CoordinatorClient(address) as client:
+        return client.issued_token(name)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from tests.chaos import (
     test_files,
     test_keyed,
     test_lost_transactions,
+    test_objects,
     test_regional,
     test_restored_jobs,
     test_stop_kills,
@@ -44,6 +45,7 @@ _TWICE = [
     test_keyed.test_state_with_output_two_kills_in_a_row_at_every_step_of_a_state_file,
     test_keyed.test_state_with_output_two_kills_in_a_row_where_a_split_comes_with_its_state,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
+    test_objects.test_a_copy_survives_two_kills_in_a_row_on_an_object_store,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
     test_restored_jobs.test_a_restore_survives_two_kills_in_a_row,
     test_stop_kills.test_copy_protected_two_kills_in_a_row_in_a_savepoint,
@@ -85,6 +87,9 @@ _OF_A_COMMAND = {
 # Steps of tasks with keyed state: transactions are open as at the steps beside them, and a file that
 # no record names changes nothing. `test_keyed` pauses in one of them.
 _OF_KEYED_STATE = {*OF_STATE, *STATE_MOVES}
+# On an object store they stand where `after-link` and the end of a deletion stand on a local disk;
+# `test_objects` also pauses before the put.
+_OF_OBJECTS = {*test_objects.OF_OBJECTS}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -120,11 +125,20 @@ def _cells(test: Callable[..., None]) -> set[str]:
     ("tests", "absent"),
     [
         (_TWICE, _OF_A_LOSS),
-        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY | _OF_KEYED_STATE),
-        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY | _OF_KEYED_STATE),
+        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY | _OF_KEYED_STATE | _OF_OBJECTS),
+        (
+            _AWAY,
+            _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY | _OF_KEYED_STATE | _OF_OBJECTS,
+        ),
         (
             _PAUSED,
-            _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_COPY | _OF_KEYED_STATE,
+            _OF_A_LOSS
+            | _NO_ANSWER
+            | _LOST_SPLIT
+            | _OF_A_FAILURE
+            | _OF_A_COPY
+            | _OF_KEYED_STATE
+            | _OF_OBJECTS,
         ),
     ],
     ids=["twice in a row", "with a stale coordinator", "away", "paused"],

@@ -48,7 +48,9 @@ _COMMON = frozenset(
     max.in.flight.requests.per.connection message.copy.max.bytes message.max.bytes
     metadata.broker.list metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
     metadata.recovery.strategy receive.message.max.bytes reconnect.backoff.max.ms
-    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.mechanism sasl.mechanisms
+    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.principal
+    sasl.kerberos.service.name sasl.mechanism sasl.mechanisms
     sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
     sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.config
     sasl.oauthbearer.extensions sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url
@@ -133,6 +135,8 @@ _WITHOUT_EFFECT = frozenset(
         "partitioner.adaptive.partitioning.enable",
         "partitioner.availability.timeout.ms",
         "partitioner.ignore.keys",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
         "sasl.login.connect.timeout.ms",
         "sasl.login.read.timeout.ms",
         "sasl.login.refresh.buffer.seconds",
@@ -161,7 +165,6 @@ _REFUSED: Mapping[str, str] = {
     "key.serializer": "Serialise keys in a function or in Spark: they are always bytes.",
     "partitioner.class": "Set the partition column instead: Sluice cannot load Java classes.",
     "sasl.client.callback.handler.class": "Give a token function instead of a Java class.",
-    "sasl.kerberos.service.name": "Use PLAIN, SCRAM or OAUTHBEARER: GSSAPI is not supported.",
     "sasl.login.callback.handler.class": (
         "Give kafka.sasl.oauthbearer.token.function=package.module:function, "
         "or kafka.sasl.oauthbearer.token.endpoint.url, instead of a Java class."

@@ -5,6 +5,7 @@ and `make_admin`. So librdkafka's log lines reach Python's logging, and `transla
 into ours.
 """
 
+import contextlib
 import logging
 import re
 import time
@@ -101,6 +102,7 @@ _CONNECTION_LOST = re.compile(
 
 _UNRESOLVED = re.compile(r"Failed to resolve '([^']+)'")
 _REPEAT_S = 60.0
+_NO_MECHANISM = "No provider for SASL mechanism"
 
 
 class OncePerMinute(logging.Filter):
@@ -263,9 +265,19 @@ _MISCONFIGURED = error_codes(
 
 
 def librdkafka_path() -> Path | None:
-    """Return the shared library in confluent-kafka's wheel; None: the wheel has none."""
+    """Return the shared library that confluent-kafka uses; None: it is not known."""
     libraries = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
-    return next(iter(sorted(libraries.glob("librdkafka*.so*"))), None)
+    return next(iter(sorted(libraries.glob("librdkafka*.so*"))), None) or _loaded_librdkafka()
+
+
+def _loaded_librdkafka() -> Path | None:
+    """The library of a confluent-kafka that was built from its source: the loader found it."""
+    with contextlib.suppress(OSError):  # not Linux
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            path = Path(line.rpartition(" ")[2])
+            if path.name.startswith("librdkafka.so"):
+                return path
+    return None
 
 
 def make_producer(config: Mapping[str, Any]) -> Producer:
@@ -294,7 +306,24 @@ def _made(kind: Callable[..., _Client], config: Mapping[str, Any], name: str) ->
     try:
         return kind(with_token_reasons(config), logger=_librdkafka_log)
     except KafkaException as err:
+        if _NO_MECHANISM in str(err):
+            raise _without_kerberos(config) from None
         raise _token_failure(config) or translate(err, {"client": name}) from None
+
+
+def _without_kerberos(config: Mapping[str, Any]) -> ConfigError:
+    version, _ = confluent_kafka.libversion()
+    return ConfigError(
+        "this confluent-kafka cannot log in by Kerberos",
+        {
+            "kafka.sasl.mechanism": config.get("sasl.mechanism"),
+            "confluent-kafka": CLIENT_VERSION,
+            "librdkafka": librdkafka_path(),
+        },
+        f"Replace its wheel, which lacks GSSAPI: build librdkafka {version} "
+        "with libsasl2-dev, then run pip install --no-binary confluent-kafka "
+        f"confluent-kafka=={CLIENT_VERSION}; see docs/guide/security.md. Or use SCRAM.",
+    )
 
 
 def _token_failure(config: Mapping[str, Any]) -> StreamError | None:

@@ -25,6 +25,7 @@ from sluice.connectors.kafka.client.client_options import (
 from sluice.connectors.kafka.client.credentials import (
     ClientCredentials,
     ExtendedToken,
+    KerberosLogin,
     Secret,
     TokenFunction,
     UnsecuredToken,
@@ -71,6 +72,7 @@ _LARGEST_PORT = 65_535
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """SASL mechanisms that both clients and the embedded broker support."""
+_KERBEROS = "GSSAPI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +171,8 @@ class KafkaConnection:
         config["sasl.mechanism"] = sasl.mechanism
         if self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
             config |= _oidc_settings(sasl.token)
+        elif sasl.kerberos is not None:
+            config |= sasl.kerberos.options
         elif sasl.token is not None:
             config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
@@ -193,7 +197,10 @@ class KafkaConnection:
         if sasl is None:
             return settings
         settings["sasl_mechanism"] = sasl.mechanism
-        if sasl.token is not None:
+        if sasl.kerberos is not None:
+            settings["sasl_kerberos_service_name"] = sasl.kerberos.service
+            settings["sasl_kerberos_keytab"] = sasl.kerberos.keytab
+        elif sasl.token is not None:
             settings["sasl_oauth_token"] = sasl.token
         else:
             settings["sasl_plain_username"] = sasl.username
@@ -222,6 +229,7 @@ class _Sasl:
     username: str = ""
     password: str = field(default="", repr=False)
     token: TokenFunction | None = None
+    kerberos: KerberosLogin | None = None
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -249,11 +257,11 @@ def _read_sasl(
     options: Mapping[str, str], token: TokenFunction | None, servers: Sequence[str]
 ) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    if mechanism not in (*MECHANISMS, MSK_IAM):
+    if mechanism not in (*MECHANISMS, MSK_IAM, _KERBEROS):
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join((*MECHANISMS, MSK_IAM))}.",
+            f"Use one of {', '.join((*MECHANISMS, MSK_IAM, _KERBEROS))}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:
@@ -264,6 +272,8 @@ def _read_sasl(
                 {"option": "kafka.sasl.jaas.config", "kafka.sasl.mechanism": mechanism},
                 "Use the login module of that mechanism.",
             )
+    if mechanism == _KERBEROS:
+        return _Sasl(mechanism=mechanism, kerberos=KerberosLogin.read(options, jaas))
     is_signed = options.get("sasl.login.callback.handler.class", "").endswith(MSK_HANDLER)
     if mechanism == MSK_IAM or is_signed:
         region = options.get(REGION, "")
@@ -309,7 +319,7 @@ def _oidc_settings(token: TokenFunction | None) -> dict[str, Any]:
     """For librdkafka's own requests of tokens; `_check_method` has passed."""
     extensions = dict[str, str]()
     if isinstance(token, ExtendedToken):
-        token, extensions = token.function, dict(token.extensions)
+        extensions, token = dict(token.extensions), token.function
     assert isinstance(token, ClientCredentials)
     settings: dict[str, Any] = {
         "sasl.oauthbearer.method": _OIDC,

@@ -11,6 +11,7 @@ from typing import cast
 
 from sluice.runtime.continuous.native_commits import TasksFirst
 from sluice.runtime.contracts import (
+    CheckpointCommitter,
     Clock,
     CommitListener,
     CommitOutcome,
@@ -106,6 +107,11 @@ class SerialSink:
 @cache  # a run-time check of a protocol takes as long as a commit's own work
 def _listens(committer: type[Committer]) -> bool:
     return issubclass(committer, CommitListener)
+
+
+@cache
+def _names_checkpoints(committer: type[Committer]) -> bool:
+    return issubclass(committer, CheckpointCommitter)
 
 
 class SharedCommitter:
@@ -247,18 +253,25 @@ class SharedCommitter:
         for due in commit_ledger.checkpoints_due(self._ledger, checkpoint_id):
             entries = commit_ledger.wave(self._ledger, due)
             if entries:
-                self._publish(entries, timeout_s=left_s, after_crash=after_crash)
+                self._publish(due, entries, timeout_s=left_s, after_crash=after_crash)
                 left_s = max(0.0, deadline_s - self._clock())
         return commit_ledger.reports_of(self._ledger, checkpoint_id)
 
     def _publish(
-        self, entries: tuple[StateEntry, ...], *, timeout_s: float, after_crash: bool
+        self,
+        checkpoint_id: int,
+        entries: tuple[StateEntry, ...],
+        *,
+        timeout_s: float,
+        after_crash: bool,
     ) -> None:
         """Commit, in a task of the sink if one can. Entries tried before are verified first."""
         after_crash = after_crash or any(entry in self._ledger.answers for entry in entries)
         tasks = self._sink.tasks_first
         try:
             with self._sink.committing() as committer:
+                if _names_checkpoints(type(committer)):
+                    cast(CheckpointCommitter, committer).begin_checkpoint(checkpoint_id)
                 commit = committer.commit if tasks is None else partial(tasks.commit, committer)
                 reports = commit(entries, timeout_s=timeout_s, after_crash=after_crash)
         except UnreachableError as err:

@@ -27,6 +27,7 @@ from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, active_query, find_query
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, require_logged
+from sluice.runtime.spark.session.spark_session import require_scheme
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import open_file_system
 
@@ -304,6 +305,7 @@ class DropInQueries:
     ) -> OpenRun:
         active.require_micro_batches()
         active.require_settings()
+        require_scheme(self._spark, location)
         fs = self.file_system(location)
         began = self.begin_run(
             f"query-{active.query_id}",

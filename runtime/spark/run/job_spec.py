@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ class JobSpec:
 
     Attributes:
         checkpoint_dir: absolute URI.
+        storage_options: of object stores.
         settings: of its checkpoints and failures.
         regions: number of parts of each source; None: chosen at the start.
         restore_from: checkpoint id, or URI of another job's state.
@@ -35,6 +36,7 @@ class JobSpec:
     name: str
     spark: SparkSession
     checkpoint_dir: str
+    storage_options: Mapping[str, str]
     settings: CheckpointSettings
     regions: int | None
     engine: Engine
@@ -45,7 +47,7 @@ class JobSpec:
     state: StateSettings
     restore_from: int | str | None
     restore_rules: RestoreRules
-    host: str
+    host: str | None
     metrics_port: int | None
     metrics_host: str
     registry: str | None

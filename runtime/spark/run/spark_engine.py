@@ -67,13 +67,16 @@ from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
 from sluice.runtime.spark.session.spark_session import (
+    driver_address,
     enter_session,
     is_fair,
     local_properties,
     prepare,
+    require_scheme,
+    require_spark_writes,
     require_task_retries,
 )
-from sluice.runtime.storage.file_system import close_quietly
+from sluice.runtime.storage.file_system import OpenFileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["JobResult", "JobRun", "run_job"]
@@ -177,12 +180,16 @@ class JobRun:
         if self._properties is not None:
             enter_session(job.spark, self._properties)
         prepare(job.spark)
+        require_scheme(job.spark, job.checkpoint_dir)
         job = self._job = named(job)
         if job.recovery is not Recovery.REGION:
             require_task_retries(job.spark, recovery=job.recovery.value)
         if job.recovery is Recovery.APPROXIMATE:
             require_chained(job.pipelines)
-        self._layout = lay_out(job)
+        self._layout = layout = lay_out(job)
+        batched = {region.name for region in layout.regions} - layout.continuous
+        if batched:
+            require_spark_writes(job.spark, absolute_uri(job.checkpoint_dir), regions=batched)
 
     def run(self, ends: EndRequests, *, on_step: Callable[[], None] = lambda: None) -> None:
         """Start it, and watch it until it ends; see `sluice.runtime.job.job.Job.run`.
@@ -205,13 +212,13 @@ class JobRun:
         assert layout is not None  # `check` was called
         jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
         with contextlib.ExitStack() as stack:
-            store = open_store(job.checkpoint_dir, jvm=jvm)
+            store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
             retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
             registrar = JobRegistrar(
                 job.registry,
-                partial(open_file_system, jvm=jvm),
+                _opening(job),
                 was_stopped=lambda: coordinator.status().state == "stopped",
             )
             stack.enter_context(registrar)
@@ -353,12 +360,17 @@ def _coordinator(
             new_job_uid=job.uid,
             copier=CheckpointCopies(
                 store.fs,
-                jvm=job.spark.sparkContext._jvm,  # noqa: SLF001 - PySpark's only way to Hadoop
+                open_fs=_opening(job),
                 retained=job.settings.retained,
             ),
         )
         opened.pop_all()  # the coordinator closes them now
     return coordinator, sources
+
+
+def _opening(job: JobSpec) -> OpenFileSystem:
+    jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
+    return partial(open_file_system, jvm=jvm, storage_options=job.storage_options)
 
 
 def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
@@ -433,9 +445,9 @@ def _run_regions(
         service = stack.enter_context(
             CoordinatorService(
                 coordinator,
-                host=job.host,
+                host=driver_address(job.spark, job.host),
                 checkpoint_uri=absolute_uri(store.fs.uri),
-                checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
+                checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
                 commands=commands,
                 barrier_service=continuous.barrier_service,
                 registry=registry,

@@ -8,20 +8,24 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.process.interpreter import PLAN_ONCE
+from sluice.runtime.storage.file_system_opening import hadoop_uri, is_object_store
 
 __all__ = [
     "QUERY_SETTINGS",
     "SHUFFLE_RETRY",
     "active_session",
+    "driver_address",
     "enter_session",
     "idle_worker_timeout",
     "is_fair",
@@ -34,7 +38,9 @@ __all__ = [
     "quick_python",
     "require_query_settings",
     "require_running",
+    "require_scheme",
     "require_setting",
+    "require_spark_writes",
     "require_task_retries",
     "require_version",
     "scheduler_pool",
@@ -209,6 +215,24 @@ def require_running(spark: SparkSession) -> None:
         )
 
 
+def require_scheme(spark: SparkSession, directory: str) -> None:
+    """Refuse a bare path for checkpoints where YARN chooses the driver's host.
+
+    The next attempt on another host would not find it, and would begin without a checkpoint.
+
+    Raises:
+        ConfigError: in YARN's cluster mode, ``directory`` has no scheme.
+    """
+    conf = spark.sparkContext.getConf()
+    placed = (conf.get("spark.master"), conf.get("spark.submit.deployMode"))
+    if placed == ("yarn", "cluster") and not urlsplit(directory).scheme:
+        raise ConfigError(
+            "a checkpoint directory without a scheme may be lost with the driver's host",
+            {"directory": directory, "spark.submit.deployMode": "cluster"},
+            "Write hdfs:///path, or file:///path for a directory that every node mounts.",
+        )
+
+
 def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     """Refuse a session in which a failed task ends its region.
 
@@ -227,6 +251,39 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
         "Use the master local[N,4] on one machine, for N cores and 4 attempts; on a cluster, keep "
         f"{_ATTEMPTS} at 4.",
     )
+
+
+def require_spark_writes(spark: SparkSession, directory: str, *, regions: Collection[str]) -> None:
+    """Refuse micro-batches over an object store that Spark cannot write: its logs and its state lie
+    in the checkpoint directory, too.
+
+    Args:
+        directory: absolute URI.
+        regions: that run in micro-batches, for the message.
+    Raises:
+        ConfigError: the session has no Hadoop client for this store.
+    """
+    if not is_object_store(directory):
+        return
+    uri = hadoop_uri(directory)
+    context: Any = spark.sparkContext
+    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
+    try:
+        hadoop = context._jvm.org.apache.hadoop.fs  # noqa: SLF001 - no public way
+        hadoop.FileSystem.getFileSystemClass(uri.partition(":")[0], conf)
+    except Py4JJavaError as error:
+        raise ConfigError(
+            "Spark cannot write its logs and state to this object store",
+            {
+                "uri": uri,
+                "micro_batch_regions": ",".join(sorted(regions)),
+                "error": str(error.java_exception.getMessage()),
+            },
+            "Add Hadoop's client of this store to spark.jars.packages "
+            "(s3a: org.apache.hadoop:hadoop-aws), use a directory on hdfs: or file:, or "
+            "chain the functions into Kafka, so that the engine is continuous and needs no such "
+            "client.",
+        ) from error
 
 
 def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float | None) -> int:
@@ -397,6 +454,17 @@ def scheduler_pool(spark: SparkSession, name: str) -> Iterator[None]:
 def is_local(spark: SparkSession) -> bool:
     """Whether tasks run in the driver's JVM, so that the number of cores is known."""
     return bool(spark.sparkContext._jsc.sc().isLocal())  # noqa: SLF001 - not in Python
+
+
+def driver_address(spark: SparkSession, host: str | None) -> str:
+    """Address at which executors reach this process: ``host``, if it is set. Else loopback for a
+    local master, and Spark's own address of the driver on a cluster: in YARN's cluster mode no
+    program knows its host before it runs."""
+    if host is not None:
+        return host
+    if is_local(spark):
+        return "127.0.0.1"
+    return (spark.sparkContext.getConf().get("spark.driver.host") or "").strip("[]")
 
 
 def idle_worker_timeout(spark: SparkSession) -> str | None:

@@ -20,7 +20,7 @@ __all__ = ["OBJECT_SCHEMES", "ObjectLocation", "is_storage_option", "object_loca
 OBJECT_SCHEMES = ("s3", "gs", "abfss")
 """Schemes of URIs that name objects; ``s3a`` is another name of ``s3``."""
 
-_URI = re.compile(r"(?P<scheme>s3a?|gs|abfss)://(?P<authority>[^/?#]*)(?P<path>.*)", re.DOTALL)
+_URI = re.compile(r"(?P<scheme>(?i:s3a?|gs|abfss))://(?P<authority>[^/?#]*)(?P<path>.*)", re.DOTALL)
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.@]+)\.(?P<suffix>.+)")
 _OPTION_PREFIXES = ("aws_", "azure_", "google_", "fs.s3a.", "fs.gs.", "fs.azure.")
 
@@ -198,7 +198,8 @@ def object_location(
     match = _URI.fullmatch(uri)
     if match is None or not match["authority"]:
         raise _bad_uri(uri, "it names no bucket")
-    scheme = {"s3a": "s3"}.get(match["scheme"], match["scheme"])
+    scheme = match["scheme"].lower()
+    scheme = "s3" if scheme == "s3a" else scheme
     authority, bucket, account = match["authority"], match["authority"], {}
     if scheme == "abfss":
         host = _AZURE_HOST.fullmatch(authority)
@@ -207,7 +208,7 @@ def object_location(
         bucket, account = host["container"], {"azure_storage_account_name": host["account"]}
     elif "@" in authority or ":" in authority:
         raise _bad_uri(uri, "a bucket has no port and no user")
-    prefix = _prefix(uri, match["path"])
+    prefix = posixpath.normpath(f"/{match['path'].lstrip('/')}").strip("/")
     set_for_all = {
         name: environment[name] for name in _ENVIRONMENT[scheme] if environment.get(name)
     }
@@ -221,13 +222,6 @@ def object_location(
         config={**config, **own_config, **account},
         client={**client, **own_client},
     )
-
-
-def _prefix(uri: str, path: str) -> str:
-    prefix = posixpath.normpath(path).strip("/") if path.strip("/") else ""
-    if prefix == ".." or prefix.startswith("../") or "\n" in prefix:
-        raise _bad_uri(uri, "its path leaves the bucket")
-    return prefix
 
 
 def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import urllib3
 
-from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
-from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.continuous.barrier_service import (
+    KEYED_STATE,
+    AttemptEpochs,
+    BarrierService,
+)
+from sluice.runtime.contracts import RegionRegistration, RegisteredAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
     ConfigError,
@@ -19,6 +23,7 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
+from sluice.runtime.keyed.keyed_plan import LOADING, STATE_FILES
 from sluice.runtime.service import server
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
@@ -56,6 +61,21 @@ def test_a_task_that_waits_is_heard_and_reported_when_its_attempt_is_over(
     with pytest.raises(FencedError, match="is over"):
         client.waits(BATCH, "a producer", why="no broker answers")
     client.waited(BATCH, "a producer")
+
+
+def test_the_task_of_a_batch_that_loads_its_state_tells_of_its_progress(
+    client: CoordinatorClient, coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint does not expire meanwhile."""
+    told: list[RegionRegistration] = []
+    monkeypatch.setattr(coordinator, "register_region", told.append)
+    for what in (KEYED_STATE, STATE_FILES, KEYED_STATE):
+        client.waits(BATCH, what, why=LOADING)
+    client.waited(BATCH, KEYED_STATE)
+    assert [(each.region, each.attempt_id, each.replayed) for each in told] == [
+        (BATCH.region, BATCH.attempt_id, 1),
+        (BATCH.region, BATCH.attempt_id, 2),
+    ]
 
 
 def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(

@@ -33,7 +33,8 @@ from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.service.error_json import error_from_json, error_to_json
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.service.service_client import CoordinatorClient
+from sluice.runtime.service.service_client import CoordinatorClient, fetch_issued_token
+from sluice.runtime.storage.delegation_tokens import DelegationToken, DriverTokens, IssuedToken
 from tests.kit.coordinator.coordinated_service import BATCH
 from tests.kit.coordinator.core_driver import committable, split
 from tests.kit.waiting import PATIENCE_S, join
@@ -53,6 +54,18 @@ def test_only_who_belongs_to_this_run_is_answered(
     address = dataclasses.replace(service.coordinator_address, **wrong)
     with CoordinatorClient(address) as client, pytest.raises(error):
         client.poll_barrier("main", 0, wait_s=0.0)
+
+
+def test_only_tasks_get_a_delegation_token(service: CoordinatorService) -> None:
+    """The token for people gives none."""
+    token = DelegationToken(text="secret", obtained_ms=0, expires_ms=1 << 62)
+    name = DriverTokens(lambda: token).name
+    found = fetch_issued_token(service.coordinator_address, name)
+    assert found == IssuedToken(token=token)
+    with pytest.raises(AuthenticationError):
+        fetch_issued_token(service.command_address, name)
+    with pytest.raises(ConfigError, match="no such delegation token"):
+        fetch_issued_token(service.coordinator_address, "other")
 
 
 @pytest.mark.parametrize("path", ["/v1/status", "/metrics"])

@@ -39,7 +39,7 @@ class TestUris:
 
     @pytest.mark.parametrize(
         "uri",
-        ["s3://", "s3:/b/x", "s3:///x", "s3://b:9000/x", "abfss://c/x", "gs://b/../..", "ftp://b"],
+        ["s3://", "s3:/b/x", "s3:///x", "s3://b:9000/x", "abfss://c/x", "ftp://b"],
     )
     def test_a_uri_without_a_bucket_is_refused_with_the_right_form(self, uri: str) -> None:
         with pytest.raises(ConfigError, match=r"s3://bucket/prefix"):

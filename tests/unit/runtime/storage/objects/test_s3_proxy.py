@@ -8,11 +8,18 @@ import pytest
 from tests.kit.objects.s3_fixture import ProxiedBucket, S3Bucket
 from tests.kit.objects.s3_proxy import FaultKind
 
+_SIGNED = {
+    "Authorization": "AWS4-HMAC-SHA256 Credential=sluice/20260101/us-east-1/s3/aws4_request, "
+    "SignedHeaders=host, Signature=unchecked"
+}
+
 
 def _put(bucket: S3Bucket, key: str, data: bytes, **headers: str) -> int:
     connection = http.client.HTTPConnection(urlsplit(bucket.endpoint).netloc, timeout=60)
     try:
-        connection.request("PUT", f"/{bucket.name}/{key}", body=data, headers=headers)
+        connection.request(
+            "PUT", f"/{bucket.name}/{key}", body=data, headers={**_SIGNED, **headers}
+        )
         return connection.getresponse().status
     finally:
         connection.close()
@@ -21,7 +28,7 @@ def _put(bucket: S3Bucket, key: str, data: bytes, **headers: str) -> int:
 def _get(bucket: S3Bucket, key: str) -> bytes | None:
     connection = http.client.HTTPConnection(urlsplit(bucket.endpoint).netloc, timeout=60)
     try:
-        connection.request("GET", f"/{bucket.name}/{key}")
+        connection.request("GET", f"/{bucket.name}/{key}", headers=_SIGNED)
         answer = connection.getresponse()
         body = answer.read()
         return body if answer.status == http.client.OK else None

@@ -1,0 +1,1 @@
+"""Iceberg sink: data files by tasks, one snapshot for each checkpoint."""

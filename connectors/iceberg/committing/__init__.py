@@ -1,0 +1,1 @@
+"""Appends decided data files to the table, and deletes files that no decision names."""

@@ -1,0 +1,148 @@
+"""One table commit: data files of a checkpoint as a snapshot, and the positions of its regions."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sluice.connectors.iceberg.committing.commit_positions import CommitPositions, position_key
+from sluice.connectors.iceberg.table.writing_plan import PROPERTY_PREFIX
+from sluice.connectors.iceberg.written_files import WrittenFile, WrittenFiles
+from sluice.runtime.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+__all__ = ["append_files", "expire_snapshots", "summary_of"]
+
+log = logging.getLogger(__name__)
+
+# Of the table if it has no such property. Without merging, each commit would list all manifests of
+# earlier ones; pyiceberg writes a manifest in Python, so that a large one would take seconds.
+_DEFAULTS = {
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.target-size-bytes": str(1 << 20),
+}
+_MAX_AGE_MS = "history.expire.max-snapshot-age-ms"
+_DEFAULT_MAX_AGE_MS = 5 * 24 * 3600 * 1000
+_MIN_KEPT = "history.expire.min-snapshots-to-keep"
+
+
+def summary_of(
+    works: Sequence[WrittenFiles], *, operator_id: str, checkpoint_id: int | None
+) -> dict[str, str]:
+    """Entries of the snapshot's summary: which checkpoint of which job, and which regions."""
+    regions = sorted({work.attempt.batch.region for work in works})
+    checkpoint = checkpoint_id
+    if checkpoint is None:  # not told, as in a command
+        checkpoint = max(work.checkpoint_id for work in works)
+    return {
+        f"{PROPERTY_PREFIX}job-id": works[0].job_uid,
+        f"{PROPERTY_PREFIX}operator-id": operator_id,
+        f"{PROPERTY_PREFIX}checkpoint-id": str(checkpoint),
+        f"{PROPERTY_PREFIX}regions": ",".join(regions),
+    }
+
+
+def append_files(
+    table: "Table",
+    works: Sequence[WrittenFiles],
+    positions: CommitPositions,
+    *,
+    operator_id: str,
+    checkpoint_id: int | None,
+) -> None:
+    """Commit the files of one partition spec, once: ``table`` has the metadata after it.
+
+    The catalog accepts the commit only on top of the snapshot that ``table`` knows. So of several
+    requests with the same work, in flight or repeated, one is accepted at most.
+
+    Raises:
+        CommitFailedException: the table has changed, and nothing was committed.
+        Exception: any other error of pyiceberg: it is unknown whether it was committed.
+    """
+    job_uid = works[0].job_uid
+    after = positions.after(works, checkpoint_id=checkpoint_id)
+    regions = {work.attempt.batch.region for work in works}
+    changed = {
+        position_key(job_uid=job_uid, operator_id=operator_id, region=region): position.encoded()
+        for region, position in after.of_regions.items()
+        if region in regions
+    }
+    _prepare(table, works[0].spec_id)
+    summary = summary_of(works, operator_id=operator_id, checkpoint_id=checkpoint_id)
+    transaction = table.transaction()
+    update = transaction.update_snapshot(snapshot_properties=summary)
+    is_merging = table.metadata.properties["commit.manifest-merge.enabled"].lower() == "true"
+    with update.merge_append() if is_merging else update.fast_append() as append:
+        for work in works:
+            for file in work.files:
+                append.append_data_file(_data_file(file, work.spec_id))
+    transaction.set_properties(changed)
+    failpoint("before-append")
+    transaction.commit_transaction()
+    failpoint("after-append")
+
+
+def expire_snapshots(table: "Table", *, least: int) -> int:
+    """Expire snapshots as the properties ``history.expire.*`` of the table say; returns how many.
+
+    Files stay on the store until a tool deletes orphaned files. Raises as `append_files`.
+
+    Args:
+        least: does nothing for fewer expired snapshots: each expiry is one more table commit.
+    """
+    properties = table.metadata.properties
+    oldest_ms = time.time() * 1000 - int(properties.get(_MAX_AGE_MS, _DEFAULT_MAX_AGE_MS))
+    snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+    kept = int(properties.get(_MIN_KEPT, "1"))
+    named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+    expired = [
+        one.snapshot_id
+        for one in snapshots[: len(snapshots) - kept]
+        if one.timestamp_ms < oldest_ms and one.snapshot_id not in named
+    ]
+    if len(expired) < least:
+        return 0
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    return len(expired)
+
+
+def _prepare(table: "Table", spec_id: int) -> None:
+    """Set what pyiceberg reads from the metadata in memory; nothing of it is committed.
+
+    pyiceberg must not repeat a commit by itself: a repetition would not look at the positions. Its
+    manifests follow the default spec, which may be newer than that of the files.
+    """
+    metadata = table.metadata
+    properties = {**_DEFAULTS, **metadata.properties, "commit.retry.num-retries": "0"}
+    table.metadata = metadata.model_copy(
+        update={"properties": properties, "default_spec_id": spec_id}
+    )
+
+
+def _data_file(file: WrittenFile, spec_id: int) -> "DataFile":
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    found = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*file.partition),
+        record_count=file.rows,
+        file_size_in_bytes=file.length_bytes,
+        column_sizes=dict(file.column_sizes),
+        value_counts=dict(file.value_counts),
+        null_value_counts=dict(file.null_value_counts),
+        nan_value_counts=dict(file.nan_value_counts),
+        lower_bounds=dict(file.lower_bounds),
+        upper_bounds=dict(file.upper_bounds),
+        split_offsets=list(file.split_offsets) or None,
+        sort_order_id=file.sort_order_id,
+        equality_ids=None,
+        key_metadata=None,
+    )
+    found.spec_id = spec_id
+    return found

@@ -1,0 +1,158 @@
+"""The format ``sluice-iceberg``: a sink class that holds the address of its service."""
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from sluice.connectors.iceberg.iceberg_sink import IcebergSink
+from sluice.connectors.iceberg.writing.row_alignment import require_known, unknown_columns
+from sluice.runtime.contracts import TaskSink
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.spelling import nearest
+from sluice.runtime.service.drop_in_client import DropInClient
+from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
+
+__all__ = ["FORMAT", "IcebergFormat", "check_iceberg_write", "iceberg_format", "iceberg_sink"]
+
+FORMAT = "sluice-iceberg"
+
+_OF_CATALOG = "catalog."
+_OPTIONS = {
+    name.lower(): name
+    for name in ("catalog", "table", "path", "warehouse", "evolve", "expireSnapshots")
+}
+# Spark passes these to the sink of every format.
+_SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
+
+
+class IcebergFormat(DataSource):
+    """Spark makes one for each ``format("sluice-iceberg")``; `iceberg_format` sets the service."""
+
+    service: DropInClient | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Spark's name of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType | str:
+        """Refuse a reader: the format only writes."""
+        raise ConfigError(
+            "this format only writes",
+            {"format": FORMAT},
+            "Read the table with Iceberg's own format, or with pyiceberg.",
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Refuse a frame: `save` is taken over where the format is installed."""
+        refuse_frame(FORMAT)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """The sink; see `DropInStreamWriter`."""
+        check_iceberg_write(self.options, schema, mode="complete" if overwrite else "append")
+        return DropInStreamWriter(FORMAT, self.options, self.service)
+
+
+def check_iceberg_write(options: Mapping[str, str], schema: StructType, *, mode: str) -> None:
+    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; also compares the columns with
+    those of the table."""
+    if mode == "complete":
+        raise ConfigError(
+            "this sink has no output mode complete",
+            {"format": FORMAT},
+            "Use update or append: in complete mode each batch would add the whole result again.",
+        )
+    if mode in ("overwrite", "ignore", "errorifexists"):
+        raise ConfigError(
+            "this sink only appends",
+            {"format": FORMAT, "mode": mode},
+            'Write with mode("append"), or use Iceberg\'s own format.',
+        )
+    given = _Options(options)
+    if given.evolve:
+        return
+    table = given.sink().catalog_settings.load_table(given.table)
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    target = schema_to_pyarrow(table.schema())
+    rows = to_arrow_schema(schema, timezone="UTC")
+    require_known(unknown_columns(rows, target), target, table=given.table)
+
+
+def iceberg_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> TaskSink:
+    """A query's sink; the same whatever its session has set."""
+    del setting
+    return _Options(options).sink()
+
+
+def iceberg_format(service: DropInClient) -> type[IcebergFormat]:
+    """A class that Spark pickles whole, so that address and token are in no option."""
+
+    class SluiceIceberg(IcebergFormat):
+        pass
+
+    SluiceIceberg.service = service
+    return SluiceIceberg
+
+
+class _Options:
+    """Options by names in any case; ``catalog.*`` are pyiceberg's properties of the catalog.
+
+    Raises:
+        ConfigError: one is missing, unknown or not valid.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        known: dict[str, str] = {}
+        self._properties: dict[str, object] = {}
+        for name, value in options.items():
+            plain = name.strip().lower()
+            if plain.startswith(_OF_CATALOG):
+                self._properties[plain.removeprefix(_OF_CATALOG)] = value
+            elif plain in _OPTIONS:
+                known[plain] = value
+            elif plain not in _SPARKS_OWN:
+                raise _unknown(name)
+        self._known = known
+        self.table = known.get("table", known.get("path", ""))
+        self.evolve = self._flag("evolve")
+
+    def sink(self) -> IcebergSink:
+        """The sink that they describe."""
+        catalog = self._known.get("catalog")
+        given: str | dict[str, object] = self._properties or catalog or ""
+        if catalog and self._properties:
+            place = "uri" if ":" in catalog else "name"
+            given = {place: catalog, **self._properties}
+        return IcebergSink(
+            catalog=given,
+            table=self.table,
+            warehouse=self._known.get("warehouse"),
+            evolve=self.evolve,
+            expire_snapshots=self._flag("expiresnapshots"),
+            name="iceberg",
+            uid="sluice-iceberg",  # another table does not make it another sink
+        )
+
+    def _flag(self, name: str) -> bool:
+        value = self._known.get(name, "false").strip().lower()
+        if value not in ("true", "false"):
+            raise ConfigError(
+                "an option of the Iceberg sink is neither true nor false",
+                {"option": _OPTIONS[name], "value": value},
+                "Write true or false.",
+            )
+        return value == "true"
+
+
+def _unknown(name: str) -> ConfigError:
+    guess = nearest(name.lower(), set(_OPTIONS))
+    return ConfigError(
+        "the Iceberg sink has no such option",
+        {"format": FORMAT, "option": name},
+        f"Did you mean {_OPTIONS[guess]}?"
+        if guess
+        else "Give properties of the catalog as catalog.NAME.",
+    )

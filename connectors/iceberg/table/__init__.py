@@ -1,0 +1,1 @@
+"""Opens catalogs, tables and the store of a table; translates client errors."""

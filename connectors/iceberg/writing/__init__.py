@@ -1,0 +1,1 @@
+"""Rows of a task as data files of a table."""

@@ -1,0 +1,234 @@
+"""Writes one task's rows into data files of a table, with a bound on memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sluice.connectors.iceberg.table.client_errors import client_errors_translated
+from sluice.connectors.iceberg.table.writing_plan import WritingPlan
+from sluice.connectors.iceberg.writing.partition_rows import Partition, PartitionRows, SortedRows
+from sluice.connectors.iceberg.writing.row_alignment import (
+    RowAlignment,
+    require_known,
+    unknown_columns,
+)
+from sluice.connectors.iceberg.written_files import WrittenFile
+from sluice.runtime.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from pyiceberg.io.fileformat import FileFormatWriter
+
+__all__ = ["DataFileWriter"]
+
+_MOST_OPEN = 64
+_ROW_GROUP_BYTES = 32 << 20
+_MOST_BUFFERED_BYTES = 256 << 20
+_TARGET_BYTES = "write.target-file-size-bytes"
+_DEFAULT_TARGET_BYTES = 512 << 20
+
+
+class DataFileWriter:
+    """Splits rows by partition and writes a file for each. Python worker, one thread, one batch.
+
+    Rows wait in memory for a row group; rows of a table with a sort order wait for their file. If
+    rows go to more partitions than may be open, it finishes the fullest file; later rows of that
+    partition get another file.
+
+    Args:
+        plan: of the table.
+        evolved: returns the plan of the table after it has got such columns; None: columns that
+            the table lacks are refused.
+        name: returns the name of the next file.
+        announce: keeps the location of a file on record before the file is made.
+    """
+
+    def __init__(
+        self,
+        plan: WritingPlan,
+        *,
+        evolved: Callable[[Sequence[pa.Field]], WritingPlan] | None,
+        name: Callable[[int], str],
+        announce: Callable[[str], None],
+    ) -> None:
+        self._evolved = evolved
+        self._name = name
+        self._announce = announce
+        self._open: dict[Partition, _OpenFile] = {}
+        self._finished: list[WrittenFile] = []
+        self._begun = 0
+        self._seen: pa.Schema | None = None
+        self._use(plan)
+
+    @property
+    def plan(self) -> WritingPlan:
+        """That its files follow."""
+        return self._plan
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows.
+
+        Raises:
+            ConfigError: rows that the table cannot hold.
+            StreamError: the store failed; the attempt has failed.
+        """
+        if not batch.num_rows:
+            return
+        if self._seen is None or not self._seen.equals(batch.schema):
+            self._meet(batch.schema)
+        for partition, rows in self._partitions.split(self._alignment.align(batch)):
+            file = self._open.get(partition)
+            if file is None:
+                self._make_room(_MOST_OPEN - 1)
+                file = self._open[partition] = self._opened(partition)
+            file.add(rows)
+            if file.written_bytes >= self._target_bytes:
+                self._finish(partition)
+        self._make_room(_MOST_OPEN)
+
+    def finish(self) -> tuple[WrittenFile, ...]:
+        """Finish all files; returns none if there were no rows. Raises as `write`."""
+        while self._open:
+            self._finish(next(iter(self._open)))
+        return tuple(self._finished)
+
+    def abandon(self) -> None:
+        """Leave all files to the sweep; never raises."""
+        self._open.clear()
+
+    def _use(self, plan: WritingPlan) -> None:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        self._plan = plan
+        self._target_bytes = int(plan.properties.get(_TARGET_BYTES, _DEFAULT_TARGET_BYTES))
+        self._alignment = RowAlignment(target=schema_to_pyarrow(plan.schema), table=plan.table)
+        self._partitions = PartitionRows(spec=plan.spec, schema=plan.schema)
+        self._sorted = SortedRows(order=plan.sort_order, schema=plan.schema)
+
+    def _meet(self, schema: pa.Schema) -> None:
+        """Prepare for batches of another schema."""
+        unknown = unknown_columns(schema, self._alignment.target)
+        if unknown and self._evolved is not None:
+            before = self._plan
+            plan = self._evolved(unknown)
+            if plan.schema != before.schema:
+                self.finish()  # rows of one file have one schema
+            # All files of a committable follow one spec; a later attempt takes the newest.
+            self._use(_with_schema(before, plan))
+            unknown = unknown_columns(schema, self._alignment.target)
+        require_known(unknown, self._alignment.target, table=self._plan.table)
+        self._seen = schema
+
+    def _opened(self, partition: Partition) -> "_OpenFile":
+        from pyiceberg.partitioning import PartitionKey
+        from pyiceberg.typedef import Record
+
+        number, self._begun = self._begun, self._begun + 1
+        key = None
+        if partition:
+            key = PartitionKey([], self._plan.spec, self._plan.schema)
+            vars(key)["partition"] = Record(*partition)  # else it refuses two fields of one column
+        name = self._name(number)
+        location = self._plan.locations.new_data_location(name, key)
+        self._announce(location)
+        return _OpenFile(
+            plan=self._plan, location=location, partition=partition, order=self._sorted
+        )
+
+    def _make_room(self, most_open: int) -> None:
+        while len(self._open) > most_open or self._buffered_bytes() > _MOST_BUFFERED_BYTES:
+            self._finish(max(self._open, key=lambda key: self._open[key].buffered_bytes))
+
+    def _buffered_bytes(self) -> int:
+        return sum(file.buffered_bytes for file in self._open.values())
+
+    def _finish(self, partition: Partition) -> None:
+        self._finished.append(self._open[partition].finish())
+        del self._open[partition]
+
+
+def _with_schema(plan: WritingPlan, newer: WritingPlan) -> WritingPlan:
+    from dataclasses import replace
+
+    return replace(plan, schema=newer.schema)
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenFile:
+    """One data file, or the rows that it will get.
+
+    Attributes:
+        plan: of the table.
+        location: of the file.
+        partition: of all its rows.
+        order: of its rows.
+        written_bytes: in memory, of all rows so far.
+        buffered_bytes: of the rows that wait.
+    """
+
+    plan: WritingPlan
+    location: str
+    partition: Partition
+    order: SortedRows
+    written_bytes: int = 0
+    buffered_bytes: int = 0
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _writer: "FileFormatWriter | None" = None
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Append; writes a row group when there are enough rows."""
+        self._waiting.append(rows)
+        self.written_bytes += rows.nbytes
+        self.buffered_bytes += rows.nbytes
+        if self.buffered_bytes >= _ROW_GROUP_BYTES and not self.order.is_needed:
+            self._flush()
+
+    def finish(self) -> WrittenFile:
+        """Write the rest and close; returns the file with its statistics."""
+        self._flush()
+        assert self._writer is not None  # a file is opened for rows
+        with self._translated("finish a data file"):
+            statistics = self._writer.close()
+            length_bytes = len(self.plan.io.new_input(self.location))
+        failpoint("after-data-file")
+        found = statistics.to_serialized_dict()
+        return WrittenFile(
+            path=self.location,
+            length_bytes=length_bytes,
+            rows=found["record_count"],
+            partition=self.partition,
+            sort_order_id=self.order.order.order_id if self.order.is_needed else None,
+            split_offsets=tuple(found["split_offsets"]),
+            column_sizes=found["column_sizes"],
+            value_counts=found["value_counts"],
+            null_value_counts=found["null_value_counts"],
+            nan_value_counts=found["nan_value_counts"],
+            lower_bounds=found["lower_bounds"],
+            upper_bounds=found["upper_bounds"],
+        )
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting).combine_chunks()
+        self._waiting, self.buffered_bytes = [], 0
+        if self.order.is_needed:
+            rows = self.order.sort(rows)
+        with self._translated("write a data file"):
+            if self._writer is None:
+                failpoint("before-data-file")
+                self._writer = _file_writer(self.plan, self.location)
+            self._writer.write(rows)
+
+    def _translated(self, action: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return client_errors_translated(action, {"file": self.location})
+
+
+def _file_writer(plan: WritingPlan, location: str) -> "FileFormatWriter":
+    from pyiceberg.io.fileformat import FileFormatFactory
+    from pyiceberg.manifest import FileFormat
+
+    return FileFormatFactory.get(FileFormat.PARQUET).create_writer(
+        plan.io.new_output(location), plan.schema, dict(plan.properties)
+    )

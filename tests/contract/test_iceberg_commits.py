@@ -1,0 +1,199 @@
+"""Each decided data file is in the table once, whatever the catalog and other writers do."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sluice.runtime.contracts import CommitOutcome
+from tests.kit.iceberg.faulty_catalog import FaultyCatalog
+from tests.kit.iceberg.iceberg_bed import OPERATOR, IcebergBed, rows_of
+
+_FAULTY = {"py-catalog-impl": "tests.kit.iceberg.faulty_catalog.FaultyCatalog"}
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[IcebergBed]:
+    FaultyCatalog.reset()
+    made = IcebergBed(directory=tmp_path, extra=dict(_FAULTY))
+    made.create()
+    yield made
+    FaultyCatalog.reset()
+
+
+def _outcomes(reports: list) -> set[CommitOutcome]:  # type: ignore[type-arg]
+    return {report.outcome for report in reports}
+
+
+def test_a_checkpoint_is_one_snapshot_of_all_regions_with_its_origin_in_the_summary(
+    bed: IcebergBed,
+) -> None:
+    entries = [
+        *bed.pre_commit(rows_of(1, 2), region="a", task="0.0"),
+        *bed.pre_commit(rows_of(3), region="a", task="1.0"),
+        *bed.pre_commit(rows_of(4), region="b"),
+    ]
+    assert _outcomes(bed.commit(entries, checkpoint_id=7)) == {CommitOutcome.COMMITTED}
+    (snapshot,) = bed.table().snapshots()
+    assert snapshot.summary is not None
+    found = {key: snapshot.summary[key] for key in ("sluice.checkpoint-id", "sluice.regions")}
+    assert found == {"sluice.checkpoint-id": "7", "sluice.regions": "a,b"}
+    assert snapshot.summary["sluice.job-id"] == bed.job_uid
+    assert snapshot.summary["sluice.operator-id"] == OPERATOR
+    assert bed.ids() == Counter([1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("fault", ["conflict", "unknown-before", "unknown-after", "away"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_whatever_the_catalog_answered_the_files_are_there_once(
+    bed: IcebergBed, fault: str, times: int
+) -> None:
+    entries = bed.pre_commit(rows_of(1, 2))
+    FaultyCatalog.faults = [fault] * times
+    assert _outcomes(bed.commit(entries)) == {CommitOutcome.COMMITTED}
+    assert bed.ids() == Counter([1, 2])
+    assert len(bed.table().snapshots()) == 1
+
+
+def test_a_catalog_that_stays_away_leaves_the_work_pending(bed: IcebergBed) -> None:
+    entries = bed.pre_commit(rows_of(1))
+    FaultyCatalog.faults = ["away"] * 1000
+    (report,) = bed.commit(entries, timeout_s=0.2)
+    assert report.outcome is CommitOutcome.PENDING
+    assert "the catalog is away" in report.detail
+    assert bed.notes(), "the note of undecided files stays"
+    FaultyCatalog.reset()
+    assert _outcomes(bed.commit(entries, after_crash=True)) == {CommitOutcome.COMMITTED}
+    assert bed.ids() == Counter([1])
+
+
+def test_a_repeated_commit_finds_its_own_behind_other_writers_and_expired_snapshots(
+    bed: IcebergBed,
+) -> None:
+    entries = bed.pre_commit(rows_of(1))
+    bed.commit(entries)
+    for other in range(3):
+        bed.table().append(pa.Table.from_batches([rows_of(100 + other)]))
+    table = bed.table()
+    first = table.snapshots()[0].snapshot_id
+    table.maintenance.expire_snapshots().by_id(first).commit()
+    assert _outcomes(bed.commit(entries, after_crash=True)) == {CommitOutcome.COMMITTED}
+    assert bed.ids() == Counter([1, 100, 101, 102])
+
+
+def test_a_repeated_commit_of_an_earlier_checkpoint_appends_nothing(bed: IcebergBed) -> None:
+    first = bed.pre_commit(rows_of(1), batch_id=0)
+    second = bed.pre_commit(rows_of(2), batch_id=1)
+    bed.commit(first)
+    bed.commit(second, checkpoint_id=2)
+    bed.commit(first, after_crash=True)
+    bed.commit(second, checkpoint_id=2, after_crash=True)
+    assert bed.ids() == Counter([1, 2])
+
+
+def test_a_commit_that_had_a_part_of_a_batch_is_completed(bed: IcebergBed) -> None:
+    entries = [
+        entry for task in range(3) for entry in bed.pre_commit(rows_of(task), task=f"{task}.0")
+    ]
+    bed.commit(entries[:1])
+    bed.commit(entries, after_crash=True)
+    assert bed.ids() == Counter([0, 1, 2])
+    assert len(bed.table().snapshots()) == 2
+
+
+def test_another_writer_that_commits_before_each_try_delays_and_changes_nothing(
+    bed: IcebergBed,
+) -> None:
+    entries = bed.pre_commit(rows_of(1))
+    others = iter(range(100, 103))
+    plain = IcebergBed(directory=bed.directory)
+
+    def append() -> None:
+        number = next(others, None)
+        if number is not None:
+            plain.table().append(pa.Table.from_batches([rows_of(number)]))
+
+    FaultyCatalog.beside = [append]
+    assert _outcomes(bed.commit(entries)) == {CommitOutcome.COMMITTED}
+    assert bed.ids() == Counter([1, 100, 101, 102])
+
+
+def test_a_superseded_coordinator_that_commits_the_same_work_late_appends_nothing(
+    bed: IcebergBed,
+) -> None:
+    """It has loaded the table before its successor commits: the catalog refuses its request."""
+    entries = bed.pre_commit(rows_of(1))
+    stale = bed.committer()
+    stale._current()  # noqa: SLF001 - as if it had stopped just before its request
+    bed.commit(entries, after_crash=True)
+    assert _outcomes(bed.commit(entries, committer=stale)) == {CommitOutcome.COMMITTED}
+    assert bed.ids() == Counter([1])
+
+
+def test_two_jobs_append_to_one_table(bed: IcebergBed) -> None:
+    other = IcebergBed(directory=bed.directory, job_uid="job-2")
+    for batch_id in range(3):
+        bed.commit(bed.pre_commit(rows_of(batch_id), batch_id=batch_id))
+        other.commit(other.pre_commit(rows_of(10 + batch_id), batch_id=batch_id))
+    assert bed.ids() == Counter([0, 1, 2, 10, 11, 12])
+
+
+def test_a_table_that_was_dropped_and_made_again_gets_nothing(bed: IcebergBed) -> None:
+    entries = bed.pre_commit(rows_of(1))
+    bed.catalog().drop_table("lake.events")
+    (report,) = bed.commit(entries)
+    assert report.outcome is CommitOutcome.UNKNOWN
+    bed.create()
+    (report,) = bed.commit(entries)
+    assert report.outcome is CommitOutcome.UNKNOWN
+    assert "dropped and created again" in report.detail
+
+
+def test_decided_files_that_are_gone_after_a_crash_are_reported_and_not_appended(
+    bed: IcebergBed,
+) -> None:
+    entries = bed.pre_commit(rows_of(1))
+    for path in bed.directory.glob("warehouse/**/*.parquet"):
+        path.unlink()
+    (report,) = bed.commit(entries, after_crash=True)
+    assert report.outcome is CommitOutcome.UNKNOWN
+    assert "gone" in report.detail
+    assert bed.ids() == Counter()
+
+
+def test_a_committed_checkpoint_has_no_note_and_an_aborted_one_no_file(bed: IcebergBed) -> None:
+    entries = bed.pre_commit(rows_of(1), batch_id=0)
+    lost = bed.pre_commit(rows_of(2), batch_id=1)
+    assert len(bed.notes()) == 2
+    bed.commit(entries)
+    (report,) = bed.committer().abort(lost, timeout_s=10)
+    assert report.outcome is CommitOutcome.ABORTED
+    assert bed.notes() == []
+    assert len(bed.data_files()) == 1
+
+
+def test_files_of_an_older_partition_spec_keep_it(bed: IcebergBed) -> None:
+    entries = bed.pre_commit(rows_of(1, 2))
+    with bed.table().update_spec() as update:
+        update.add_identity("name")
+    newer = bed.pre_commit(rows_of(3, 4), task="1.0")
+    assert _outcomes(bed.commit([*entries, *newer])) == {CommitOutcome.COMMITTED}
+    assert bed.ids() == Counter([1, 2, 3, 4])
+    plans = list(bed.table().scan(row_filter="name = 'n3'").plan_files())
+    assert [task.file.record_count for task in plans] == [2, 1] or len(plans) <= 2
+
+
+def test_expired_snapshots_leave_all_rows(bed: IcebergBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "sluice.connectors.iceberg.committing.iceberg_committer._EXPIRES_AT_ONCE", 3
+    )
+    with bed.table().transaction() as transaction:
+        transaction.set_properties({"history.expire.max-snapshot-age-ms": "0"})
+    committer = bed.committer(expires=True)
+    for batch_id in range(8):
+        entries = bed.pre_commit(rows_of(batch_id), batch_id=batch_id)
+        bed.commit(entries, committer=committer, checkpoint_id=batch_id + 1)
+    assert len(bed.table().snapshots()) < 5
+    assert bed.ids() == Counter(range(8))

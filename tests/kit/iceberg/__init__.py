@@ -1,0 +1,1 @@
+"""Iceberg tables for tests: a catalog in a file, and one that fails on request."""
