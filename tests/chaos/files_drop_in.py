@@ -1,5 +1,7 @@
 """The copy as a plain Structured Streaming query into files, written by tasks without a JVM."""
 
+import os
+
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -17,6 +19,7 @@ def main() -> None:
         .option("kafka.bootstrap.servers", args.bootstrap)
         .option("subscribe", args.input)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", os.environ.get("MAX_OFFSETS", "1000000"))
         .load()
     )
     shouted = F.concat("value", F.lit(b"!")).alias("value")

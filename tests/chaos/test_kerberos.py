@@ -52,7 +52,9 @@ def test_a_query_whose_tasks_write_files_outlives_its_ticket_and_token(
     """Its checkpoints are there, too: Spark's JVM logs in again by the keytab."""
     files = _files(realm, client)
     at = ("--checkpoint", f"{files.fs.uri}/checkpoint")
-    setting = Setting(environment=realm.environment(BRIEF))
+    # Small batches: a file must be closed within a quarter of its token's validity.
+    environment = {**realm.environment(BRIEF), "MAX_OFFSETS": "1000"}
+    setting = Setting(environment=environment)
     with Scenario(FILES_DROP_IN, kafka.bootstrap, tmp_path, setting, files=files) as scenario:
         program = scenario.start(arguments=at)
         await_more_files(scenario, program)
