@@ -16,6 +16,7 @@ from sluice.runtime.contracts import (
     FrameSink,
     FrameWriter,
     SinkCoordinator,
+    StoredSink,
     TaskSink,
     WriterFactory,
 )
@@ -51,7 +52,7 @@ _TAKEN_BY_TASKS = {
 _SECRET = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 
 
-class HdfsSink(EventTimeSink):
+class HdfsSink(EventTimeSink, StoredSink):
     """Writes each epoch's rows as files, which the epoch's decision publishes whole.
 
     Made by the user on the driver; picklable; holds no connection. On HDFS and local disks Spark's
@@ -74,7 +75,7 @@ class HdfsSink(EventTimeSink):
         uid: stable id of the operator; set it before you rename.
         options: of Spark's writer for the format, such as ``compression``.
         partition_commit: when a partition counts as complete, and how readers are notified.
-        storage_options: of the object store; None: those of the environment.
+        storage_options: of the object store; None: those of the job, before the environment's.
 
     Raises:
         ConfigError: a setting is missing or out of range.
@@ -116,8 +117,11 @@ class HdfsSink(EventTimeSink):
         self._session_zone = "UTC"  # set when a job starts, as is `_marks`
         self._marks: PartitionMarks | None = None
         if type(self) is HdfsSink:
-            self.__class__ = self._kind()  # type: ignore[assignment]  # a subclass
+            self.__class__ = self._kind()
         self._check_store()
+
+    def use_storage_options(self, options: Mapping[str, str]) -> None:
+        self._storage_options = self._storage_options or dict(options)
 
     def _kind(self) -> "type[HdfsSink]":
         """How files get into the store of the path."""

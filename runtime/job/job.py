@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sluice.runtime.contracts import EndableSource, Source
+from sluice.runtime.contracts import EndableSource, Source, StoredSink
 from sluice.runtime.coordinator.policy.balance import Balancer
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     TOLERABLE_FAILURES,
@@ -257,6 +257,9 @@ class Job:
             # An epoch may use the table of the checkpoint before the last decided one.
             retained = max(spec.settings.retained, 2)
             spec = replace(spec, settings=replace(spec.settings, retained=retained))
+        for sink in (sink for pipeline in pipelines for sink in pipeline.sinks):
+            if isinstance(sink, StoredSink):
+                sink.use_storage_options(spec.storage_options)
         return replace(spec, pipelines=pipelines)
 
     def source(self, source: Source) -> Stream:

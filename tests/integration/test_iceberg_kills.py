@@ -43,10 +43,10 @@ class _OtherWriter(JoinedThread):
             self.written.append(number)
 
 
-def _run(directory: Path, failpoints: str = "") -> int:
+def _run(directory: Path, failpoints: str = "", *words: str) -> int:
     command = [sys.executable, "-m", "tests.kit.iceberg.iceberg_program", str(directory)]
     return subprocess.run(
-        [*command, str(BATCHES)],
+        [*command, str(BATCHES), *words],
         env={**os.environ, VARIABLE: failpoints},
         cwd=Path(__file__).parents[2],
         timeout=PATIENCE_S,
@@ -108,6 +108,19 @@ def test_two_kills_in_a_row_at_every_step(tmp_path: Path, failpoint: str) -> Non
     _run(tmp_path, f"{failpoint}=kill@1")
     assert _run(tmp_path) == 0
     _require_exact(bed, [])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("failpoint", ["before-evolve", "after-evolve"])
+def test_a_new_column_is_never_lost_by_a_kill(tmp_path: Path, failpoint: str) -> None:
+    bed = IcebergBed(directory=tmp_path)
+    bed.create()
+    for _ in range(2):
+        _run(tmp_path, f"{failpoint}=kill@1", "evolve")
+    assert _run(tmp_path, "", "evolve") == 0
+    _require_exact(bed, [])
+    found = bed.table().scan().to_arrow()
+    assert found["extra"].to_pylist() == found["id"].to_pylist()
 
 
 @pytest.mark.extended

@@ -119,7 +119,7 @@ def test_a_topic_and_a_table_share_one_decision_and_new_columns_are_added(
     sink = KafkaSink(
         bootstrap_servers=kafka.bootstrap, topic=output, transactional_id_prefix=output
     )
-    stream.sink(sink, bed.sink(evolve=True))
+    stream.sink(sink).sink(bed.sink(evolve=True))
     job.run()
     assert Counter(values(kafka.bootstrap, output)) == _values(bed)
     assert _values(bed) == Counter(b"%d" % n for n in range(6))

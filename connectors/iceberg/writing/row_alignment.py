@@ -39,9 +39,9 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:  # noqa: C901 - one 
     if pt.is_fixed_size_binary(source) and target in _BYTES:
         return True
     if pt.is_timestamp(source) and pt.is_timestamp(target):
-        return (source.tz is None) == (target.tz is None)
+        return bool((source.tz is None) == (target.tz is None))
     if pt.is_decimal(source) and pt.is_decimal(target):
-        return source.scale == target.scale and source.precision <= target.precision
+        return bool(source.scale == target.scale and source.precision <= target.precision)
     if _is_list(source) and _is_list(target):
         return fits(source.value_type, target.value_type)
     if pt.is_map(source) and pt.is_map(target):

@@ -1,6 +1,6 @@
 """Appends numbered batches to a table, as a coordinator does; a test kills it anywhere.
 
-``python -m tests.kit.iceberg.iceberg_program DIRECTORY BATCHES``: the checkpoint directory is a file
+``python -m tests.kit.iceberg.iceberg_program DIRECTORY BATCHES [evolve]``: the checkpoint directory is a file
 for each decision, which holds the committables. A start first commits what is decided.
 """
 
@@ -8,6 +8,8 @@ import base64
 import json
 import sys
 from pathlib import Path
+
+import pyarrow as pa
 
 from sluice.connectors.iceberg.committing.iceberg_sink_coordinator import IcebergSinkCoordinator
 from sluice.connectors.iceberg.written_files import COMMITTABLE_KIND, COMMITTABLE_VERSION
@@ -27,7 +29,7 @@ def numbers(batch: int, region: int) -> range:
     return range(start, start + ROWS)
 
 
-def main(directory: Path, batches: int) -> None:
+def main(directory: Path, batches: int, *, evolves: bool) -> None:
     """Commit what is decided, sweep, then go on to the last batch."""
     bed = IcebergBed(directory=directory)
     attempts = directory / "attempts"
@@ -49,7 +51,6 @@ def main(directory: Path, batches: int) -> None:
         timeout_s=30,
     )
     done = sorted(int(path.stem) for path in decisions.glob("*.json"))
-    protected: list[StateEntry] = []
     for batch in done:
         if not (decisions / f"{batch}.committed").exists():
             entries = _read(decisions / f"{batch}.json")
@@ -57,7 +58,7 @@ def main(directory: Path, batches: int) -> None:
     view = SweepView(
         job_uid=JOB,
         attempt_ids=dict.fromkeys(REGIONS, attempt_id),
-        protected=tuple(protected),
+        protected=(),
         orphans=(),
     )
     sink.sweep(view, timeout_s=30)
@@ -66,16 +67,22 @@ def main(directory: Path, batches: int) -> None:
             entry
             for number, region in enumerate(REGIONS)
             for entry in bed.pre_commit(
-                rows_of(*numbers(batch, number)),
+                _rows(numbers(batch, number), evolves=evolves),
                 region=region,
                 batch_id=batch,
                 attempt_id=attempt_id,
+                evolve=evolves,
             )
         ]
         _decide(decisions / f"{batch}.json", entries)
         _commit(sink, decisions, batch, entries, after_crash=False)
     sink.sweep(view, timeout_s=30)
     sink.close()
+
+
+def _rows(ids: range, *, evolves: bool) -> pa.RecordBatch:
+    rows = rows_of(*ids)
+    return rows.append_column("extra", pa.array(ids, pa.int64())) if evolves else rows
 
 
 def _decide(path: Path, entries: list[StateEntry]) -> None:
@@ -115,4 +122,4 @@ def _commit(
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), evolves=sys.argv[3:] == ["evolve"])
