@@ -4,12 +4,12 @@ A table of the record and a declared one are the same if operator and name are. 
 another job are matched before (`sluice.runtime.graph.operator_matching`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
 from sluice.runtime.errors import ConfigError, WrongJobError
-from sluice.runtime.model.checkpoint_record import CheckpointRecord
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, OperatorNode
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
 from sluice.runtime.state.codec.schema_text import require_readable, schema_from_json, shown_schema
 
@@ -60,39 +60,47 @@ def verify_keyed_state(record: CheckpointRecord, plan: JobPlan) -> None:
 
 
 def verify_partitioning(record: CheckpointRecord, plan: JobPlan) -> None:
-    """Check that each function finds its keys where its state is: in the partitions of the input,
-    or in those of a repartition topic.
+    """Check that each function finds its keys where they were: in the partitions of the input, or
+    in those of a repartition topic.
 
     The operator is known by its kind and name: with a topic before it, it has another id.
 
     Raises:
-        WrongJobError: ``partitioned`` was changed, and the function has state.
+        WrongJobError: ``partitioned`` was changed.
     """
-    before = {node.operator_id: (node.kind, node.name) for node in record.graph}
-    after = {node.operator_id: (node.kind, node.name) for node in plan.graph}
-    has_topic = {
-        after.get(table.operator_id): bool(region.upstream)
-        for region in plan.regions
-        for table in region.tables
-    }
-    for region in record.regions:
-        state = region.keyed_state
-        if state is None or not state.files:
+    before = {(node.kind, node.name): node for node in record.graph}
+    keyed = {table.operator_id for region in plan.regions for table in region.tables}
+    for now in plan.graph:
+        then = before.get((now.kind, now.name))
+        if now.operator_id not in keyed or then is None:
             continue
-        had_topic = bool(state.max_parallelism)
-        for table in state.tables:
-            operator = before.get(table.operator_id)
-            if operator is not None and has_topic.get(operator, had_topic) != had_topic:
-                raise WrongJobError(
-                    "the state of a keyed function has other partitions than its rows",
-                    {
-                        "function": operator[1],
-                        "checkpoint": _partitioning(has_topic=had_topic),
-                        "program": _partitioning(has_topic=not had_topic),
-                    },
-                    "Use the old value of partitioned in key_by. To change it, start a job with an "
-                    "empty checkpoint directory, which reads its input from the beginning.",
-                )
+        had_topic = _reads_topic(then, record.graph)
+        if had_topic != _reads_topic(now, plan.graph):
+            raise WrongJobError(
+                "the state of a keyed function has other partitions than its rows",
+                {
+                    "function": now.name,
+                    "checkpoint": _partitioning(has_topic=had_topic),
+                    "program": _partitioning(has_topic=not had_topic),
+                },
+                "Use the old value of partitioned in key_by. To change it, start a job with an "
+                "empty checkpoint directory, which reads its input from the beginning.",
+            )
+
+
+def _reads_topic(operator: OperatorNode, graph: Sequence[OperatorNode]) -> bool:
+    """Whether its rows come from a repartition topic: the same graph has the sinks of the topic
+    (`sluice.runtime.graph.repartitioning`)."""
+    nodes = {node.operator_id: node for node in graph}
+    sinks = {node.name for node in graph if node.kind == "sink"}
+    above = [operator]
+    while above:
+        node = above.pop()
+        topic, is_topic = node.name.removesuffix("-topic"), node.name.endswith("-topic")
+        if node.kind == "source" and is_topic and sinks & {f"{topic}-rows", f"{topic}-left"}:
+            return True
+        above += [nodes[each] for each in node.upstream if each in nodes]
+    return False
 
 
 def _partitioning(*, has_topic: bool) -> str:

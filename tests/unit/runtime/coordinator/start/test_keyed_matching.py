@@ -155,17 +155,24 @@ class TestPartitioning:
     """``key_by(…, partitioned=…)`` that another start changes."""
 
     @staticmethod
-    def _changed(*, had_topic: bool, has_topic: bool) -> tuple[CheckpointRecord, JobPlan]:
+    def _nodes(*, has_topic: bool) -> tuple[OperatorNode, ...]:
+        keyed = (
+            OperatorSpec(kind="aggregate", name="counts", upstream=(0,)),
+            OperatorSpec(kind="sink", name="out", upstream=(1,)),
+        )
+        if not has_topic:
+            return build_graph([OperatorSpec(kind="source", name="kafka-orders"), *keyed])
+        writer = (
+            OperatorSpec(kind="source", name="kafka-orders"),
+            OperatorSpec(kind="sink", name="by-account-rows", upstream=(3,)),
+        )
+        return build_graph([OperatorSpec(kind="source", name="by-account-topic"), *keyed, *writer])
+
+    def _changed(self, *, had_topic: bool, has_topic: bool) -> tuple[CheckpointRecord, JobPlan]:
         """The function has another id after the change, and the same name."""
-        before = _record(_OLD, _table(_COUNTS))
-        (region,) = before.regions
-        assert region.keyed_state is not None
-        keyed = replace(region.keyed_state, max_parallelism=128 if had_topic else 0)
-        now = _graph("kafka-orders" if had_topic == has_topic else "topic-of-orders")
-        plan = _plan(now, _table(now[1].operator_id))
-        upstream = ("kafka-orders-writer",) if has_topic else ()
-        plan = replace(plan, regions=(replace(plan.regions[0], upstream=upstream),))
-        return replace(before, regions=(replace(region, keyed_state=keyed),)), plan
+        before, now = self._nodes(has_topic=had_topic), self._nodes(has_topic=has_topic)
+        record = _record(before, _table(before[1].operator_id))
+        return record, _plan(now, _table(now[1].operator_id))
 
     @pytest.mark.parametrize("had_topic", [False, True])
     def test_a_change_is_refused_at_a_start_and_at_a_restore(self, had_topic: bool) -> None:
