@@ -28,7 +28,7 @@ PARALLEL = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --tb
 # Tests start many Python processes, which must not compile the checkout each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo check lint test test-more simulate test-containers test-chaos test-asan docs wheels copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
+.PHONY: versions help setup demo check lint test test-more simulate test-containers test-chaos test-asan docs wheels copier chaos chaos-slice soak mutants coverage bench bench-goals bench-quick bench-parts bench-check prose clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -95,6 +95,11 @@ test-containers: setup ## brokers in containers: killed, lost, partitioned
 
 test-chaos: setup ## kill -9 of real processes at every failpoint, and all other long tests
 	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m 'chaos or long'
+
+CELL ?=
+versions: setup ## tests with other versions of Python, Java, PySpark and Kafka; CELL=name, or all; Debian 13 needs root
+	@$(BIN)/python -m tools.versions run $(CELL)
+	$(BIN)/python -m tools.reference
 
 copier: setup ## Kafka's own copier test with Sluice as the copier: driver, executors and brokers restart
 	@SLUICE_CHAOS=long $(PYTEST) -q -rA tests/chaos/test_copier.py

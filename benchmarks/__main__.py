@@ -15,7 +15,15 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.files import file_costs, rolling
-from benchmarks.jobs import endurance, latency, recovery, savepoints, service_costs, throughput
+from benchmarks.jobs import (
+    endurance,
+    latency,
+    object_checkpoints,
+    recovery,
+    savepoints,
+    service_costs,
+    throughput,
+)
 from benchmarks.kafka import avro_serdes, hot_path, producer_costs
 from benchmarks.measuring import machine
 from benchmarks.measuring.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
@@ -58,11 +66,17 @@ _PARTS: Mapping[str, _Measure] = {
     "files": lambda rig, args: file_costs.measure(
         rig, records=args.records, repeat=args.repeat, files=args.files
     ),
+    "object-files": lambda rig, args: file_costs.measure_objects(
+        rig, records=args.records, repeat=args.repeat
+    ),
     "hot-path": lambda rig, args: hot_path.measure(rig, records=args.records, repeat=args.repeat),
     "serdes": lambda _, args: avro_serdes.measure(records=args.records, repeat=args.repeat),
     "rolling": lambda rig, args: rolling.measure(rig, minutes=args.minutes),
     "savepoints": lambda rig, args: savepoints.measure(
         rig, mib=args.state_mib, per_s=args.paced, repeat=args.repeat
+    ),
+    "object-checkpoints": lambda rig, args: object_checkpoints.measure(
+        rig, records=args.records, repeat=args.repeat
     ),
     "endurance": lambda rig, args: endurance.measure(rig, epochs=args.epochs),
     **_REGIONS,

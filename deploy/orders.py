@@ -36,7 +36,8 @@ def main() -> None:
         "orders",
         SparkSession.builder.appName("orders").getOrCreate(),
         checkpoint_dir=os.environ["CHECKPOINT"],
-        host=os.environ.get("DRIVER_HOST", "127.0.0.1"),
+        host=os.environ.get("DRIVER_HOST"),
+        engine=os.environ.get("ENGINE", "auto"),
         task_memory_mib=int(os.environ.get("TASK_MEMORY_MIB", "256")),
     )
     source = KafkaSource(bootstrap_servers=servers, topics=[os.environ["INPUT"]], options=options)

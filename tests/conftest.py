@@ -19,6 +19,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
 from sluice.runtime.embedded import ports
+from tests.kit.deploy_page import place
 from tests.kit.effort import examples
 from tests.kit.files.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
 from tests.kit.kafka.kafka_fixture import (
@@ -32,9 +33,12 @@ from tests.kit.kafka.kafka_fixture import (
 )
 from tests.kit.kafka.played_wire import wire_over
 from tests.kit.kafka.registry_server import registry_server
+from tests.kit.kerberos.realm import realm
+from tests.kit.objects.s3_fixture import s3, s3_endpoint, s3_environment, s3_proxied
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
 from tests.kit.user_pytest import user_environment, user_project
+from tests.kit.yarn_applications import yarn
 
 __all__ = [
     "hadoop_client",
@@ -45,13 +49,20 @@ __all__ = [
     "kafka_by_level",
     "leveled_kafka",
     "older_kafka",
+    "place",
+    "realm",
     "registry_server",
+    "s3",
+    "s3_endpoint",
+    "s3_environment",
+    "s3_proxied",
     "secure_kafka",
     "spark",
     "topic",
     "user_environment",
     "user_project",
     "wire_over",
+    "yarn",
 ]
 
 _TOGETHER = {
@@ -64,6 +75,7 @@ _TOGETHER = {
         "tests/integration/test_hdfs_checkpoints.py",
         "tests/integration/test_hdfs_outages.py",
         "tests/integration/test_webhdfs.py",
+        "tests/integration/test_yarn_jobs.py",
     },
     "brokers of each level": {
         "tests/contract/test_broker_model.py",

@@ -35,6 +35,7 @@ from sluice.runtime.cli import build_app
 from sluice.runtime.errors import StreamError
 from sluice.runtime.service.metrics import CheckpointMetrics, StatusMetrics
 from sluice.runtime.spark.drop_in.query_metrics import QueryMetrics
+from tools.versions.cells import TESTS, read_runs, versions_table
 
 __all__ = [
     "arguments_table",
@@ -45,6 +46,7 @@ __all__ = [
     "metrics_page",
     "pages",
     "query_metric_families",
+    "versions_page",
 ]
 
 Command = Any  # of click, which Typer brings under a name of its own
@@ -84,8 +86,35 @@ def pages() -> Mapping[Path, str]:
         REFERENCE / "commands.md": commands_page(),
         REFERENCE / "metrics.md": metrics_page(),
         REFERENCE / "errors.md": errors_page(),
+        REFERENCE / "versions.md": versions_page(),
         options: _MARKED.sub(_filled, options.read_text("utf-8")),
     }
+
+
+# --- versions ---------------------------------------------------------------------------------
+
+
+def versions_page() -> str:
+    """The versions that were tried together, from the results of ``python -m tools.versions``."""
+    head = ("Python", "Java", "PySpark", "Kafka", "system", "tests", "day")
+    lines = ["# Versions", "", _MADE, "", *_VERSIONS, ""]
+    lines += [*_table(head, versions_table(read_runs())), "", "Each run has these modules:", ""]
+    return "\n".join([*lines, *(f"- `{path}`" for path in TESTS), ""])
+
+
+_VERSIONS = (
+    "Each row is one run of the same tests, with a broker and a Spark of these versions on one "
+    "machine. `python -m tools.versions run NAME` runs a row again; `python -m tools.versions "
+    "list` prints the names.",
+    "",
+    "- **PySpark 4.1 and 4.0** do not work: their Python data sources lack "
+    "`latestOffset(start, limit)` and the module `pyspark.sql.streaming.datasource`, "
+    "`DataStreamReader.name` and version 2 of the offset log. A start is refused with "
+    "`MissingRequirementError`.",
+    "- **Kafka 3.9** has no `transaction.version` 2 (KIP-890). Tests of that level are skipped "
+    "there, and tests of level 0 run against the real broker.",
+    "- The executors need the driver's versions of Python, PySpark and Sluice.",
+)
 
 
 # --- commands ---------------------------------------------------------------------------------

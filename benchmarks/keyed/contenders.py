@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measuring.rig import PARTITIONS
+from benchmarks.peers.race import Output
 from benchmarks.peers.roster import HEAP, Contender, Order, flink_sql, kafka_streams, pyflink
 
 __all__ = ["RACES", "Race", "ours"]
@@ -25,7 +26,7 @@ class Race:
         records: of a whole run.
         digits: of the key: 10 ** digits keys.
         is_partitioned: the input is partitioned by the key.
-        has_windows: counts are of windows of ten seconds.
+        output: what a program writes; windows are of ten seconds.
         contenders: in turn.
     """
 
@@ -34,7 +35,7 @@ class Race:
     records: int
     digits: int
     is_partitioned: bool
-    has_windows: bool
+    output: Output
     contenders: Sequence[Contender]
 
     @property
@@ -44,11 +45,11 @@ class Race:
 
     def us_each(self, records: int) -> int:
         """Event time from one number to the next."""
-        return _WINDOWS * _WINDOW_US // records if self.has_windows else 0
+        return _WINDOWS * _WINDOW_US // records if self.output == "windows" else 0
 
     def end_us(self) -> int | None:
         """The event time of the last records, which close all windows."""
-        return (_WINDOWS + 10) * _WINDOW_US if self.has_windows else None
+        return (_WINDOWS + 10) * _WINDOW_US if self.output == "windows" else None
 
 
 def ours(work: str, digits: int, *settings: str) -> Callable[[Order], Sequence[str]]:
@@ -124,7 +125,7 @@ def _counts(digits: int, title: str, *more: Contender) -> Race:
         records=5_000_000,
         digits=digits,
         is_partitioned=True,
-        has_windows=False,
+        output="counts",
         contenders=(
             *_of_ours("count", digits),
             *_of_flink("FlinkSqlCount", digits),
@@ -143,7 +144,7 @@ RACES: Sequence[Race] = (
         records=5_000_000,
         digits=4,
         is_partitioned=False,
-        has_windows=False,
+        output="counts",
         contenders=(
             *_of_ours("count", 4, "--repartition", "--tasks", "4"),
             *_of_flink("FlinkSqlCount", 4),
@@ -156,7 +157,7 @@ RACES: Sequence[Race] = (
         records=1_000_000,
         digits=4,
         is_partitioned=True,
-        has_windows=False,
+        output="tenths",
         contenders=(*_of_ours("process", 4), *_of_pyflink(4)),
     ),
     Race(
@@ -165,7 +166,7 @@ RACES: Sequence[Race] = (
         records=5_000_000,
         digits=5,
         is_partitioned=True,
-        has_windows=True,
+        output="windows",
         contenders=(*_of_ours("windows", 5), *_of_flink("FlinkSqlWindows", 5)),
     ),
 )

@@ -124,7 +124,7 @@ def _filled(rig: Rig, row: Race, records: int) -> race.Input:
         records=records,
         value_bytes=_VALUE_BYTES,
         every=row.every,
-        has_windows=row.has_windows,
+        output=row.output,
     )
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.measuring import topics
 from benchmarks.measuring.feeding import Feed, Records
@@ -16,11 +16,18 @@ from benchmarks.peers import waits
 from benchmarks.peers.paced import Reader
 from benchmarks.peers.records import paced_value
 from benchmarks.peers.roster import Contender, Order
-from benchmarks.peers.verdict import Verdict, read_counts, read_output, read_windows
+from benchmarks.peers.verdict import (
+    TENTH,
+    Verdict,
+    read_counts,
+    read_output,
+    read_tenths,
+    read_windows,
+)
 from sluice.connectors.kafka.tools.verify.topic_history import EndWatch
 from sluice.runtime.embedded.program import Program, ProgramSpec
 
-__all__ = ["PACED_BYTES", "Input", "RunFailedError", "latency", "throughput"]
+__all__ = ["PACED_BYTES", "Input", "Output", "RunFailedError", "latency", "throughput"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.1
@@ -39,6 +46,10 @@ class RunFailedError(Exception):
     """The program ended early, or did not start or finish; says why, with the end of its log."""
 
 
+Output = Literal["counts", "windows", "tenths"]
+_READ = {"counts": read_counts, "windows": read_windows, "tenths": read_tenths}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
     """A full topic.
@@ -46,14 +57,15 @@ class Input:
     Attributes:
         topic, records, value_bytes: what it holds.
         every: between two numbers of a partition, see `benchmarks.peers.records.fill`.
-        has_windows: counts are of windows, each once.
+        output: of a program that counts: last counts per key, counts of windows, each once, or
+            each tenth count of a key.
     """
 
     topic: str
     records: int
     value_bytes: int
     every: int = 1
-    has_windows: bool = False
+    output: Output = "counts"
 
     def shares(self) -> list[int]:
         """Records of each partition."""
@@ -87,7 +99,7 @@ def throughput(
         ) as program:
             began_s = time.time()
             # How many counts a program appends is its own choice.
-            quiet_s, least = (_COUNTED_S, 1) if contender.is_count else (3.0, given.records)
+            quiet_s, least = _end_of(contender, given)
             sampler = _watch(
                 rig, program, output, given.records, least, max(quiet_s, 3 * interval_s)
             )
@@ -110,10 +122,18 @@ def throughput(
     }
 
 
+def _end_of(contender: Contender, given: Input) -> tuple[float, int]:
+    """How long the offsets are constant at the end, and how many records are appended then."""
+    if not contender.is_count:
+        return 3.0, given.records
+    if given.output == "tenths":
+        return 3.0, given.records // TENTH
+    return _COUNTED_S, 1
+
+
 def _judged(rig: Rig, contender: Contender, given: Input, output: str) -> Verdict:
     if contender.is_count:
-        read = read_windows if given.has_windows else read_counts
-        return read(rig.connection, output, records=given.records)
+        return _READ[given.output](rig.connection, output, records=given.records)
     return read_output(
         rig.connection,
         output,

@@ -1,7 +1,8 @@
 """Checks the output of a run with a read_committed reader: every record once, and when."""
 
 import time
-from collections import defaultdict
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,18 +14,24 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, topic_ends
 
 __all__ = [
+    "TENTH",
     "Verdict",
     "judge",
     "judge_counts",
+    "judge_tenths",
     "judge_windows",
     "read_counts",
     "read_output",
+    "read_tenths",
     "read_windows",
 ]
 
 _CONSUME_RECORDS = 10_000
 _CONSUME_S = 0.1
 _IDLE_S = 60.0
+
+TENTH = 10
+"""Records of a key between two counts that a program of `judge_tenths` writes."""
 
 
 @dataclass(slots=True)
@@ -185,6 +192,20 @@ def _count_of(message: Message) -> tuple[bytes, int]:
     return key, int(value)
 
 
+def read_tenths(connection: KafkaConnection, topic: str, *, records: int) -> Verdict:
+    """The same of each tenth count of a key, in any partition.
+
+    Raises:
+        RuntimeError: the topic could not be read to its end.
+    """
+    rows = [
+        (message.timestamp()[1], *_count_of(message))
+        for _, messages in _messages(connection, topic)
+        for message in messages
+    ]
+    return judge_tenths(rows, records)
+
+
 def read_windows(connection: KafkaConnection, topic: str, *, records: int) -> Verdict:
     """The same of counts per window and key: the text before ``|`` in a key is its window.
 
@@ -224,6 +245,30 @@ def judge_windows(rows: Sequence[tuple[int, bytes, int]], records: int) -> Verdi
         middle_ms=ends[int(halfway)],
         last_ms=ends[-1],
         at_first=sum(count for _, count in windows[0]) if windows else 0,
+    )
+
+
+def judge_tenths(rows: Sequence[tuple[int, bytes, int]], records: int) -> Verdict:
+    """Compare each tenth count of a key, each once, with the number of records; all keys have the
+    same number of records, a multiple of 10.
+
+    The rate counts from the first append on.
+    """
+    stamps = sorted(at_ms for at_ms, _, _ in rows) or [0]
+    keys = {key for _, key, _ in rows}
+    counts = Counter((key, count) for _, key, count in rows)
+    share = records // max(1, len(keys))
+    known = sum(count % TENTH == 0 and 0 < count <= share for _, count in counts)
+    return Verdict(
+        found=TENTH * len(rows),
+        lost=max(0, records - TENTH * known),
+        duplicated=TENTH * (len(rows) - len(counts)),
+        unexpected=TENTH * (len(counts) - known),
+        reordered=0,
+        first_ms=stamps[0],
+        middle_ms=stamps[len(stamps) // 2],
+        last_ms=stamps[-1],
+        at_first=TENTH * bisect_right(stamps, stamps[0]) if rows else 0,
     )
 
 

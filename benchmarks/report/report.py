@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.keyed import keyed_tables
 from benchmarks.keyed.keyed import RESULTS as KEYED
 from benchmarks.measuring.figures import PARTS_RESULTS, read_figures
 from benchmarks.peers.chart import draw
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit("quick runs are not for the documentation")
     page = (_PAGES / "benchmarks.md").read_text("utf-8")
     _, former, _ = _around(page, "goals")
-    judged = goals.judged([*results, *read_results([args.keyed])], figures)
+    keyed = read_results([args.keyed])
+    judged = goals.judged([*results, *keyed], figures)
     goals_table = goals.table(judged, former=former)
     text = markdown(results) if results else ""
     print("\n".join(filter(None, [text, goals_table, scaling_tables(lines) if lines else ""])))
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.write:
         _write_peers(results, text, has_race=bool(races))
         _put(_PAGES / "benchmarks.md", goals_table, "goals")
+        _put(_PAGES / "benchmarks.md", keyed_tables.markdown(keyed, figures), "keyed")
         if lines:
             _put(_PAGES / "benchmarks.md", scaling_tables(lines), "scaling")
         if settings:

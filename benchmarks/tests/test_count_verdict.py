@@ -1,6 +1,6 @@
 """The verdict on counts per key: each record counted once, and the rate without the first batch."""
 
-from benchmarks.peers.verdict import judge_counts, judge_windows
+from benchmarks.peers.verdict import judge_counts, judge_tenths, judge_windows
 
 
 def test_increments_after_the_first_count_make_the_rate() -> None:
@@ -30,3 +30,14 @@ def test_a_window_that_comes_twice_or_not_at_all_is_a_fault() -> None:
     assert judge_windows([(1, b"0|a", 5), (2, b"0|a", 5)], 10).duplicated == 1
     assert judge_windows([(1, b"0|a", 5)], 10).lost == 5
     assert judge_windows([], 3).lost == 3
+
+
+def test_each_tenth_count_of_a_key_comes_once() -> None:
+    rows = [(1_000, b"a", 10), (1_000, b"b", 10), (2_000, b"b", 20), (3_000, b"a", 20)]
+    verdict = judge_tenths(rows, 40)
+    assert (verdict.found, verdict.faults, verdict.at_first) == (40, 0, 20)
+    assert verdict.rate == 10
+    assert judge_tenths(rows[:3], 40).lost == 10
+    assert judge_tenths([*rows, rows[0]], 40).duplicated == 10
+    assert judge_tenths([*rows, (4_000, b"a", 25)], 40).unexpected == 10
+    assert judge_tenths([], 40).lost == 40

@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from benchmarks.jobs.transform_profile import spent_between
+from benchmarks.keyed import keyed_tables
 from benchmarks.measuring.figures import (
     PARTS_RESULTS,
     Figure,
+    Measured,
     command_line,
     log_figures,
     read_figures,
 )
+from benchmarks.peers.results import Result, Setting
 from benchmarks.regions import coordinator_load
 from benchmarks.scaling.scaling_points import Point
 
@@ -98,3 +101,50 @@ def test_what_has_ended_meanwhile_takes_no_time_back() -> None:
     }
     after = {("JVM", 1): 14.0, ("JVM: others", 12): 2.0, ("JVM: tasks", 13): 2.0}
     assert spent_between(before, after) == {"JVM: tasks": 2.0, "JVM: others": 2.0}
+
+
+def test_keyed_tables_compare_each_backend_with_flink_s_own() -> None:
+    """Growth has a line for each point."""
+    results = [
+        keyed_result("sluice-memory", 300.0),
+        keyed_result("flink-hashmap", 100.0),
+        keyed_result("flink-rocksdb", 1.0),
+    ]
+    grown = [
+        measured("memory, keys 10,000: updates", 5_000.0),
+        measured("memory, keys 10,000: barrier, the slowest", 12.0),
+        measured("memory, keys 10,000: bytes written over changed", 2.5),
+    ]
+    text = keyed_tables.markdown(results, grown)
+    assert "| **sluice-memory** | 300 | 3.00 x |" in text
+    assert "| memory, keys 10,000 | 5,000 | 12 | 2.5 |" in text
+
+
+def keyed_result(name: str, rate: float) -> Result:
+    setting = Setting(kind="count-10k", records=10, value_bytes=100, interval_s=1.0, is_quick=False)
+    verdict = {"found": 10, "lost": 0, "duplicated": 0, "unexpected": 0, "reordered": 0}
+    return Result(
+        setting=setting,
+        contender=name,
+        label=name,
+        guarantee="exactly once",
+        turn=0,
+        sitting="s",
+        at="2026-01-01 00:00",
+        load_before=0.1,
+        figures={"rate": rate, "cpu_s": 1.0, "peak_bytes": 2**20, "verdict": verdict},
+        machine={"cores": "2"},
+    )
+
+
+def measured(what: str, value: float) -> Measured:
+    return Measured(
+        run="r",
+        part="keyed-growth",
+        engine="",
+        command="c",
+        at="2026-01-01 00:00",
+        load_before=0.1,
+        machine={},
+        figure=Figure(what=what, runs=[value], unit="x"),
+    )

@@ -1,7 +1,7 @@
 """The sink of ``writeStream.format("sluice-files")``: its options, and its writers in tasks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import pyarrow as pa
@@ -9,10 +9,12 @@ import pyarrow as pa
 from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
 from sluice.connectors.hdfs.formats.choice import file_format
 from sluice.connectors.hdfs.formats.file_format import FileFormat
-from sluice.connectors.hdfs.staging.committables import FileSet, encode_file_set
+from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
+from sluice.connectors.hdfs.staging.object_target import ObjectTarget
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_target, staging_root
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
-from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
+from sluice.connectors.hdfs.writing.task_writer import StagedFiles, TaskWriter
+from sluice.connectors.hdfs.writing.upload_writer import UploadWriterFactory
 from sluice.runtime.contracts import (
     AttemptRegistry,
     RegisteredAttempt,
@@ -25,10 +27,15 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
-from sluice.runtime.storage.file_system_opening import absolute_uri, without_scheme
+from sluice.runtime.storage.file_system_opening import (
+    absolute_uri,
+    is_object_store,
+    without_scheme,
+)
+from sluice.runtime.storage.objects.object_location import is_storage_option
 from sluice.runtime.storage.task_files import TaskFiles
 
-__all__ = ["FileDropIn", "FileWriter", "FileWriterFactory"]
+__all__ = ["FileDropIn", "FileWriter", "FileWriterFactory", "UploadDropInSink"]
 
 _PATH, _FORMAT, _PARTITIONS = "path", "fileformat", "partitionby"
 # Spark passes these to the sink of every format.
@@ -43,11 +50,13 @@ class FileDropIn:
         target: URI of the directory that readers read.
         form: of the files.
         partitions: columns that become directories.
+        storage_options: of an object store, as Hadoop or obstore spells them.
     """
 
     target: str
     form: FileFormat
     partitions: PartitionPaths
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys
 
     @classmethod
     def from_options(
@@ -72,8 +81,12 @@ class FileDropIn:
             for name, value in options.items()
             if name.strip().lower() not in {_PATH, _FORMAT, _PARTITIONS, *_SPARKS_OWN}
         }
+        storage = {name: value for name, value in rest.items() if is_storage_option(name)}
+        if is_object_store(target):
+            rest = {name: value for name, value in rest.items() if name not in storage}
         return cls(
             target=target,
+            storage_options=storage,
             form=file_format(ours.get(_FORMAT, "parquet"), rest),
             partitions=PartitionPaths(
                 columns=tuple(filter(None, columns)), session_zone=session_zone
@@ -91,16 +104,14 @@ class FileDropIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileDropInSink(TaskSink):
+class _DropInSink(TaskSink):
     """`sluice.runtime.contracts.TaskSink` of a drop-in query. Driver.
 
     Attributes:
         options: as checked.
-        files: how tasks write to the target's store.
     """
 
     options: FileDropIn
-    files: TaskFiles
 
     # A query has one sink: another path does not make it another sink.
     uid = "sluice-files"
@@ -109,19 +120,6 @@ class FileDropInSink(TaskSink):
     @property
     def name(self) -> str:
         return self.options.name
-
-    def coordinator(self) -> SinkCoordinator:
-        """See `Sink`; first refuses a store that tasks cannot write to."""
-        from sluice.connectors.hdfs.writing.spark_saver import session_file_system
-
-        self.files.check()
-        # A query's tasks report their files through Spark: the driver has not compared them.
-        return FileSinkCoordinator(
-            self.options.target, session_file_system, is_staged_verified=False
-        )
-
-    def writer_factory(self) -> "FileWriterFactory":
-        return FileWriterFactory(options=self.options, files=self.files)
 
     def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
         """See `sluice.runtime.contracts.Sink`: no time-out loses a file set."""
@@ -139,6 +137,56 @@ class FileDropInSink(TaskSink):
             "format": self.options.form.extension.lstrip("."),
             "partition_by": ",".join(self.options.partitions.columns),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileDropInSink(_DropInSink):
+    """Files that tasks stage, and renames publish.
+
+    Attributes:
+        files: how tasks write to the target's store.
+    """
+
+    files: TaskFiles
+
+    def coordinator(self) -> SinkCoordinator:
+        """See `Sink`; first refuses a store that tasks cannot write to."""
+        from sluice.connectors.hdfs.writing.spark_saver import session_file_system
+
+        self.files.check()
+        # A query's tasks report their files through Spark: the driver has not compared them.
+        return FileSinkCoordinator(
+            self.options.target, session_file_system, is_staged_verified=False
+        )
+
+    def writer_factory(self) -> "FileWriterFactory":
+        return FileWriterFactory(options=self.options, files=self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadDropInSink(_DropInSink):
+    """Files that tasks upload in parts, and the decision completes."""
+
+    def coordinator(self) -> SinkCoordinator:
+        from sluice.connectors.hdfs.committing.upload_sink_coordinator import UploadSinkCoordinator
+        from sluice.connectors.hdfs.writing.spark_saver import session_file_system
+
+        target = self._object_target
+        return UploadSinkCoordinator(
+            target.uri, target.opener(session_file_system), target.open_uploads
+        )
+
+    def writer_factory(self) -> UploadWriterFactory:
+        return UploadWriterFactory(
+            target=self.options.target,
+            parent=self._object_target.parent,
+            form=self.options.form,
+            partitions=self.options.partitions,
+        )
+
+    @property
+    def _object_target(self) -> ObjectTarget:
+        return ObjectTarget(uri=self.options.target, options=self.options.storage_options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +216,7 @@ class FileWriter(SinkWriter):
         self._staging = f"{root}/{self._attempt.path}"
         self._root = f"{without_scheme(parent)}/{root}"
         self._path = f"{self._root}/{self._attempt.path}"
-        self._writer: TaskWriter | None = None
+        self._writer: TaskWriter[StagedFile] | None = None
         self.decide_by_s: float | None = None  # no deadline: staged files do not expire
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -193,7 +241,7 @@ class FileWriter(SinkWriter):
         if self._writer is not None:
             self._writer.abandon()
 
-    def _begun(self, schema: pa.Schema) -> TaskWriter:
+    def _begun(self, schema: pa.Schema) -> TaskWriter[StagedFile]:
         """Register the attempt before its first row, so that the sweep finds it
         (`ids-never-reused`)."""
         self._files.require(self._root)
@@ -207,11 +255,11 @@ class FileWriter(SinkWriter):
         )
         failpoint("before-stage")
         return TaskWriter(
-            files=self._files,
             form=self._options.form,
             partitions=self._options.partitions,
             schema=schema,
-            place=StagingLocation(
+            files=StagedFiles(
+                files=self._files,
                 path=self._path,
                 attempt=self._attempt,
                 subtask=int(self._scope.task.partition(".")[0]),

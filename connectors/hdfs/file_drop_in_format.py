@@ -6,12 +6,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink
+from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink, UploadDropInSink
 from sluice.connectors.hdfs.writing.task_saver import default_fs, session_task_files
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.drop_in_client import DropInClient
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
+from sluice.runtime.storage.file_system_opening import is_object_store
 
 __all__ = ["FORMAT", "FilesFormat", "check_file_write", "file_sink", "files_format"]
 
@@ -81,4 +82,6 @@ def file_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> Task
     """A query's sink; made in the user's process, which has the JVM."""
     zone = setting("spark.sql.session.timeZone")
     checked = FileDropIn.from_options(options, session_zone=zone, default_fs=default_fs())
+    if is_object_store(checked.target):
+        return UploadDropInSink(options=checked)
     return FileDropInSink(options=checked, files=session_task_files(checked.target))

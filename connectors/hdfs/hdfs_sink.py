@@ -9,17 +9,30 @@ from sluice.connectors.hdfs.formats.choice import format_name
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
 from sluice.connectors.hdfs.rolling.roll_plan import Roll
 from sluice.connectors.hdfs.staging.staged_names import split_target
-from sluice.runtime.contracts import EventTimeSink, Frame, FrameSink, FrameWriter, SinkCoordinator
+from sluice.runtime.contracts import (
+    CheckedSink,
+    EventTimeSink,
+    Frame,
+    FrameSink,
+    FrameWriter,
+    SinkCoordinator,
+    TaskSink,
+    WriterFactory,
+)
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.spelling import nearest
-from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.file_system import OpenFileSystem
+from sluice.runtime.storage.file_system_opening import absolute_uri, is_object_store
 
 if TYPE_CHECKING:
+    from sluice.connectors.hdfs.formats.file_format import FileFormat
     from sluice.connectors.hdfs.partition_commit.partition_marks import PartitionMarks
+    from sluice.connectors.hdfs.staging.object_target import ObjectTarget
     from sluice.connectors.hdfs.writing.frame_writer import FrameSaver
     from sluice.connectors.hdfs.writing.spark_saver import SparkFrameSaver
+    from sluice.connectors.hdfs.writing.upload_writer import UploadWriterFactory
 
 __all__ = ["HdfsSink"]
 
@@ -38,16 +51,21 @@ _TAKEN_BY_TASKS = {
 _SECRET = re.compile(r"key|secret|password|token|credential", re.IGNORECASE)
 
 
-class HdfsSink(EventTimeSink, FrameSink):
+class HdfsSink(EventTimeSink):
     """Writes each epoch's rows as files, which the epoch's decision publishes whole.
 
-    Made by the user on the driver; picklable; holds no connection. Spark's own writers write the
-    files, so types, options and partition directories are Spark's. If spark-avro is not on the
-    class path, the tasks write Avro in Python, with the same types.
+    Made by the user on the driver; picklable; holds no connection. On HDFS and local disks Spark's
+    own writers write the files, so types, options and partition directories are Spark's. If
+    spark-avro is not on the class path, the tasks write Avro in Python, with the same types.
+
+    In an object store, tasks write all formats in Python, and upload them in parts. The decision
+    completes the uploads.
 
     Args:
-        path: directory below another one: ``hdfs://…``, ``file://…`` or a local path.
-        format: ``parquet``, ``orc``, ``avro``, ``json`` (one object a line) or ``csv``.
+        path: directory below another one: ``hdfs://…``, ``file://…``, a local path, ``s3://…``,
+            ``gs://…`` or ``abfss://…``.
+        format: ``parquet``, ``orc``, ``avro``, ``json`` (one object a line) or ``csv``; no ``orc``
+            in an object store.
         partition_by: columns that become directories ``column=value``.
         columns: columns to write, in this order; None: all.
         name: of the operator; None: made from the path.
@@ -56,6 +74,7 @@ class HdfsSink(EventTimeSink, FrameSink):
         uid: stable id of the operator; set it before you rename.
         options: of Spark's writer for the format, such as ``compression``.
         partition_commit: when a partition counts as complete, and how readers are notified.
+        storage_options: of the object store; None: those of the environment.
 
     Raises:
         ConfigError: a setting is missing or out of range.
@@ -75,8 +94,10 @@ class HdfsSink(EventTimeSink, FrameSink):
         uid: str | None = None,
         options: Mapping[str, object] | None = None,
         partition_commit: PartitionCommit | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self._target = absolute_uri(os.fspath(path))
+        self._storage_options = dict(storage_options or {})
         _, directory = split_target(self._target)
         self._format = format_name(format)
         self._partition_by = _names(partition_by, "partition_by")
@@ -94,6 +115,19 @@ class HdfsSink(EventTimeSink, FrameSink):
             partition_commit.check_columns(self._partition_by)
         self._session_zone = "UTC"  # set when a job starts, as is `_marks`
         self._marks: PartitionMarks | None = None
+        if type(self) is HdfsSink:
+            self.__class__ = self._kind()  # type: ignore[assignment]  # a subclass
+        self._check_store()
+
+    def _kind(self) -> "type[HdfsSink]":
+        """How files get into the store of the path."""
+        if not is_object_store(self._target):
+            return _FrameFileSink
+        is_plain = self._roll is None and self._partition_commit is None
+        return _UploadSink if is_plain else _UploadFrameSink
+
+    def _check_store(self) -> None:
+        """Refuse settings that files in this store cannot have; ConfigError."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_marks": None}
@@ -147,22 +181,65 @@ class HdfsSink(EventTimeSink, FrameSink):
             )
 
     def coordinator(self) -> SinkCoordinator:
-        # Imported here, because it imports Spark, and workers unpickle this class.
         from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
+
+        return FileSinkCoordinator(self._target, self._opener(), marks=self._session_marks())
+
+    def _opener(self) -> OpenFileSystem:
+        """Opens the file system of the target's store."""
+        # Imported here, because it imports Spark, and workers unpickle this class.
         from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
+        return session_file_system
+
+    def _session_marks(self) -> "PartitionMarks | None":
+        """Makes the marks of complete partitions, in the session's time zone."""
         if self._partition_commit is not None:
             from sluice.connectors.hdfs.partition_commit.partition_marks import PartitionMarks
 
             commit = self._partition_commit.in_session(self._session_zone)
             if self._marks is None or self._marks.commit != commit:
                 self._marks = PartitionMarks(
-                    commit, target=self._target, open_file_system=session_file_system
+                    commit, target=self._target, open_file_system=self._opener()
                 )
-        return FileSinkCoordinator(self._target, session_file_system, marks=self._marks)
+        return self._marks
 
     def event_time(self) -> EventTime | None:
         return None if self._partition_commit is None else self._partition_commit.watermarks
+
+    def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
+        """See `sluice.runtime.contracts.Sink`: no time-out loses a file set."""
+        del committable
+        return ()
+
+    def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
+        """See `sluice.runtime.contracts.Sink`; no check compares it."""
+        del committable
+        return {}
+
+    def settings(self) -> Mapping[str, str]:
+        return {
+            "path": self._target,
+            "format": self._format,
+            "partition_by": ",".join(self._partition_by),
+            "columns": "all" if self._columns is None else ",".join(self._columns),
+            "roll": "each epoch" if self._roll is None else str(self._roll),
+            **self._commit_settings(),
+            **{f"option.{key}": _shown(key, value) for key, value in self._options.items()},
+        }
+
+    def _commit_settings(self) -> Mapping[str, str]:
+        if self._partition_commit is None:
+            return {}
+        shown = self._partition_commit.settings()
+        return {f"partition_commit.{key}": value for key, value in shown.items()}
+
+    def __repr__(self) -> str:
+        return f"HdfsSink({self._target!r}, format={self._format!r})"
+
+
+class _FrameFileSink(HdfsSink, FrameSink):
+    """Files that Spark's writers stage, and renames publish."""
 
     def check_frame(self, frame: Frame) -> None:
         self.check_columns(frame.columns)
@@ -174,11 +251,10 @@ class HdfsSink(EventTimeSink, FrameSink):
         from sluice.connectors.hdfs.rolling.spark_merging import layout_of, merger_for
         from sluice.connectors.hdfs.staging.pending_files import pending_partitions
         from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter
-        from sluice.connectors.hdfs.writing.spark_saver import session_file_system
 
         writer = RollingFrameWriter(
             files=FileFrameWriter(
-                target=self._target, saver=self._saver(), open_file_system=session_file_system
+                target=self._target, saver=self._saver(), open_file_system=self._opener()
             ),
             roll=self._roll,
             merger=merger_for(self._sparks_saver()),
@@ -213,35 +289,107 @@ class HdfsSink(EventTimeSink, FrameSink):
             options=self._options,
         )
 
-    def source_ranges(self, committable: StateEntry) -> Sequence[tuple[str, int, int, int]]:
-        """See `sluice.runtime.contracts.Sink`: no time-out loses a file set."""
-        del committable
-        return ()
 
-    def record_counts(self, committable: StateEntry) -> Mapping[str, int]:
-        """See `sluice.runtime.contracts.Sink`; no check compares it."""
-        del committable
-        return {}
+class _ObjectSink(HdfsSink, CheckedSink):
+    """Files that tasks upload in parts, and the decision completes."""
 
-    def settings(self) -> Mapping[str, str]:
-        return {
-            "path": self._target,
-            "format": self._format,
-            "partition_by": ",".join(self._partition_by),
-            "columns": "all" if self._columns is None else ",".join(self._columns),
-            "roll": "each epoch" if self._roll is None else str(self._roll),
-            **self._commit_settings(),
-            **{f"option.{key}": _shown(key, value) for key, value in self._options.items()},
-        }
+    def _check_store(self) -> None:
+        if self._format == "orc":
+            raise ConfigError(
+                "files in an object store cannot have this format",
+                {"path": self._target, "format": self._format},
+                "Use parquet: tasks write these files without Spark's writers.",
+            )
+        self._form()
 
-    def _commit_settings(self) -> Mapping[str, str]:
-        if self._partition_commit is None:
-            return {}
-        shown = self._partition_commit.settings()
-        return {f"partition_commit.{key}": value for key, value in shown.items()}
+    def coordinator(self) -> SinkCoordinator:
+        from sluice.connectors.hdfs.committing.upload_sink_coordinator import UploadSinkCoordinator
 
-    def __repr__(self) -> str:
-        return f"HdfsSink({self._target!r}, format={self._format!r})"
+        return UploadSinkCoordinator(
+            self._target,
+            self._opener(),
+            self._object_target.open_uploads,
+            marks=self._session_marks(),
+        )
+
+    def check_frame(self, frame: Frame) -> None:
+        from sluice.connectors.hdfs.writing.spark_saver import chosen
+        from sluice.connectors.hdfs.writing.task_saver import checked_partitions
+
+        self.check_columns(frame.columns)
+        self._session_zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
+        checked_partitions(chosen(frame, self._columns), self._partition_by, form=self._form())
+
+    def _factory(self) -> "UploadWriterFactory":
+        from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
+        from sluice.connectors.hdfs.writing.upload_writer import UploadWriterFactory
+
+        return UploadWriterFactory(
+            target=self._target,
+            parent=self._object_target.parent,
+            form=self._form(),
+            partitions=PartitionPaths(columns=self._partition_by, session_zone=self._session_zone),
+            columns=self._columns,
+        )
+
+    def _opener(self) -> OpenFileSystem:
+        return self._object_target.opener(super()._opener())
+
+    @property
+    def _object_target(self) -> "ObjectTarget":
+        from sluice.connectors.hdfs.staging.object_target import ObjectTarget
+
+        return ObjectTarget(uri=self._target, options=self._storage_options)
+
+    def _form(self) -> "FileFormat":
+        """The format as tasks write it."""
+        from sluice.connectors.hdfs.formats.choice import file_format
+
+        return file_format(self._format, self._options)
+
+
+class _UploadSink(_ObjectSink, TaskSink):
+    """Tasks of any engine upload their rows themselves."""
+
+    def writer_factory(self) -> WriterFactory:
+        return self._factory()
+
+
+class _UploadFrameSink(_ObjectSink, FrameSink):
+    """The driver knows each batch's files before the decision: it rolls them, and marks
+    partitions."""
+
+    def frame_writer(self) -> FrameWriter:
+        from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
+        from sluice.connectors.hdfs.rolling.uploading import UploadedRolls, merger_of, task_layout
+        from sluice.connectors.hdfs.staging.pending_files import pending_partitions
+        from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter
+        from sluice.connectors.hdfs.writing.task_saver import TaskFrameSaver
+        from sluice.connectors.hdfs.writing.upload_frame_writer import UploadFrameWriter
+        from sluice.runtime.storage.objects.object_task_files import ObjectTaskFiles
+
+        factory, form, target = self._factory(), self._form(), self._object_target
+        files = ObjectTaskFiles(factory.parent)
+        saver = TaskFrameSaver(
+            target=self._target,
+            form=form,
+            partition_by=self._partition_by,
+            columns=self._columns,
+            files=files,
+        )
+        writer = RollingFrameWriter(
+            files=FileFrameWriter(
+                target=self._target, saver=saver, open_file_system=self._opener()
+            ),
+            roll=self._roll,
+            merger=merger_of(self._format, form, files),
+            layout=task_layout(form, self._partition_by, self._columns),
+            publication=UploadedRolls(factory=factory, files=files, locate=target.locate),
+            unpending=UploadFrameWriter(factory=factory, open_file_system=self._opener()),
+        )
+        if self._marks is None:
+            return writer
+        return self._marks.writer(writer, columns=self._partition_by, pending=pending_partitions)
 
 
 def _names(columns: str | Iterable[str], argument: str) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ STORE_FAILPOINTS = (
     "before-publish",
     "after-temp-sync",
     "after-link",  # local files: linked, the directory not yet synced
+    "after-put",  # object stores: the answer is there, and nothing is noted
     "after-publish",
     "before-committed-mark",
     "after-committed-mark",
@@ -92,16 +93,22 @@ _PAUSE_S = 0.05
 _MOST_FAULTS = 10
 
 
-def open_store(uri: str, jvm: Any = None) -> "CheckpointStore":  # noqa: ANN401 - py4j's view
+def open_store(
+    uri: str,
+    jvm: Any = None,  # noqa: ANN401 - py4j's view
+    storage_options: Mapping[str, str] | None = None,
+) -> "CheckpointStore":
     """The store at a checkpoint directory; nothing is touched yet.
 
     Args:
-        uri: ``file:`` or a bare path (by Python), or ``hdfs:`` (by Hadoop's client in a JVM).
+        uri: ``file:`` or a bare path (by Python), ``hdfs:`` (by Hadoop's client in a JVM), or
+            ``s3:``, ``gs:``, ``abfss:`` (by obstore).
         jvm: py4j's view of a JVM that has Hadoop's client, e.g. a SparkContext's; for ``hdfs:``.
+        storage_options: of an object store; see `object_location`.
     Raises:
         ConfigError: a scheme without a tested no-replace step, or no JVM for ``hdfs:``.
     """
-    return CheckpointStore(open_file_system(uri, jvm))
+    return CheckpointStore(open_file_system(uri, jvm, storage_options))
 
 
 class CheckpointStore(MetadataStore):
@@ -130,7 +137,7 @@ class CheckpointStore(MetadataStore):
         self._slots = KnownSlots(
             fs,
             read=self.read,
-            has_file=lambda slot, name: fs.exists(_path(slot, name)),
+            has_file=self._has_file,
         )
         self._leftovers = Leftovers(fs, clock=clock)
         self._has_published = False
@@ -169,11 +176,11 @@ class CheckpointStore(MetadataStore):
 
     def is_committed(self, checkpoint_id: int) -> bool:
         """Whether everything that the record names is visible, on record."""
-        return self.fs.exists(_path(checkpoint_id, _COMMITTED))
+        return self._has_file(checkpoint_id, _COMMITTED)
 
     def is_superseded(self, checkpoint_id: int) -> bool:
         """Whether a start from an older checkpoint has passed this one over."""
-        return self.fs.exists(_path(checkpoint_id, _SUPERSEDED))
+        return self._has_file(checkpoint_id, _SUPERSEDED)
 
     def unsettled(self, checkpoint_id: int) -> tuple[UnsettledWork, ...]:
         """The work named by the last error that ended a job, or its start, at this decision."""
@@ -245,6 +252,8 @@ class CheckpointStore(MetadataStore):
             DamagedCheckpointError: the slot holds a file that cannot be read.
         """
         self._require_same_job(record)
+        if not (self._has_published or self.fs.has_temporaries):
+            self._clear_slots(record.checkpoint_id)
         failpoint("before-publish")
         outcome = self._publish_file(
             record.checkpoint_id,
@@ -445,7 +454,23 @@ class CheckpointStore(MetadataStore):
                     cleaned += 1
         return cleaned
 
+    def _clear_slots(self, first: int) -> None:
+        """Delete markers that the deletion of an earlier job has left in slots from ``first`` on:
+        an object store deletes a slot's record first, and a killed deletion the rest never.
+
+        A marker of a decision that another run publishes meanwhile may go, too: the decision is
+        then committed again, which changes nothing.
+        """
+        for checkpoint_id in self._slots.listed():
+            if checkpoint_id >= first:
+                names = {entry.name for entry in self.fs.entries(slot_name(checkpoint_id))}
+                for name in names if METADATA not in names else ():
+                    self.fs.delete(_path(checkpoint_id, name))
+
     # --- inside ---------------------------------------------------------------------------------
+
+    def _has_file(self, checkpoint_id: int, name: str) -> bool:
+        return self.fs.length_bytes(_path(checkpoint_id, name)) is not None
 
     def _where(self, checkpoint_id: int) -> dict[str, object]:
         return {"uri": self.uri, "path": _path(checkpoint_id, METADATA)}

@@ -30,6 +30,8 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
+from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
 
 __all__ = ["LEADER_FILE", "RunRecord", "RunRecordStore", "command_file", "find_leader"]
@@ -39,7 +41,8 @@ log = logging.getLogger(__name__)
 LEADER_FILE = "_leader"
 _COMMAND = "_command-"
 _COMMAND_FILES = re.compile(rf"{_COMMAND}\d+")
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
+_WITHOUT_TLS = 1  # readable for earlier releases
 _LOCAL = "file://"
 _HDFS = "hdfs://"
 
@@ -50,10 +53,12 @@ class RunRecord:
 
     Attributes:
         leader_session_id: of its coordinator.
-        address: ``http://host:port`` of its service.
+        address: ``http://host:port`` of its service, or ``https``.
         attempt_id: slot of its fencing record; a later run has a larger one.
         job_uid: of the job.
         token: for commands; only ``_command-{attempt_id}`` holds it.
+        ca: PEM text of the authorities that the service's certificate is checked with, also only
+            there; empty: those of the reader's system.
     """
 
     leader_session_id: str
@@ -61,6 +66,7 @@ class RunRecord:
     attempt_id: int
     job_uid: str
     token: str = field(default="", repr=False)
+    ca: str = field(default="", repr=False)
 
 
 def command_file(attempt_id: int) -> str:
@@ -161,19 +167,24 @@ class RunRecordStore:
         return False
 
 
-def find_leader(checkpoint_uri: str, web: WebHdfsAddress | None) -> RunRecord | None:
+def find_leader(
+    checkpoint_uri: str, web: WebHdfsAddress | ObjectLocation | None
+) -> RunRecord | None:
     """The leader of a job, read without a JVM; None if there is none or it cannot be read.
 
     A client calls it after the coordinator has not answered. Every failure to read is ignored.
 
     Args:
         checkpoint_uri: absolute; empty if there is no directory.
-        web: WebHDFS address of a directory on HDFS, if there is one.
+        web: how to read a directory that is not local: the WebHDFS address, or where the objects
+            are; None: it cannot be read.
     """
     try:
         if checkpoint_uri.startswith(_LOCAL):
             directory = Path(checkpoint_uri.removeprefix(_LOCAL))
             return RunRecordStore(LocalFileSystem(directory)).current()
+        if isinstance(web, ObjectLocation):
+            return RunRecordStore(ObjectFileSystem(web)).current()
         if web is not None:
             _, _, path = checkpoint_uri.removeprefix(_HDFS).partition("/")
             data = read_over_web(web, f"/{path}/{LEADER_FILE}")
@@ -198,10 +209,13 @@ def _attempt_id_of(name: str) -> int:
 
 
 def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
-    content = {"format_version": _FORMAT_VERSION, **to_json(run)}
+    content = to_json(run)
     if not with_token:
-        del content["token"]
-    return json.dumps(content).encode()
+        del content["token"], content["ca"]
+    elif not run.ca:
+        del content["ca"]
+    version = _FORMAT_VERSION if "ca" in content else _WITHOUT_TLS
+    return json.dumps({"format_version": version, **content}).encode()
 
 
 def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:

@@ -29,14 +29,14 @@ class SlotPublication:
 
     def run(self) -> PublishOutcome:
         """OURS or TAKEN; StorageError if neither is certain."""
-        found = self._standing()
+        found = self._standing() if self._fs.has_temporaries else None
         if found is not None:
             return found
-        self._fs.write_temporary(self._temporary, self._data)
+        self._fs.stage(self._temporary, self._data)
         failpoint("after-temp-sync")
         try:
             self.was_tried = True
-            if self._fs.place(self._temporary, self._path):
+            if self._fs.place(self._temporary, self._path, self._data):
                 return PublishOutcome.OURS
         except StorageError as error:
             found = self._standing()
@@ -64,6 +64,8 @@ class SlotPublication:
         return PublishOutcome.OURS
 
     def _discard(self) -> None:
+        if not self._fs.has_temporaries:
+            return
         try:
             self._fs.delete(self._temporary)
         except StreamError as error:  # the next `clean` deletes it

@@ -314,8 +314,9 @@ class BarrierService:
             self.commits.end(region, attempt_id)  # its task ends when it gets this error
             raise
 
-    def note_heartbeat(self, batch: BatchKey, waits_for: str = "") -> None:
+    def note_heartbeat(self, batch: BatchKey, waits_for: str = "") -> bool:
         """A task has sent another request; if it is a continuous one, it has a core and runs.
+        Returns whether it is the present attempt of a continuous region.
 
         A task that waits for brokers before its first epoch polls for no barrier yet. Nor does one
         that loads its keyed state, which may take longer than any timeout.
@@ -325,11 +326,13 @@ class BarrierService:
         """
         with self._lock:
             attempt = self._attempts.get(batch.region)
-        if attempt is not None and attempt.attempt_id == batch.attempt_id:
-            with attempt.heartbeat.request():
-                pass
-            if waits_for == KEYED_STATE and not attempt.is_stopping:
-                self._coordinator.register_region(attempt.note_loading())
+        if attempt is None or attempt.attempt_id != batch.attempt_id:
+            return False
+        with attempt.heartbeat.request():
+            pass
+        if waits_for == KEYED_STATE and not attempt.is_stopping:
+            self._coordinator.register_region(attempt.note_loading())
+        return True
 
     def is_stopping(self, batch: BatchKey) -> bool:
         """Whether this attempt's task is a continuous one and shall end."""

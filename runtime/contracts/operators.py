@@ -18,6 +18,7 @@ from sluice.runtime.model.task_memory import TaskMemory
 __all__ = [
     "AgeingSource",
     "Backlog",
+    "CheckedSink",
     "DeadLetterSink",
     "DeserializingSource",
     "EndableSource",
@@ -390,15 +391,20 @@ class DeadLetterSink(TaskSink, Protocol):
 
 
 @runtime_checkable
-class FrameSink(Sink, Protocol):
-    """A sink that receives each batch's frame, for Spark's own writers or for tasks at its end."""
+class CheckedSink(Sink, Protocol):
+    """A sink that does not take rows of every schema."""
 
     def check_frame(self, frame: Frame) -> None:
         """Runs before anything is written; ConfigError if the rows do not suit the sink.
 
-        The frame has the columns and types of the later frames, and never runs.
+        The frame has the columns and types of the later rows, and never runs.
         """
         ...
+
+
+@runtime_checkable
+class FrameSink(CheckedSink, Protocol):
+    """A sink that receives each batch's frame, for Spark's own writers or for tasks at its end."""
 
     def frame_writer(self) -> FrameWriter:
         """Driver side."""

@@ -108,7 +108,11 @@ class MetadataStore(Protocol):
         ...
 
     def is_superseded(self, checkpoint_id: int) -> bool:
-        """Whether the completion marker exists."""
+        """Whether a start from an older checkpoint has passed this one over."""
+        ...
+
+    def superseded_by(self, checkpoint_id: int) -> int | None:
+        """The first checkpoint of the start that passed this one over, or None."""
         ...
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +48,8 @@ class ServerSpec:
         ready_text: the server answers once its log has this text.
         log_timeout_s: longest time without a new line in its log.
         longest_start_s: longest time of a start.
+        work_dir: processes that work below it die if this process dies without stopping the
+            server: those that the server started in sessions of their own.
         scratch_dir: deleted if this process dies without stopping the server.
         detached: the server keeps running after this process ends.
     """
@@ -59,6 +60,7 @@ class ServerSpec:
     ready_text: str
     log_timeout_s: float = LOG_TIMEOUT_S
     longest_start_s: float = LONGEST_S
+    work_dir: Path | None = None
     scratch_dir: Path | None = None
     detached: bool = False
 
@@ -128,7 +130,9 @@ class ServerProcess:
                 start_new_session=True,
             )
         if not spec.detached:
-            self._watchdog = start_watchdog(self._server.pid, spec.scratch_dir)
+            self._watchdog = start_watchdog(
+                self._server.pid, work_dir=spec.work_dir, scratch_dir=spec.scratch_dir
+            )
         try:
             self._await_ready(seen)
         except BaseException:
@@ -216,13 +220,15 @@ def stop_identity(identity: Identity) -> bool:
     return True
 
 
-def start_watchdog(pid: int, scratch_dir: Path | None = None) -> subprocess.Popen[bytes]:
-    """A process that kills the process group ``pid`` (and deletes the directory) after this process
-    has ended.
+def start_watchdog(
+    pid: int, *, work_dir: Path | None = None, scratch_dir: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """A process that kills the process group ``pid`` and all processes that work below ``work_dir``
+    (and deletes ``scratch_dir``) after this process has ended.
 
     A line to its standard input dismisses it.
     """
-    directories: Sequence[str] = (str(scratch_dir),) if scratch_dir else ()
+    directories = [str(path or "") for path in (work_dir, scratch_dir)]
     return subprocess.Popen(
         [sys.executable, "-I", "-S", str(_WATCHDOG), str(pid), *directories],
         stdin=subprocess.PIPE,

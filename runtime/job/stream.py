@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import pyarrow as pa
 
@@ -208,6 +208,17 @@ class Stream:
         self._append("key_by", name, uid, keyed=key_by)
         return KeyedStream(self._pipeline)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as any attribute
+            if name in _KEYED:
+                raise _OutOfOrderError(
+                    f"{name} needs a key, and the stream has none",
+                    {"source": self._pipeline.source.name},
+                    f'Call key_by("column").{name}(…).',
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def _append(self, kind: str, name: str | None, uid: str | None, **fields: Any) -> Self:  # noqa: ANN401 - of a `Step`
         pipeline = self._pipeline
         if not all(isinstance(text, str | None) for text in (name, uid)):
@@ -238,6 +249,13 @@ class Stream:
         return self
 
 
+class _OutOfOrderError(ConfigError, AttributeError):
+    """A method needs another one before it."""
+
+
+_KEYED = frozenset({"aggregate", "deduplicate", "window", "join", "process"})
+
+
 class KeyedStream(Stream):
     """A stream whose rows have a key; see `Stream.key_by`.
 
@@ -246,7 +264,11 @@ class KeyedStream(Stream):
     """
 
     def aggregate(
-        self, *, name: str | None = None, uid: str | None = None, **aggregates: Aggregate
+        self,
+        *unnamed: Never,
+        name: str | None = None,
+        uid: str | None = None,
+        **aggregates: Aggregate,
     ) -> Stream:
         """Aggregate all rows of each key so far; each changed key comes out once in an epoch.
 
@@ -256,9 +278,9 @@ class KeyedStream(Stream):
             Rows with the columns of the key, and one column for each aggregate. A key of a function
             has the column ``key``.
         Raises:
-            ConfigError: there is no aggregate.
+            ConfigError: there is no aggregate, or one without a name.
         """
-        require_names(aggregates, Aggregate, what="aggregate")
+        require_names(aggregates, Aggregate, what="aggregate", unnamed=unnamed)
         self._append("aggregate", name, uid, keyed=Aggregation(aggregates=aggregates))
         return Stream(self._pipeline)
 
@@ -438,8 +460,23 @@ class WindowedStream:
         self._pipeline = pipeline
         self._function = function
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as any attribute
+            if not name.startswith("_") and hasattr(KeyedStream, name):
+                raise _OutOfOrderError(
+                    f"{name} follows window, which needs an aggregate",
+                    {"source": self._pipeline.source.name},
+                    f"Call window(…).aggregate(count=Count()).{name}(…).",
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def aggregate(
-        self, *, name: str | None = None, uid: str | None = None, **aggregates: Aggregate
+        self,
+        *unnamed: Never,
+        name: str | None = None,
+        uid: str | None = None,
+        **aggregates: Aggregate,
     ) -> Stream:
         """Aggregate the rows of each window of each key.
 
@@ -449,7 +486,7 @@ class WindowedStream:
             Rows with ``window_start`` and ``window_end`` (timestamps in milliseconds, UTC; the end
             is not part of the window), the columns of the key, and one for each aggregate.
         """
-        require_names(aggregates, Aggregate, what="aggregate")
+        require_names(aggregates, Aggregate, what="aggregate", unnamed=unnamed)
         keyed = self._function(aggregates=aggregates)
         stream = Stream(self._pipeline)
         return stream._append("window", name, uid, keyed=keyed)  # noqa: SLF001 - its own stream

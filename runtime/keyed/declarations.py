@@ -1,6 +1,6 @@
 """Declarations of users for keyed streams: aggregates, windows, and the states of `process`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -267,15 +267,29 @@ class MapState:
 State = ValueState | ListState | MapState
 
 
-def require_names(given: Mapping[str, object], allowed: Any, *, what: str) -> None:  # noqa: ANN401 - a class or a union
+def require_names(
+    given: Mapping[str, object],
+    allowed: Any,  # noqa: ANN401 - a class or a union
+    *,
+    what: str,
+    unnamed: Sequence[object] = (),
+) -> None:
     """Check the names and values of keyword arguments that users choose names for.
 
     Args:
         allowed: the types of the values.
         what: they are, for the message.
+        unnamed: positional arguments.
     Raises:
-        ConfigError: there is none, a name is no identifier, or a value has another type.
+        ConfigError: there is none, one has no name, a name is no identifier, or a value has another
+            type.
     """
+    if unnamed:
+        raise ConfigError(
+            f"a positional argument is given, and each {what} needs a name",
+            {"given": ", ".join(map(repr, unnamed))},
+            f"Write name=… before each {what}; its result has this name.",
+        )
     items = given.items() if isinstance(given, Mapping) else [("name", given)]
     wrong = {
         name: value

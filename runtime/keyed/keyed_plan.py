@@ -1,5 +1,7 @@
 """The description of a region's keyed state, from which a task opens it."""
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +14,12 @@ from sluice.runtime.state.state_files import StateStore
 from sluice.runtime.state.state_settings import StateSettings
 from sluice.runtime.state.state_writer import StateWriter
 
-__all__ = ["KeyedPlan"]
+__all__ = ["LOADING", "STATE_FILES", "KeyedPlan", "LoadReports"]
+
+LOADING = "it is being loaded"
+STATE_FILES = "files of keyed state"
+"""For what a task waits while the checkpoint store does not answer."""
+_REPORT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +82,29 @@ class KeyedPlan:
             writer.close()
             state.close()
             raise
+
+
+class LoadReports:
+    """Tells the driver now and then that the state is being loaded. Any thread of the task.
+
+    Args:
+        report: one report; raises once the attempt is over.
+    """
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report: Callable[[], None] | None = report
+        self._lock = threading.Lock()
+        self._next_s = float("-inf")
+
+    def __call__(self) -> None:
+        """The load makes progress."""
+        if time.monotonic() < self._next_s:
+            return
+        with self._lock:
+            if self._report is not None and time.monotonic() >= self._next_s:
+                self._report()
+                self._next_s = time.monotonic() + _REPORT_S
+
+    def end(self) -> None:
+        """The state is loaded; that of splits that come later is reported by the epoch."""
+        self._report = None

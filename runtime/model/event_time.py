@@ -118,6 +118,8 @@ class EventTime:
             read as fast as it goes.
         max_future: a time that is so far ahead of the clock does not move the watermark. It is
             counted. None: every time does.
+        at_end: ``close``: the end of a bounded input closes all windows and fires all timers of
+            event time. ``keep``: they stay in the state, and the next run goes on with them.
     Raises:
         ConfigError: a setting is out of range, or is no duration.
     """
@@ -128,6 +130,7 @@ class EventTime:
     idle_after: Duration | None = None
     max_drift: Duration | None = None
     max_future: Duration | None = None
+    at_end: str = "close"
 
     def __post_init__(self) -> None:
         _ = self.idle_after_ms, self.max_drift_ms, self.max_future_ms
@@ -143,7 +146,12 @@ class EventTime:
                 {"strategy": self.strategy},
                 "Use BoundedOutOfOrderness(…), Monotonic() or Punctuated(…).",
             )
-
+        if self.at_end not in ("close", "keep"):
+            raise ConfigError(
+                "windows know no such end of their input",
+                {"at_end": self.at_end},
+                "Use close or keep.",
+            )
         if self.max_drift is not None and self.idle_after is None:
             raise ConfigError(
                 "max_drift without idle_after may stop all reading",

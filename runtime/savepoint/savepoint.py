@@ -106,12 +106,17 @@ def references_of(record: CheckpointRecord) -> list[FileReference]:
     return [*of_spark, *record.keyed_files]
 
 
-def open_savepoint(uri: str, *, jvm: Any = None) -> Savepoint:  # noqa: ANN401 - py4j's view
+def open_savepoint(
+    uri: str,
+    *,
+    jvm: Any = None,  # noqa: ANN401 - py4j's view
+    storage_options: Mapping[str, str] | None = None,
+) -> Savepoint:
     """Open the directory of a savepoint, a full checkpoint or an ordinary checkpoint.
 
     Args:
         uri: ``…/savepoint-…``, ``…/full/chk-…`` or ``…/chk-…``; also that of its ``_metadata``.
-        jvm: as for `open_file_system`.
+        jvm, storage_options: as for `open_file_system`.
     Raises:
         ConfigError: the directory holds no complete savepoint, or a checkpoint that is not
             decided, not committed, or left out by a start from an older one.
@@ -122,9 +127,9 @@ def open_savepoint(uri: str, *, jvm: Any = None) -> Savepoint:  # noqa: ANN401 -
     uri = absolute_uri(uri).removesuffix(f"/{METADATA}")
     match = _SLOT.fullmatch(uri)
     if match is None:
-        fs = open_file_system(uri, jvm)
+        fs = open_file_system(uri, jvm, storage_options)
         return Savepoint(uri=uri, fs=fs, record=_savepoint_record(fs))
-    fs = open_file_system(match["parent"], jvm)
+    fs = open_file_system(match["parent"], jvm, storage_options)
     return Savepoint(uri=uri, fs=fs, record=_checkpoint_record(fs, int(match["id"]), uri))
 
 

@@ -37,18 +37,22 @@ from sluice.runtime.service.service_messages import (
     RestartMessage,
     SavepointMessage,
     StopMessage,
+    TokenMessage,
     WaitMessage,
 )
+from sluice.runtime.service.service_tls import client_context
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
     no_connection,
     unusable_address,
 )
+from sluice.runtime.storage.delegation_tokens import IssuedToken
 from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address"]
+__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address", "fetch_issued_token"]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
@@ -66,14 +70,15 @@ class CoordinatorAddress:
     """Address of a job's coordinator, and the token for it. Picklable.
 
     Attributes:
-        address: ``http://host:port``.
+        address: ``http://host:port``, or ``https``, and perhaps a path.
         token: bearer token; never logged, never in ``repr``.
         leader_session_id: of the coordinator; another one refuses our messages.
         job_uid: of the job.
         attempt_id: of its run: the checkpoint slot that it fenced; None: not known.
         checkpoint_uri: directory with the leader record; empty: there is none.
-        checkpoint_web: WebHDFS address of that directory; None: there is none, or the directory is
-            local.
+        checkpoint_web: how to read that directory if it is not local; see `find_leader`.
+        ca: PEM text of the authorities that an ``https`` address is checked with; empty: those of
+            this system.
     """
 
     address: str
@@ -82,7 +87,8 @@ class CoordinatorAddress:
     job_uid: str
     attempt_id: int | None = None
     checkpoint_uri: str = ""
-    checkpoint_web: WebHdfsAddress | None = None
+    checkpoint_web: WebHdfsAddress | ObjectLocation | None = None
+    ca: str = ""
 
     def __repr__(self) -> str:
         return (
@@ -104,6 +110,7 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
         token=run.token,
         leader_session_id=run.leader_session_id,
         job_uid=run.job_uid,
+        ca=run.ca,
     )
 
 
@@ -134,10 +141,12 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         }
         self._deadline_s = deadline_s
         self._leader_read_s: float | None = None
+        is_tls = address.address.startswith("https://")
         self._pool = urllib3.PoolManager(
             num_pools=1,
             maxsize=2,
             retries=False,
+            ssl_context=client_context(address.ca) if is_tls else None,
             headers={
                 "Authorization": f"Bearer {address.token}",
                 "Content-Type": "application/json",
@@ -205,6 +214,14 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         answer = self._send(path, body)
         with _understood(path):
             return from_json(TaskInputs, answer["inputs"])
+
+    def issued_token(self, name: str) -> IssuedToken:
+        """The newest delegation token of a file system. Sent once: it may be asked again."""
+        path = "/v1/tokens"
+        body = TokenMessage(**self._envelope, name=name)
+        answer = self._send(path, body, deadline_s=0.0)
+        with _understood(path):
+            return from_json(IssuedToken, answer["issued"])
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""
@@ -294,7 +311,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         return self._send("/v1/stop", body, timeout_s=timeout_s, deadline_s=0.0)
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
-        """Call a mounted `sluice.runtime.service.server.QueryHandler` (drop-in).
+        """Call a mounted `sluice.runtime.service.coordinator_app.QueryHandler` (drop-in).
 
         The handler has already retried: its answer that a cluster is unreachable is final, and not
         requested again.
@@ -422,6 +439,12 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         Attempt ids only grow."""
         ours = self._address.attempt_id
         return ours is not None and leader.attempt_id > ours
+
+
+def fetch_issued_token(address: CoordinatorAddress, name: str) -> IssuedToken:
+    """As `CoordinatorClient.issued_token`, with a client of its own."""
+    with CoordinatorClient(address) as client:
+        return client.issued_token(name)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ __all__ = [
     "RestartMessage",
     "SavepointMessage",
     "StopMessage",
+    "TokenMessage",
     "WaitMessage",
 ]
 
@@ -116,3 +117,10 @@ class StopMessage(Message):
     savepoint: bool = False
     to: str | None = None
     timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenMessage(Message):
+    """``POST /v1/tokens``: the newest delegation token of that name."""
+
+    name: str

@@ -45,12 +45,18 @@ FinishedMerge = Sequence[tuple[MergeRun, PlacedPart]]
 class BackgroundMerger:
     """One merge at a time. Executor; the checkpoint client's thread calls it.
 
-    A merge that fails is logged, and not needed: its parts stay. The next one may begin after a
-    while, which grows with each failure.
+    A merge that fails is logged, and its parts stay. The next one may begin after a while, which
+    grows with each failure.
+
+    Attributes:
+        failure: of the last merge that has ended; None: it succeeded.
+        progress: rows that the merge has read so far.
     """
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
+        self.failure: Exception | None = None
+        self.progress = 0
         self._thread: threading.Thread | None = None
         self._finished: FinishedMerge | None = None
         self._is_closed = threading.Event()
@@ -83,10 +89,11 @@ class BackgroundMerger:
         self._thread, finished, self._finished = None, self._finished, None
         return finished or ()
 
-    def wait(self) -> None:
-        """Until the merge that runs has ended, if any."""
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end of the merge that runs, if any; whether none runs now."""
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
+        return self._thread is None or not self._thread.is_alive()
 
     def close(self) -> None:
         """Give up the merge that runs, if any. Safe to repeat."""
@@ -97,11 +104,11 @@ class BackgroundMerger:
     def _run(self, path: str, runs: Sequence[MergeRun], expired: ExpiryTimes) -> None:
         try:
             self._finished = self._merged(path, runs, expired)
-            self._failures = 0
+            self._failures, self.failure = 0, None
         except _GivenUpError:
             return
         except (StreamError, OSError, MemoryError, pa.ArrowException) as error:
-            self._failures += 1
+            self._failures, self.failure = self._failures + 1, error
             self._rest = min(2**self._failures, _LONGEST_REST)
             log.warning("a merge of state files failed: path=%s error=%s", path, error)
 
@@ -126,6 +133,7 @@ class BackgroundMerger:
         for rows in merged_rows(streams, drops=expired if run.is_base else None):
             if self._is_closed.is_set():
                 raise _GivenUpError
+            self.progress += rows.num_rows
             yield rows
 
 

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from sluice.runtime.process.temporary_files import temporary_dir
 from sluice.runtime.storage.local_fs import local_failure
 
 __all__ = ["LocalDirectory"]
@@ -30,7 +31,7 @@ class LocalDirectory:
         Raises:
             StorageError: it cannot be made.
         """
-        above = Path(parent or tempfile.gettempdir())
+        above = Path(parent or temporary_dir())
         try:
             above.mkdir(parents=True, exist_ok=True)
             _sweep(above)

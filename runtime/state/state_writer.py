@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.runtime.contracts.keyed import BarrierTime
-from sluice.runtime.errors import StorageUnreachableError
+from sluice.runtime.errors import StorageError, StorageUnreachableError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.state.background_merger import BackgroundMerger, MergeRun
-from sluice.runtime.state.codec.expiry import expiry_times
+from sluice.runtime.state.codec.expiry import ExpiryTimes, expiry_times
 from sluice.runtime.state.codec.schema_text import expiry_clock
 from sluice.runtime.state.merge_plan import first_to_merge
 from sluice.runtime.state.state_files import StateStore, state_file_name
@@ -29,6 +29,9 @@ _LONGEST_PAUSE_S = 10.0
 _WEIGHT = 0.1
 _LIVE_SHARE = 4
 _MOST_PARTS = 32  # of a split: then the next acknowledgement waits for the merge that runs
+_MOST_TRIES = 3  # of a merge that this acknowledgement needs
+_MERGE_STEP_S = 5.0
+_MOST_STEPS = 120  # without a row
 
 
 @dataclass(slots=True)
@@ -85,16 +88,15 @@ class StateWriter:
         Raises:
             StreamError: of ``on_outage``, or the store refuses the file: the attempt ends.
         """
+        clocks = {info.number: expiry_clock(info.value_schema) for info in declared.tables}
+        expired = expiry_times({n: clock for n, clock in clocks.items() if clock}, at)
         self._follow_splits(changes)
-        if any(len(split.parts) >= _MOST_PARTS for split in self._splits.values()):
-            self._merger.wait()
+        self._bound_parts(lambda: self._begin_merge(batch_id, expired))
         self._take_merged()
         if any(split.tables.plain or split.tables.timed for split in changes.splits):
             self._write(batch_id, changes)
-        if self._merger.may_begin() and (runs := self._runs()):
-            clocks = {info.number: expiry_clock(info.value_schema) for info in declared.tables}
-            times = expiry_times({n: clock for n, clock in clocks.items() if clock}, at)
-            self._merger.begin(self._new_path(batch_id, "merged"), runs, times)
+        if self._merger.may_begin():
+            self._begin_merge(batch_id, expired)
         parts = {key: split.parts for key, split in self._splits.items()}
         return keyed_state(declared, parts)
 
@@ -111,6 +113,65 @@ class StateWriter:
                 known = _Split(restored.get(split.key, []))
             kept[split.key] = known
         self._splits = kept
+
+    # --- merges -----------------------------------------------------------------------------------
+
+    def _begin_merge(self, batch_id: int, expired: ExpiryTimes) -> bool:
+        runs = self._runs()
+        if runs:
+            self._merger.begin(self._new_path(batch_id, "merged"), runs, expired)
+        return bool(runs)
+
+    def _bound_parts(self, begin_merge: Callable[[], bool]) -> None:
+        """If a split has many parts, wait for the merge that runs, and repeat one that has failed.
+        Else the parts would grow with each epoch, and a restore with them.
+
+        Raises:
+            StreamError: merges fail, or make no progress: the attempt ends.
+        """
+        pause_s, tries = _FIRST_PAUSE_S, 0
+        while any(len(split.parts) >= _MOST_PARTS for split in self._splits.values()):
+            self._await_merge()
+            self._take_merged()
+            failure = self._merger.failure
+            if failure is None:
+                return
+            if isinstance(failure, StorageUnreachableError):
+                self._on_outage(failure)
+            elif tries >= _MOST_TRIES:
+                raise self._unmerged(failure)
+            tries += 1
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if not begin_merge():
+                return
+
+    def _await_merge(self) -> None:
+        steps, progress = 0, self._merger.progress
+        while not self._merger.wait(_MERGE_STEP_S):
+            steps = steps + 1 if progress == self._merger.progress else 0
+            progress = self._merger.progress
+            error = StorageUnreachableError(
+                "an epoch waits for a merge of state files",
+                {"region": self._region, "merged_rows": progress, "idle_s": steps * _MERGE_STEP_S},
+                "Wait; if the rows stay the same, check that the checkpoint store answers.",
+            )
+            if steps >= _MOST_STEPS:
+                raise error
+            self._on_outage(error)
+
+    def _unmerged(self, failure: Exception) -> StreamError:
+        if isinstance(failure, StreamError):
+            return failure
+        return StorageError(
+            "state files cannot be merged",
+            {
+                "region": self._region,
+                "parts": max(len(split.parts) for split in self._splits.values()),
+                "error": f"{type(failure).__name__}: {failure}",
+            },
+            "Check the memory of the task and the checkpoint store, then start the job again.",
+        )
 
     def _take_merged(self) -> None:
         for run, merged in self._merger.take():

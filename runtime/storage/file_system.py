@@ -70,6 +70,9 @@ class FileSystem(Protocol):
     uri: str
     """The root, with scheme, without a slash at the end."""
 
+    has_temporaries: bool = True
+    """Whether `place` renames what `stage` wrote; if not, `place` writes the whole file itself."""
+
     def read(self, path: str) -> bytes | None:
         """The whole file, or None when there is none."""
         ...
@@ -94,10 +97,19 @@ class FileSystem(Protocol):
         """
         ...
 
-    def place(self, temporary: str, path: str) -> bool:
-        """The atomic step: give the temporary file its final name if the name is free.
+    def stage(self, temporary: str, data: bytes) -> None:
+        """Prepare `place`: all that may fail before the file can have its final name.
 
-        True: durable under ``path``, and the temporary name is gone. False: the name is taken.
+        Raises:
+            ConfigError: the store cannot keep the promise of `place`.
+        """
+        self.write_temporary(temporary, data)
+
+    def place(self, temporary: str, path: str, data: bytes) -> bool:
+        """The atomic step: the staged file ``data`` gets its final name if the name is free.
+
+        True: durable under ``path``, and the temporary name is gone. False: the name is taken; on
+        a store without temporaries perhaps by this call, so the caller reads what stands.
         """
         ...
 
@@ -162,7 +174,10 @@ class FileSystem(Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a file or a directory tree; a tree vanishes for readers in one step."""
+        """Delete a file or a directory tree; a tree vanishes for readers in one step.
+
+        On an object store its ``_metadata`` vanishes first, the rest after it.
+        """
         ...
 
     def close(self) -> None:

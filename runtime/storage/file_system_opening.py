@@ -2,14 +2,24 @@
 
 import posixpath
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
+from sluice.runtime.storage.objects.object_location import OBJECT_SCHEMES, object_location
 
-__all__ = ["absolute_uri", "needs_jvm", "open_file_system", "without_scheme"]
+__all__ = [
+    "absolute_uri",
+    "hadoop_uri",
+    "is_object_store",
+    "needs_jvm",
+    "open_file_system",
+    "without_scheme",
+]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _REMOTE = re.compile(r"(?P<scheme>\w+):(?://(?P<authority>[^/]+))?(?P<path>(?:/.*)?)", re.DOTALL)
@@ -18,7 +28,12 @@ _LOCAL_AUTHORITY = re.compile(r"file:(?://(?:localhost)?(?=/)|(?=/(?!/)))", re.I
 
 def needs_jvm(uri: str) -> bool:
     """Whether the store needs Hadoop's client; ConfigError for an unsupported scheme."""
-    return _supported_scheme(uri) != "file"
+    return _supported_scheme(uri) == "hdfs"
+
+
+def is_object_store(uri: str) -> bool:
+    """Whether objects lie there; ConfigError for an unsupported scheme."""
+    return _supported_scheme(uri) in OBJECT_SCHEMES
 
 
 def absolute_uri(uri: str) -> str:
@@ -28,11 +43,23 @@ def absolute_uri(uri: str) -> str:
     """
     if needs_jvm(uri):
         return _remote(uri)
+    if is_object_store(uri):
+        return object_location(uri).uri
     return f"file://{_local_path(uri).absolute().as_posix()}"
 
 
-def open_file_system(uri: str, jvm: Any = None) -> FileSystem:  # noqa: ANN401 - py4j's view
-    """The file system rooted at ``uri``; see `open_store`."""
+def open_file_system(
+    uri: str,
+    jvm: Any = None,  # noqa: ANN401 - py4j's view
+    storage_options: Mapping[str, str] | None = None,
+) -> FileSystem:
+    """The file system rooted at ``uri``; see `open_store`.
+
+    Args:
+        storage_options: of an object store; see `object_location`.
+    """
+    if is_object_store(uri):
+        return ObjectFileSystem(object_location(uri, storage_options))
     if not needs_jvm(uri):
         return LocalFileSystem(_local_path(uri))
     if jvm is None:
@@ -45,6 +72,11 @@ def open_file_system(uri: str, jvm: Any = None) -> FileSystem:  # noqa: ANN401 -
     from sluice.runtime.storage.hadoop_fs import HadoopFileSystem
 
     return HadoopFileSystem(uri, jvm)
+
+
+def hadoop_uri(uri: str) -> str:
+    """How Hadoop's clients, and so Spark, name this directory: S3 is ``s3a:`` there."""
+    return re.sub(r"^s3://", "s3a://", uri)
 
 
 def without_scheme(uri: str) -> str:
@@ -61,11 +93,12 @@ def _supported_scheme(uri: str) -> str:
     """In lower case; ``file`` for a bare path."""
     match = _SCHEME.match(uri)
     scheme = match[1].lower() if match else "file"
-    if scheme not in ("file", "hdfs"):
+    scheme = "s3" if scheme == "s3a" else scheme
+    if scheme not in ("file", "hdfs", *OBJECT_SCHEMES):
         raise ConfigError(
             f"{scheme}: has no tested way to publish a file without replacing",
-            {"uri": uri, "supported": "file, hdfs"},
-            "Use file: or hdfs:.",
+            {"uri": uri, "supported": "file, hdfs, s3, gs, abfss"},
+            "Use file:, hdfs:, s3:, gs: or abfss:.",
         )
     return scheme
 

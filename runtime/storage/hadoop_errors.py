@@ -28,17 +28,55 @@ __all__ = [
     "exception_of",
     "exceptions_of",
     "failure_kind",
+    "telling",
     "typed",
 ]
 
 _CAUSES = 10  # longest chain of causes
 _NO_HOST = "UnknownHostException"
+_NO_KDC = re.compile(
+    r"(?:Mechanism level|LoginException): [^(]*"
+    r"(?:Connection refused|[Tt]imed out|No route to host|Network is unreachable|Unreachable)"
+    r"|Cannot contact any KDC"
+)
+_KEYTAB = "Check spark.kerberos.principal and spark.kerberos.keytab: klist -k -t shows its entries."
+_LOGINS: Sequence[tuple[re.Pattern[str], str]] = (
+    (
+        re.compile(r"Failed to find any Kerberos tgt|[Tt]icket expired|Ticket has expired"),
+        "Run kinit, or set spark.kerberos.principal and spark.kerberos.keytab, which get new "
+        "tickets for as long as the job runs.",
+    ),
+    (
+        re.compile(
+            r"Unable to obtain password from user|Client not found|Checksum failed"
+            r"|[Pp]re-?authentication (?:information )?(?:was invalid|failed)|Integrity check"
+        ),
+        _KEYTAB,
+    ),
+    (re.compile(r"Clock skew"), "Set the clocks of this machine and of the KDC alike."),
+    (
+        re.compile(r"Server not found|Server has invalid Kerberos principal"),
+        "Check dfs.namenode.kerberos.principal, and that the KDC knows this principal.",
+    ),
+    (
+        re.compile(r"Cannot locate (?:KDC|default realm)|Can't get Kerberos realm"),
+        "Check krb5.conf: Java reads it from java.security.krb5.conf, else from /etc/krb5.conf.",
+    ),
+    (
+        re.compile(r"SIMPLE authentication is not enabled|Client cannot authenticate via"),
+        "Run kinit, or set spark.kerberos.principal and spark.kerberos.keytab; and set "
+        "HADOOP_CONF_DIR to the cluster's configuration, with "
+        "hadoop.security.authentication=kerberos.",
+    ),
+    (re.compile(r"GSS initiate failed|KerberosAuthException|LoginException"), _KEYTAB),
+)
 
 
 class FailureKind(enum.Enum):
     """The kind of a file system's failure."""
 
-    DENIED = "denied"  # rights or tickets: a human
+    LOGIN = "login"  # Kerberos: a human
+    DENIED = "denied"  # rights: a human
     UNSUPPORTED = "unsupported"  # the URI, a name, or Hadoop's configuration: a human
     FULL = "full"  # no disk has room, a quota is used up, or a directory is full: a human
     UNREACHABLE = "unreachable"  # down, starting, in safe mode, or not the active one: wait
@@ -63,7 +101,7 @@ class JavaException:
 
 _NAMES: Mapping[FailureKind, frozenset[str]] = {
     FailureKind.DENIED: frozenset(
-        {"AccessControlException", "AuthorizationException", "SaslException", "InvalidToken"}
+        {"AccessControlException", "AuthorizationException", "SaslException"}
     ),
     FailureKind.UNSUPPORTED: frozenset(
         {
@@ -86,6 +124,7 @@ _NAMES: Mapping[FailureKind, frozenset[str]] = {
             *("ObserverRetryOnActiveException", "ServerNotRunningYetException"),
             *("NameNodeNotStartedException", "BlockMissingException"),
             "CannotObtainBlockLengthException",
+            "InvalidToken",  # expired; Spark or the driver obtains another one from the KDC
         }
     ),
 }
@@ -122,6 +161,10 @@ def failure_kind(chain: Sequence[JavaException]) -> FailureKind:
     """
     if any(each.name == _NO_HOST or each.text.startswith(f"java.net.{_NO_HOST}") for each in chain):
         return FailureKind.UNREACHABLE
+    if any(_NO_KDC.search(each.text) for each in chain):
+        return FailureKind.UNREACHABLE
+    if any(_login_remedy(each.text) for each in chain):
+        return FailureKind.LOGIN
     for kind, names in _NAMES.items():
         if any(each.name in names for each in chain):
             return kind
@@ -129,6 +172,16 @@ def failure_kind(chain: Sequence[JavaException]) -> FailureKind:
         if found is not None and any(found.search(each.text) for each in chain):
             return kind
     return FailureKind.OTHER
+
+
+def telling(chain: Sequence[JavaException]) -> JavaException:
+    """The exception that says most: Kerberos' own, which Hadoop wraps, else the outermost."""
+    found = (each for each in chain if _NO_KDC.search(each.text) or _login_remedy(each.text))
+    return next(found, chain[0])
+
+
+def _login_remedy(text: object) -> str | None:
+    return next((remedy for found, remedy in _LOGINS if found.search(str(text))), None)
 
 
 def exceptions_of(error: BaseException) -> list[JavaException]:
@@ -158,11 +211,12 @@ def exception_of(error: Any) -> JavaException:  # noqa: ANN401 - a Java object
 
 def typed(kind: FailureKind, what: str, where: Mapping[str, object]) -> StreamError:
     """The typed error for a failed action ``what``, such as "write in a directory of the job"."""
+    if kind is FailureKind.LOGIN:
+        remedy = _login_remedy(where.get("error")) or _KEYTAB
+        return AuthenticationError(f"no Kerberos login to {what}", where, remedy)
     if kind is FailureKind.DENIED:
         return AuthenticationError(
-            f"may not {what}",
-            where,
-            "Give this user the right to read and write there, or a valid ticket.",
+            f"may not {what}", where, "Give this user the right to read and write there."
         )
     if kind is FailureKind.UNSUPPORTED:
         return ConfigError(
@@ -182,8 +236,9 @@ def typed(kind: FailureKind, what: str, where: Mapping[str, object]) -> StreamEr
         return StorageUnreachableError(
             f"could not {what}",
             where,
-            "Check that NameNode and DataNodes are up, reachable and not in safe mode. If the "
-            "host is unknown, check the URI and HADOOP_CONF_DIR.",
+            "Check that NameNode and DataNodes are up, reachable and not in safe mode, and with "
+            "Kerberos that the KDC answers. If the host is unknown, check the URI and "
+            "HADOOP_CONF_DIR.",
         )
     return StorageError(
         f"could not {what}",

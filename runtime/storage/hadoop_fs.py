@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.runtime.errors import StorageError, StreamError
 from sluice.runtime.storage.file_system import Entry, FileDigest, FileSystem
-from sluice.runtime.storage.hadoop_errors import exceptions_of, failure_kind, typed
+from sluice.runtime.storage.hadoop_errors import exceptions_of, failure_kind, telling, typed
 from sluice.runtime.storage.local_fs import LocalFileSystem
 
 __all__ = ["HadoopFileSystem"]
@@ -135,7 +135,7 @@ class HadoopFileSystem(FileSystem):
         fs.setPermission(at, mode)  # a umask can only have taken from it
         return stream
 
-    def place(self, temporary: str, path: str) -> bool:
+    def place(self, temporary: str, path: str, data: bytes) -> bool:
         with self._translated("publish", path):
             if self._fs.rename(self._at(temporary), self._at(path)):
                 return True
@@ -303,7 +303,7 @@ class HadoopFileSystem(FileSystem):
             if not _is_from_java(error):
                 raise
             chain = exceptions_of(error)
-            where = {"uri": self.uri, "path": path, "error": str(chain[0])}
+            where = {"uri": self.uri, "path": path, "error": str(telling(chain))}
             raise typed(
                 failure_kind(chain), f"{action} in a directory of the job", where
             ) from error

@@ -40,6 +40,12 @@ def _class_path() -> str:
     return os.pathsep.join([*([configured] if configured else []), f"{pyspark_jars()}/*"])
 
 
+def _krb5() -> list[str]:
+    """Java does not read ``KRB5_CONFIG``, as Kerberos' own programs do."""
+    conf = os.environ.get("KRB5_CONFIG")
+    return [f"-Djava.security.krb5.conf={conf}"] if conf else []
+
+
 @contextlib.contextmanager
 def hadoop_jvm() -> Iterator[Any]:
     """py4j's view of a fresh JVM that ends with the block, or with this process."""
@@ -53,7 +59,7 @@ def hadoop_jvm() -> Iterator[Any]:
         port, token, process = launch_gateway(
             jarpath=str(jars[0]),
             classpath=_class_path(),
-            javaopts=[*_OPTIONS, f"-Djava.io.tmpdir={tempfile.gettempdir()}"],
+            javaopts=[*_OPTIONS, *_krb5(), f"-Djava.io.tmpdir={tempfile.gettempdir()}"],
             java_path=str(java.executable),
             die_on_exit=True,
             enable_auth=True,

@@ -88,7 +88,7 @@ class LocalFileSystem(FileSystem):
                 file.flush()
                 os.fsync(file.fileno())
 
-    def place(self, temporary: str, path: str) -> bool:
+    def place(self, temporary: str, path: str, data: bytes) -> bool:
         source, target = self._at(temporary), self._at(path)
         with self._translated("publish", path):
             try:

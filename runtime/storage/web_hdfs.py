@@ -4,19 +4,25 @@ there.
 Only the driver has a JVM with that configuration; tasks get the address, a small value.
 """
 
+import functools
 import http.client
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import urllib3
 
 from sluice.runtime.errors import ConfigError, StorageUnreachableError
+from sluice.runtime.storage.delegation_tokens import DelegationToken, TokenSource
 
-__all__ = ["WebHdfsAddress", "read_over_web", "web_hdfs_address", "web_hdfs_target"]
+__all__ = ["WebHdfsAddress", "read_over_web", "tls_context", "web_hdfs_address", "web_hdfs_target"]
 
-_HTTP_ADDRESS = "dfs.namenode.http-address"
-_DEFAULT_PORT = 9870
+_ADDRESSES = {
+    "http": ("dfs.namenode.http-address", 9870),
+    "https": ("dfs.namenode.https-address", 9871),
+}
 _ANY_HOST = ("0.0.0.0", "::", "")
 _PATH_SAFE = "/=-_.~"
 _READ_TIMEOUT_S = 2.0
@@ -33,10 +39,32 @@ class WebHdfsAddress:
     Attributes:
         name_nodes: ``host:port`` of each; clients try them until one is active.
         user: owner of the files; the user of the driver's JVM, which renames and deletes them.
+        scheme: ``http``, or ``https`` if the servers have nothing else.
+        authorities: PEM text of the authorities to trust; None: the system's.
+        tokens: of the user, if HDFS requires Kerberos.
     """
 
     name_nodes: tuple[str, ...]
     user: str
+    scheme: str = "http"
+    authorities: str | None = None
+    tokens: TokenSource | None = None
+
+    def identity(self, token: DelegationToken | None) -> Mapping[str, str]:
+        """The parameters of a request that say who sends it."""
+        return {"user.name": self.user} if token is None else {"delegation": token.text}
+
+    def pool_options(self) -> Mapping[str, Any]:
+        """Of urllib3, to trust the servers."""
+        if self.scheme == "http":
+            return {}
+        return {"ssl_context": tls_context(self.authorities)}
+
+
+@functools.lru_cache(maxsize=4)
+def tls_context(authorities: str | None) -> ssl.SSLContext:
+    """Trusts servers by these authorities, and checks their names."""
+    return ssl.create_default_context(cadata=authorities)
 
 
 def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress:
@@ -47,38 +75,45 @@ def web_hdfs_address(uri: str, setting: Setting, *, user: str) -> WebHdfsAddress
         setting: of Hadoop's configuration in the driver's JVM.
         user: of that JVM, which renames the files that tasks write.
     Raises:
-        ConfigError: Kerberos or HTTPS only, or the address is not configured.
+        ConfigError: the address is not configured.
     """
-    _refuse_secured(uri, setting)
+    scheme = "https" if _is(setting("dfs.http.policy"), "https_only") else "http"
+    address_setting, default_port = _ADDRESSES[scheme]
     default = urlsplit(setting("fs.defaultFS") or "").netloc
     authority = urlsplit(uri).netloc or default
     host = urlsplit(f"//{authority}").hostname
     if not host:
         raise _unknown(uri, "fs.defaultFS")
     if authority in _listed(setting("dfs.nameservices")):
-        return WebHdfsAddress(name_nodes=_of_service(uri, authority, setting), user=user)
+        found = _of_service(uri, authority, setting, address_setting)
+        return WebHdfsAddress(name_nodes=found, user=user, scheme=scheme)
     # The configured address may belong to another cluster than the URI.
-    configured = urlsplit(f"//{setting(_HTTP_ADDRESS) or ''}")
+    configured = urlsplit(f"//{setting(address_setting) or ''}")
     is_its_own = configured.hostname == host or authority == default
     if configured.hostname in _ANY_HOST or configured.hostname is None:
-        address = f"{_bracketed(host)}:{configured.port or _DEFAULT_PORT}"
+        address = f"{_bracketed(host)}:{configured.port or default_port}"
     elif is_its_own:
         address = configured.netloc
     else:
-        address = f"{_bracketed(host)}:{_DEFAULT_PORT}"
-    return WebHdfsAddress(name_nodes=(address,), user=user)
+        address = f"{_bracketed(host)}:{default_port}"
+    return WebHdfsAddress(name_nodes=(address,), user=user, scheme=scheme)
 
 
 def web_hdfs_target(
-    path: str, operation: str, *, user: str, parameters: Mapping[str, str] | None = None
+    path: str,
+    operation: str,
+    *,
+    identity: Mapping[str, str],
+    parameters: Mapping[str, str] | None = None,
 ) -> str:
     """The request target that follows ``http://host:port`` of a NameNode.
 
     Args:
         path: absolute, in the file system.
         operation: of WebHDFS, such as ``OPEN``.
+        identity: as `WebHdfsAddress.identity`.
     """
-    query = urlencode({"op": operation, "user.name": user, **(parameters or {})})
+    query = urlencode({"op": operation, **identity, **(parameters or {})})
     return f"/webhdfs/v1{quote(path, safe=_PATH_SAFE)}?{query}"
 
 
@@ -90,13 +125,16 @@ def read_over_web(address: WebHdfsAddress, path: str) -> bytes | None:
     Raises:
         StorageUnreachableError: no NameNode answered.
     """
-    question = web_hdfs_target(path, "OPEN", user=address.user)
+    token = None if address.tokens is None else address.tokens.current()
+    question = web_hdfs_target(path, "OPEN", identity=address.identity(token))
     once = urllib3.Retry(connect=0, read=0, status=0, other=0, redirect=_REDIRECTS)
     reasons = []
-    with urllib3.PoolManager(retries=once, timeout=_READ_TIMEOUT_S) as pool:
+    with urllib3.PoolManager(
+        retries=once, timeout=_READ_TIMEOUT_S, **address.pool_options()
+    ) as pool:
         for name_node in address.name_nodes:
             try:
-                answer = pool.request("GET", f"http://{name_node}{question}")
+                answer = pool.request("GET", f"{address.scheme}://{name_node}{question}")
             except urllib3.exceptions.HTTPError as error:
                 reasons.append(type(error).__name__)
                 continue
@@ -112,29 +150,19 @@ def read_over_web(address: WebHdfsAddress, path: str) -> bytes | None:
     )
 
 
-def _of_service(uri: str, service: str, setting: Setting) -> tuple[str, ...]:
+def _of_service(uri: str, service: str, setting: Setting, address: str) -> tuple[str, ...]:
     """Each NameNode of a nameservice; a service of one NameNode has no ids."""
     ids = _listed(setting(f"dfs.ha.namenodes.{service}"))
-    names = [f"{_HTTP_ADDRESS}.{service}.{one}" for one in ids] or [f"{_HTTP_ADDRESS}.{service}"]
-    addresses = [(name, setting(name)) for name in names]
-    for name, address in addresses:
-        if not address:
+    names = [f"{address}.{service}.{one}" for one in ids] or [f"{address}.{service}"]
+    found = [(name, setting(name)) for name in names]
+    for name, value in found:
+        if not value:
             raise _unknown(uri, name)
-    return tuple(address for _, address in addresses if address)
+    return tuple(value for _, value in found if value)
 
 
-def _refuse_secured(uri: str, setting: Setting) -> None:
-    refused = {
-        "hadoop.security.authentication": "kerberos",
-        "dfs.http.policy": "https_only",
-    }
-    for name, value in refused.items():
-        if (setting(name) or "").strip().lower() == value:
-            raise ConfigError(
-                "tasks without a JVM cannot write to this HDFS",
-                {"uri": uri, "setting": name, "value": value},
-                "Write through a Job, whose files Spark's JVM writes.",
-            )
+def _is(value: str | None, expected: str) -> bool:
+    return (value or "").strip().lower() == expected
 
 
 def _unknown(uri: str, setting: str) -> ConfigError:

@@ -30,9 +30,10 @@ from sluice.runtime.errors import (
     UnreachableError,
 )
 from sluice.runtime.model.json_text import parsed_json
+from sluice.runtime.storage.delegation_tokens import DelegationToken, expired_token, without_tokens
 from sluice.runtime.storage.file_system import NAME_TOO_LONG
 from sluice.runtime.storage.task_files import TaskFile
-from sluice.runtime.storage.web_hdfs import WebHdfsAddress, web_hdfs_target
+from sluice.runtime.storage.web_hdfs import WebHdfsAddress, tls_context, web_hdfs_target
 
 __all__ = ["WebHdfsTaskFiles"]
 
@@ -52,11 +53,14 @@ _DENIED = ("AccessControlException", "AuthorizationException", "SecurityExceptio
 # A DataNode does not pass on the name of the NameNode's exception.
 _TOO_LONG = "maximum path component name limit"
 _NOT_NOW = ("StandbyException", "RetriableException", "SafeModeException")
+_EXPIRED = "InvalidToken"
+_EXPIRED_AT_NAME_NODE = "SecretManager$InvalidToken"  # inside of a SecurityException
+_UNKNOWN_USER = "Security enabled but user not authenticated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebHdfsTaskFiles:
-    """`TaskFiles` over WebHDFS, with simple authentication.
+    """`TaskFiles` over WebHDFS, by user name or delegation token.
 
     Attributes:
         address: of the NameNodes.
@@ -77,7 +81,7 @@ class WebHdfsTaskFiles:
         while True:
             location = name_node.data_node_for(path, excluded)
             try:
-                return _HdfsFile(name_node, path, _connected(location))
+                return _HdfsFile(name_node, path, _connected(location, self.address))
             except OSError as error:  # no byte of the file was sent
                 tried.append(urlsplit(location).netloc)
                 excluded += _address_of(location)
@@ -234,6 +238,7 @@ class _NameNode:
             num_pools=1,
             retries=False,
             timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=_CALL_TIMEOUT_S),
+            **address.pool_options(),
         )
 
     def data_node_for(self, path: str, excluded: list[str]) -> str:
@@ -277,29 +282,40 @@ class _NameNode:
         *,
         follows: int = 0,
     ) -> urllib3.BaseHTTPResponse:
-        user = self._address.user
-        target = web_hdfs_target(path, operation, user=user, parameters=parameters)
+        tokens = self._address.tokens
+        token = None if tokens is None else tokens.current()
         retries = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=follows)
         deadline, pause = time.monotonic() + self._deadline_s, _FIRST_PAUSE_S
         while True:
             problem: object
+            url = self._url(path, operation, parameters, token)
             try:
-                answer = self._pool.request(
-                    method, self._url(target), redirect=follows > 0, retries=retries
-                )
+                answer = self._pool.request(method, url, redirect=follows > 0, retries=retries)
                 problem = _exception_name(answer.data) if answer.status >= 400 else None
+                if tokens is not None and token is not None and _is_expired(answer.data):
+                    token = tokens.after(token)
+                    continue
                 if problem not in _NOT_NOW:
                     return answer
             except urllib3.exceptions.HTTPError as error:
-                problem = error
+                problem = without_tokens(error)
             self._active = (self._active + 1) % len(self._address.name_nodes)
             if time.monotonic() + pause > deadline:
                 raise _unreachable(path, problem, self._address.name_nodes)
             time.sleep(pause)  # no event reports that a NameNode became active
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _url(self, target: str) -> str:
-        return f"http://{self._address.name_nodes[self._active]}{target}"
+    def _url(
+        self,
+        path: str,
+        operation: str,
+        parameters: Mapping[str, str],
+        token: DelegationToken | None,
+    ) -> str:
+        address = self._address
+        identity = address.identity(token)
+        target = web_hdfs_target(path, operation, identity=identity, parameters=parameters)
+        return f"{address.scheme}://{address.name_nodes[self._active]}{target}"
 
 
 def _address_of(location: str) -> list[str]:
@@ -312,12 +328,14 @@ def _address_of(location: str) -> list[str]:
         return []
 
 
-def _connected(location: str) -> http.client.HTTPConnection:
+def _connected(location: str, address: WebHdfsAddress) -> http.client.HTTPConnection:
     """A connection to a DataNode with the request's head sent."""
     url = urlsplit(location)
-    connection = http.client.HTTPConnection(
-        url.hostname or "", url.port, timeout=_CONNECT_TIMEOUT_S
-    )
+    host, timeout_s = url.hostname or "", _CONNECT_TIMEOUT_S
+    connection = http.client.HTTPConnection(host, url.port, timeout=timeout_s)
+    if url.scheme == "https":
+        tls = tls_context(address.authorities)
+        connection = http.client.HTTPSConnection(host, url.port, timeout=timeout_s, context=tls)
     connection.connect()
     connection.sock.settimeout(_STREAM_TIMEOUT_S)
     connection.putrequest("PUT", f"{url.path}?{url.query}", skip_accept_encoding=True)
@@ -329,11 +347,14 @@ def _connected(location: str) -> http.client.HTTPConnection:
 
 def _refused(action: str, path: str, status: int, body: bytes) -> StreamError:
     name, where = _exception_name(body), {"path": path, "status": status, "error": _message(body)}
-    if status == http.client.UNAUTHORIZED:
+    if _is_expired(body):
+        return expired_token(_message(body))
+    if status == http.client.UNAUTHORIZED or _UNKNOWN_USER in _message(body):
         return AuthenticationError(
-            "this HDFS requires Kerberos, which tasks without a JVM do not have",
+            "this HDFS requires Kerberos, and the driver's configuration does not",
             where,
-            "Write through a Job: its files are written by Spark's JVM.",
+            "Set HADOOP_CONF_DIR to the cluster's configuration, with "
+            "hadoop.security.authentication=kerberos, and spark.kerberos.keytab, or run kinit.",
         )
     if name in _DENIED:
         return AuthenticationError(
@@ -357,6 +378,11 @@ def _unreachable(path: str, problem: object, tried: object) -> UnreachableError:
         "Check dfs.namenode.http-address, that the NameNode is out of safe mode, and that this "
         "machine reaches the DataNodes' HTTP ports.",
     )
+
+
+def _is_expired(body: bytes) -> bool:
+    """Whether a NameNode or a DataNode refused a delegation token."""
+    return _exception_name(body) == _EXPIRED or _EXPIRED_AT_NAME_NODE in _message(body)
 
 
 def _exception_name(body: bytes) -> str:

@@ -41,7 +41,7 @@ CHAINS: Mapping[str, tuple[str, ...]] = {
     ),
     "return": (
         *("before-return", "after-return", "before-group-offsets", "after-group-offsets"),
-        *("before-state-files", "after-state-files"),
+        *("before-state-files", "during-state-files", "after-state-files"),
     ),
 }
 """Failpoints by the step of the protocol they stand around (docs/internals/protocol.md)."""

@@ -5,6 +5,7 @@ from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import wait_for
 
 _MORE = 2
+_MORE_RECORDS = 200
 
 
 def await_more_files(scenario: Scenario, program: MortalProgram) -> None:
@@ -16,6 +17,17 @@ def await_more_files(scenario: Scenario, program: MortalProgram) -> None:
         return len(scenario.files_observer.seen) >= target
 
     wait_for(found, what="files of the running job")
+
+
+def await_more_records(scenario: Scenario, program: MortalProgram) -> None:
+    """The same of records of the output."""
+    target = scenario.observer.total + _MORE_RECORDS
+
+    def seen() -> bool:
+        assert program.exit_code is None, program.log_tail()
+        return scenario.observer.total >= target
+
+    wait_for(seen, what="records of the running job")
 
 
 def await_log(program: MortalProgram, text: str, *, times: int) -> None:

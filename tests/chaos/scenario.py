@@ -107,11 +107,13 @@ class Scenario:
         *,
         output: str | None = None,
         files: PublishedFiles | None = None,
+        checkpoint_uri: str | None = None,
     ) -> None:
         self.subject = subject
         self.setting = setting or Setting()
         self.reports: list[KillReport] = []
         self.checkpoint = directory / "checkpoint"
+        self.checkpoint_uri = checkpoint_uri or str(self.checkpoint)
         self._bootstrap = bootstrap
         self._directory = directory
         spark_environment()  # made once, and not while a pipeline is waited for
@@ -160,7 +162,7 @@ class Scenario:
             self.subject.script,
             [
                 *("--bootstrap", self._bootstrap, "--input", self.topics.source),
-                *("--output", self.topics.output, "--checkpoint", str(self.checkpoint)),
+                *("--output", self.topics.output, "--checkpoint", self.checkpoint_uri),
                 *("--interval", str(self.setting.interval_s), "--master", self.setting.master),
                 *flags,
                 *arguments,

@@ -14,7 +14,7 @@ from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
 from sluice.runtime.contracts import CommitOutcome
 from tests.kit.kafka.kafka_proxy import END_TXN
-from tests.kit.kafka.older_kafka import OLDER_VERSION, older_kafka_jars
+from tests.kit.kafka.kafka_releases import OLDER_VERSION, older_kafka_jars
 from tests.kit.kafka.proxied_kafka import ProxiedKafka
 from tests.kit.kafka.transaction_harness import RealAttempt, committable
 from tests.kit.late_requests import FENCED, NOT_COORDINATOR, LateBed

@@ -20,12 +20,14 @@ from tests.chaos import (
     test_files,
     test_keyed,
     test_lost_transactions,
+    test_objects,
     test_regional,
     test_restored_jobs,
     test_stop_kills,
     test_timeouts,
 )
 from tests.chaos.beds import ACCEPTANCE, LOSSES, OF_STATE, REGIONAL, REPAIR, STATE_MOVES
+from tests.integration import test_object_files
 from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 
 pytestmark = pytest.mark.chaos
@@ -44,6 +46,9 @@ _TWICE = [
     test_keyed.test_state_with_output_two_kills_in_a_row_at_every_step_of_a_state_file,
     test_keyed.test_state_with_output_two_kills_in_a_row_where_a_split_comes_with_its_state,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
+    test_objects.test_a_copy_survives_two_kills_in_a_row_on_an_object_store,
+    test_object_files.test_upload_settled_each_record_is_seen_once_after_kills,
+    test_object_files.test_upload_settled_a_kill_in_the_look_of_a_restart_changes_nothing,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
     test_restored_jobs.test_a_restore_survives_two_kills_in_a_row,
     test_stop_kills.test_copy_protected_two_kills_in_a_row_in_a_savepoint,
@@ -92,6 +97,9 @@ _OF_ICEBERG = {
     *("before-lookup", "after-lookup", "before-append", "after-append"),
     *("before-notes-deleted", "after-notes-deleted"),
 }
+# On an object store they stand where `after-link` and the end of a deletion stand on a local disk;
+# `test_objects` also pauses before the put. Uploads open no transaction.
+_OF_OBJECTS = {*test_objects.OF_OBJECTS, *test_object_files.OF_UPLOADS}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -127,11 +135,20 @@ def _cells(test: Callable[..., None]) -> set[str]:
     ("tests", "absent"),
     [
         (_TWICE, _OF_A_LOSS),
-        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY | _OF_KEYED_STATE),
-        (_AWAY, _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY | _OF_KEYED_STATE),
+        (_STALE, _OF_A_LOSS | _FIRST_RECORD | _OF_A_COPY | _OF_KEYED_STATE | _OF_OBJECTS),
+        (
+            _AWAY,
+            _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_COPY | _OF_KEYED_STATE | _OF_OBJECTS,
+        ),
         (
             _PAUSED,
-            _OF_A_LOSS | _NO_ANSWER | _LOST_SPLIT | _OF_A_FAILURE | _OF_A_COPY | _OF_KEYED_STATE,
+            _OF_A_LOSS
+            | _NO_ANSWER
+            | _LOST_SPLIT
+            | _OF_A_FAILURE
+            | _OF_A_COPY
+            | _OF_KEYED_STATE
+            | _OF_OBJECTS,
         ),
     ],
     ids=["twice in a row", "with a stale coordinator", "away", "paused"],

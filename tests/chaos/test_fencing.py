@@ -61,7 +61,7 @@ def _stand_still(scenario: Scenario) -> MortalProgram:
     return first
 
 
-def _await_fenced(program: MortalProgram) -> None:
+def await_fenced(program: MortalProgram) -> None:
     """It ends because another run has the job, and says so."""
     assert program.await_exit(timeout_s=START_S) == _ERROR, program.log_tail()
     assert _FENCED.search(program.log()), program.log_tail()
@@ -72,7 +72,7 @@ def _replaced(scenario: Scenario, first: MortalProgram) -> MortalProgram:
     second = scenario.start()
     scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
     first.resume_driver()
-    _await_fenced(first)
+    await_fenced(first)
     assert second.exit_code is None, second.log_tail()
     scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
     return second
@@ -81,7 +81,7 @@ def _replaced(scenario: Scenario, first: MortalProgram) -> MortalProgram:
 def _wake(scenario: Scenario, first: MortalProgram) -> None:
     first.resume_driver()
     last = scenario.start()
-    _await_fenced(first)
+    await_fenced(first)
     scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
     scenario.finish_running(last)
 

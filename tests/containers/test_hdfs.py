@@ -64,7 +64,7 @@ def test_files_survive_a_stopped_name_node(hdfs_cluster: HdfsCluster, client: An
     """While it is away that is a typed error; afterwards the files are there, in their names."""
     files = open_file_system(_root(hdfs_cluster), client)
     files.write_temporary("staged", b"kept")
-    assert files.place("staged", "final")
+    assert files.place("staged", "final", b"kept")
     hdfs_cluster.stop_name_node()
     with pytest.raises(StorageError):
         files.read("final")

@@ -15,13 +15,17 @@ from tests.kit.files.published_records import store
 __all__ = ["fs", "job", "store"]
 
 
-@pytest.fixture(params=["fake", "file", pytest.param("hdfs", marks=pytest.mark.integration)])
+@pytest.fixture(params=["fake", "file", "s3", pytest.param("hdfs", marks=pytest.mark.integration)])
 def fs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FileSystem]:
     """An empty root on each kind of file system, in a directory with a space in its name."""
     if request.param == "fake":
         yield FakeFileSystem(Disk())
     elif request.param == "file":
         yield open_file_system(str(tmp_path / "check points"))
+    elif request.param == "s3":
+        bucket = request.getfixturevalue("s3")
+        options = bucket.storage_options
+        yield open_file_system(f"{bucket.uri}/check points", storage_options=options)
     else:
         servers = request.getfixturevalue("hdfs")
         client = request.getfixturevalue("hadoop_client")

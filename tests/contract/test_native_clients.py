@@ -106,26 +106,27 @@ def test_the_plain_path_stands_in_and_says_why(
         library_for({}, HotPath.NATIVE)
 
 
-def test_tokens_from_a_python_function_take_the_plain_path(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """librdkafka asks for them by a callback; there is none on the native path."""
+def test_tokens_from_a_python_function_reach_a_native_client() -> None:
+    """By an event of librdkafka, which the caller's thread serves."""
     require_native()
+    token = UnsecuredToken(principal="alice")
     connection = KafkaConnection(
         bootstrap_servers=NOBODY,
         options={"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"},
-        oauth_token=UnsecuredToken(principal="alice"),
+        oauth_token=token,
     )
     pool = ConsumerPool()
-    with caplog.at_level(logging.INFO, native_library.__name__):
-        pooled = pool.borrow(
-            connection, read_committed=True, settings=SETTINGS, hot_path=HotPath.AUTO
-        )
-    assert not isinstance(pooled.consumer, NativeConsumer)
+    pooled = pool.borrow(
+        connection, read_committed=True, settings=SETTINGS, hot_path=HotPath.NATIVE
+    )
+    assert isinstance(pooled.consumer, NativeConsumer)
     pool.discard(pooled)
-    assert "oauth_cb is a Python function" in caplog.text
-    with pytest.raises(ConfigError, match="oauth_cb"):
-        pool.borrow(connection, read_committed=True, settings=SETTINGS, hot_path=HotPath.NATIVE)
+
+
+def test_a_callback_that_only_confluent_kafka_serves_takes_the_plain_path() -> None:
+    require_native()
+    with pytest.raises(ConfigError, match="partitioner is a Python function"):
+        library_for({"partitioner": print}, HotPath.NATIVE)
 
 
 def test_the_log_says_once_that_the_native_path_runs(caplog: pytest.LogCaptureFixture) -> None:

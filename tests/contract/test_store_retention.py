@@ -276,10 +276,10 @@ def test_entries_tell_files_from_directories(fs: FileSystem) -> None:
 def test_bytes_come_back_exactly(fs: FileSystem) -> None:
     """Every byte value survives, and a megabyte of them."""
     data = bytes(range(256)) * 4096
-    fs.write_temporary("t", data)
-    assert fs.place("t", "d")
+    fs.stage("t", data)
+    assert fs.place("t", "d", data)
     assert fs.read("d") == data
     assert not fs.exists("t")
-    fs.write_temporary("t", b"other")
-    assert not fs.place("t", "d")
+    fs.stage("t", b"other")
+    assert not fs.place("t", "d", b"other")
     assert fs.read("d") == data

@@ -10,7 +10,7 @@ from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.contracts import CommitOutcome
 from tests.kit.kafka.kafka_records import admin
-from tests.kit.kafka.older_kafka import OLDER_VERSION, older_kafka_jars
+from tests.kit.kafka.kafka_releases import OLDER_VERSION, older_kafka_jars
 from tests.kit.kafka.transaction_harness import RealHarness, begun, committable
 from tests.kit.waiting import wait_for
 

@@ -17,27 +17,12 @@ from tests.kit.deploy_page import (
     DEPLOY,
     Copied,
     commands,
-    make_environment,
-    make_wheels,
-    run_commands,
 )
 from tests.kit.mortal_program import MortalProgram
 from tests.kit.spark_cluster import SparkCluster
 from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the driver runs: with a virtual environment for it, and an archive for executors."""
-    directory = tmp_path_factory.mktemp("deploy")
-    make_environment(directory / "driver")
-    make_wheels(directory)
-    run_commands(
-        "Pack the executors' environment", {"python3": sys.executable}, directory=directory
-    )
-    return directory
 
 
 @pytest.fixture(scope="module")

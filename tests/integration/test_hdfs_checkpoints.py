@@ -73,7 +73,10 @@ def test_exactly_one_client_wins_each_race(uri: str, hadoop_client: Any) -> None
 
     def race(name: str) -> list[bool]:
         fs = clients[name]
-        return [fs.place(f"tmp/{each}.{name}", f"placed.{each}") for each in range(_RACES)]
+        return [
+            fs.place(f"tmp/{each}.{name}", f"placed.{each}", name.encode())
+            for each in range(_RACES)
+        ]
 
     for name, fs in clients.items():
         for each in range(_RACES):
@@ -145,9 +148,9 @@ class _LosesTheAnswer(HadoopFileSystem):
             raise StorageError("no answer in time", {"path": path}, "Retry.")
         return super().read(path)
 
-    def place(self, temporary: str, path: str) -> bool:
+    def place(self, temporary: str, path: str, data: bytes) -> bool:
         self._name_node.pause()
-        self._on_its_way = self._pool.submit(super().place, temporary, path)
+        self._on_its_way = self._pool.submit(super().place, temporary, path, data)
         raise StorageError("no answer in time", {"path": path}, "Retry.")
 
     def let_it_land(self, *, timeout_s: float) -> None:
@@ -181,9 +184,9 @@ class _HangsAtRename(HadoopFileSystem):
         super().__init__(uri, jvm)
         self._name_node = name_node
 
-    def place(self, temporary: str, path: str) -> bool:
+    def place(self, temporary: str, path: str, data: bytes) -> bool:
         self._name_node.pause()
-        return super().place(temporary, path)
+        return super().place(temporary, path, data)
 
 
 def _name_node(hdfs: EmbeddedHdfs) -> ServerProcess:

@@ -20,7 +20,7 @@ _WRITES: Mapping[str, Callable[[FileSystem], object]] = {
     "write": lambda fs: fs.write_temporary("new", b"1"),
     "make a directory": lambda fs: fs.make_directories("directory"),
     "move": lambda fs: fs.move("file", "moved"),
-    "place": lambda fs: fs.place("file", "placed"),
+    "place": lambda fs: fs.place("file", "placed", b"kept"),
     "replace": lambda fs: fs.replace("file", b"2"),
     "delete": lambda fs: fs.delete("file"),
     "look": lambda fs: require_writable(fs, "below"),

@@ -1,5 +1,6 @@
 """Real processes that never become servers."""
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,47 @@ def test_a_program_ends_with_whoever_started_it_and_so_does_what_it_has_forked(
         starter.wait()
     family = [int(word) for word in log.read_text().split()]
     wait_for(lambda: not any(_attempts(pid) for pid in family))
+
+
+_STARTS_A_SERVER = """
+import sys, time
+from pathlib import Path
+from sluice.runtime.embedded.process import ServerProcess, ServerSpec
+work = Path(sys.argv[1])
+forks = f"cd {work}/inside; setsid sleep 600 & setsid sleep 600 & echo ready; wait"
+command = ("/bin/sh", "-c", forks)
+log = work.parent / "log"
+ServerProcess(
+    ServerSpec(name="s", command=command, log_path=log, ready_text="ready", work_dir=work)
+).start()
+print("started", flush=True)
+time.sleep(600)  # until it is killed
+"""
+
+
+def test_what_a_server_started_in_its_work_directory_ends_with_whoever_started_the_server(
+    tmp_path: Path,
+) -> None:
+    """A NodeManager gives each container a session of its own."""
+    (tmp_path / "work" / "inside").mkdir(parents=True)
+    command = [sys.executable, "-c", _STARTS_A_SERVER, str(tmp_path / "work")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as starter:
+        try:
+            assert starter.stdout is not None
+            assert starter.stdout.readline() == b"started\n"
+            wait_for(lambda: len(_working_in(tmp_path / "work" / "inside")) == 2)
+        finally:
+            starter.kill()
+    wait_for(lambda: not _working_in(tmp_path / "work" / "inside"))
+
+
+def _working_in(directory: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cwd() == str(directory) and process.name() == "sleep":
+                found.append(process)
+    return found
 
 
 def test_a_program_of_which_one_process_is_paused_is_not_paused_itself(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tests.kit.kafka.kafka_records import create_topic, produce
 from tests.kit.waiting import wait_for
 
@@ -18,6 +20,7 @@ __all__ = [
     "commands",
     "make_environment",
     "make_wheels",
+    "place",
     "run_commands",
 ]
 
@@ -68,6 +71,18 @@ def make_environment(place: Path) -> None:
     [packages] = place.glob("lib/python*/site-packages")
     here = [path for path in sys.path if path.endswith("site-packages")]
     (packages / "this_run.pth").write_text("\n".join([str(ROOT), *here]))
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a driver runs: with a virtual environment for it, and an archive for executors."""
+    directory = tmp_path_factory.mktemp("deploy")
+    make_environment(directory / "driver")
+    make_wheels(directory)
+    run_commands(
+        "Pack the executors' environment", {"python3": sys.executable}, directory=directory
+    )
+    return directory
 
 
 def make_wheels(directory: Path) -> None:

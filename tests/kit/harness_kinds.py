@@ -8,7 +8,7 @@ import pytest
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kit.kafka.kafka_fixture import BrokerByLevel
-from tests.kit.kafka.older_kafka import OLDER_VERSION
+from tests.kit.kafka.kafka_releases import OLDER_VERSION
 from tests.kit.kafka.transaction_harness import FakeHarness, Harness, RealHarness
 
 _LEVELS = (0, 1, 2)

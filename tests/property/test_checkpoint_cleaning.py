@@ -413,7 +413,7 @@ class _Below(FakeFileSystem):
             return call
         if name == "place":
             fs, directory = self._fs, self._directory
-            return lambda a, b: fs.place(f"{directory}/{a}", f"{directory}/{b}")
+            return lambda a, b, data: fs.place(f"{directory}/{a}", f"{directory}/{b}", data)
         return super().__getattribute__(name)
 
 

@@ -66,6 +66,7 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
         "/v1/attempts": envelope | {"attempt": to_json(attempt)},
         "/v1/waits": batch | {"what": "a producer", "why": "away"},
         "/v1/batches/decided": batch,
+        "/v1/tokens": envelope | {"name": "none of this driver"},
         "/v1/epochs/next": region | {"wait_s": 0.0, "has_read": True, "committed": []},
         "/v1/epochs": envelope | {"epoch": to_json(_RESULT)},
         "/v1/regions/restart": envelope | {"regions": [], "exclude_hosts": []},
@@ -75,7 +76,7 @@ def whole_bodies(service: CoordinatorService) -> dict[str, dict[str, Any]]:
 
 _PATHS = (
     *("/v1/barrier", "/v1/attempts", "/v1/waits", "/v1/epochs/next", "/v1/epochs"),
-    *("/v1/regions/restart", "/v1/queries/key/call", "/v1/batches/decided"),
+    *("/v1/regions/restart", "/v1/queries/key/call", "/v1/batches/decided", "/v1/tokens"),
 )
 
 

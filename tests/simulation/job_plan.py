@@ -7,33 +7,38 @@ from sluice.runtime.model.checkpoint_record import OperatorNode
 from tests.simulation.file_watch import TARGET
 from tests.simulation.files import FILES
 from tests.simulation.profile import Profile
+from tests.simulation.shared import GRAPH, sharing
 
 
 def plan_of(profile: Profile, dice: random.Random) -> JobPlan:
     """As somebody starts the job now; ``dice`` say how many regions, and of which engine."""
     count = 1 if profile.external else profile.regions
     if profile.rescale:
-        count = dice.randint(1, profile.rescale)
+        least = 2 if profile.shared else 1  # one that writes the topic, and one that reads it
+        count = dice.randint(least, profile.rescale)
     follows = profile.continuous and not (profile.engines and dice.random() < 0.5)
     names = ["r"] if profile.rescale and count == 1 else [f"r{n}" for n in range(count)]
+    regions = tuple(
+        RegionPlan(
+            name=name,
+            source_ids=() if profile.external else ("source",),
+            sink_ids=_sink_ids_of(profile),
+            chained=True,
+            stateful=profile.stateful,
+            keyed=profile.keyed,
+            stateful_sink_ids=(FILES,) if profile.files else (),
+            keeps_logs=profile.external,
+            follows=follows,
+        )
+        for name in names
+    )
+    if profile.shared:
+        regions = sharing(regions, moves=bool(profile.rescale or profile.move))
     return JobPlan(
         name="simulated",
         graph=_graph_of(profile),
         settings={f"{FILES}.path": TARGET} if profile.files else {},
-        regions=tuple(
-            RegionPlan(
-                name=name,
-                source_ids=() if profile.external else ("source",),
-                sink_ids=_sink_ids_of(profile),
-                chained=True,
-                stateful=profile.stateful,
-                keyed=profile.keyed,
-                stateful_sink_ids=(FILES,) if profile.files else (),
-                keeps_logs=profile.external,
-                follows=follows,
-            )
-            for name in names
-        ),
+        regions=regions,
     )
 
 
@@ -43,6 +48,8 @@ def _sink_ids_of(profile: Profile) -> tuple[str, ...]:
 
 
 def _graph_of(profile: Profile) -> tuple[OperatorNode, ...]:
+    if profile.shared:
+        return GRAPH
     if not profile.files:
         return ()
     source = OperatorNode(operator_id="source", name="source", kind="source", upstream=())

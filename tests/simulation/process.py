@@ -29,6 +29,7 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.checkpoint_record import (
@@ -151,6 +152,8 @@ class Process:
                 break
         self.world.watch.started(self.found.record.checkpoint_id, self.found.attempt_id)
         records = self.found.regions
+        if self.world.profile.shared and self.is_newest():
+            self.world.watch.shares(self.found.lineage, records.values())
         self.core = CoordinatorCore(
             self._settings,
             self._plan.regions,
@@ -165,7 +168,7 @@ class Process:
             sinks=self._sinks,
             sources=self._sources,
             identity=RunIdentity(
-                plan=self._plan,
+                plan=with_lineage(self._plan, self.found.lineage, attempt_id=self.found.attempt_id),
                 job_uid=self.found.record.job_uid,
                 session=self.session,
                 attempt_id=self.found.attempt_id,
@@ -362,6 +365,16 @@ class Process:
         except StreamError as err:
             self._working = None
             self.tell(StepFailed(checkpoint_id=self._at_work_for, error=err))
+
+    @property
+    def waiting_actions(self) -> tuple[RemoteAction, ...]:
+        """What its step thread does next; nothing is known while it works."""
+        return () if self._working is not None else tuple(self._queue)
+
+    def retire_step(self) -> bool:
+        """One step of its step thread; whether it is still at what it did."""
+        self._work()
+        return self._working is not None
 
     def _sweep(self) -> None:
         if self._sweeping is None:

@@ -43,6 +43,8 @@ class Profile:
         only_files: and nothing to Kafka.
         roll: files are held over epochs, and merged, before they are published.
         keyed: tasks keep state for the records of a split, in files; on a ``disk``.
+        shared: regions share operator lists, a repartition topic and a broadcast stream; ``keyed``, in
+            micro-batches, and no files.
         continuous: regions are long tasks, whose epochs follow one another undecided.
         engines: each start takes one of the two.
         tasks: a batch has at most so many sink tasks, each with a transaction of its own.
@@ -100,6 +102,7 @@ class Profile:
     only_files: bool = False
     roll: bool = False
     keyed: bool = False
+    shared: bool = False
     continuous: bool = False
     engines: bool = False
     tasks: int = 1

@@ -497,6 +497,18 @@ PROFILES: Mapping[str, Profile] = {
     "many savepoints and stops, keyed state": Profile(
         **_KEYED, **_TASKS, asked=0.05, kill=0.01, fail_region=0.01, start=0.03, short=True
     ),
+    "what regions share": Profile(
+        **_KEYED, shared=True, regions=3, kill=0.03, start=0.1, processes=10
+    ),
+    "what regions share, skipped": Profile(
+        **_KEYED, shared=True, regions=3, regional=True, fail_region=0.03, fail_task=0.1
+    ),
+    "what regions share, other numbers of regions": Profile(
+        **_KEYED, shared=True, rescale=4, partitions=5, kill=0.03, start=0.1, processes=10
+    ),
+    "what regions share, restores": Profile(
+        **_RESTORES, **_KEYED, shared=True, rescale=3, partitions=4, pause=0.03
+    ),
     "restores of keyed state": Profile(**_RESTORES, **_KEYED, pause=0.03, short=True),
     "restores of keyed state in continuous tasks": Profile(
         **_RESTORES, **_KEYED, **_TASKS, engines=True, rescale=3, partitions=4, pause=0.03

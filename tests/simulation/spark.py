@@ -22,6 +22,7 @@ from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.files import FILES, FileTask
 from tests.simulation.kafka import entry_of
 from tests.simulation.keyed import AttemptState
+from tests.simulation.shared import with_epoch
 from tests.simulation.state_logs import StateLog
 from tests.simulation.tasks import KafkaTasks
 from tests.simulation.worker import scope_of
@@ -169,7 +170,7 @@ class Life:
         )
         for answer in answers:
             if isinstance(answer, GiveBarrier):
-                return answer.barrier
+                return self._given(answer.barrier)
             if isinstance(answer, FetchBarrierOffsets):
                 yield
                 source = self._process.source
@@ -184,8 +185,12 @@ class Life:
                 )
                 for given in self._process.tell(cut, raises=True):
                     if isinstance(given, GiveBarrier):
-                        return given.barrier
+                        return self._given(given.barrier)
         return None
+
+    def _given(self, barrier: Barrier) -> Barrier:
+        self._world.watch.shared.begins(self._process.session, barrier)
+        return barrier
 
     def _limit(self) -> int | None:
         return self._world.random.choice((None, 1, 3))
@@ -224,7 +229,7 @@ class Life:
             splits=splits,
             committables=tuple(committables),
             state=self._snapshot(splits),
-            operator_states=staged.operator_states,
+            operator_states=(*staged.operator_states, *self._listed(batch)),
             keyed_state=keyed_state,
         )
         decide_by_s = None
@@ -244,6 +249,9 @@ class Life:
         if world.roll(0.05):
             self._process.tell(Acknowledged(ack=ack), raises=True)  # the answer was lost
         return record.operator_states
+
+    def _listed(self, batch: BatchKey) -> tuple[StateEntry, ...]:
+        return (with_epoch(self._states, batch),) if self._world.profile.shared else ()
 
     def _snapshot(self, splits: tuple[SplitRange, ...]) -> StateSnapshot | None:
         if self.log is None:

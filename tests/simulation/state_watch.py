@@ -20,24 +20,25 @@ class StateWatch:
         merged: the same, whose state has a merged file.
         moved: the same, in another region than in the decision before.
         deleted: files.
+        epochs: region, attempt and batch of all that the newest decision has in its past.
     """
 
     def __init__(self, world: "World", require: Callable[[object, str], None]) -> None:
         self._world = world
         self._require = require
-        self._epochs: frozenset[Epoch] = frozenset()
+        self.epochs: frozenset[Epoch] = frozenset()
         self._after: dict[int, frozenset[Epoch]] = {}
         self._region_of: dict[SplitKey, str] = {}
         self.decisions = self.merged = self.moved = self.deleted = 0
 
     def decided(self, record: CheckpointRecord) -> None:
         """A decision stands: what it names is whole, of decided epochs, and of its offsets."""
-        self._epochs |= {
+        self.epochs |= {
             (region.region, region.attempt_id, region.batch_id)
             for region in record.regions
             if region.status is RegionStatus.COMPLETED and region.batch_id is not None
         }
-        self._after[record.checkpoint_id] = self._epochs
+        self._after[record.checkpoint_id] = self.epochs
         for region in record.regions:
             if region.keyed_state is None:
                 continue
@@ -60,7 +61,7 @@ class StateWatch:
             self._require(section.split == split.key, f"a split has another's state: {section}")
             is_next = section.first == at
             self._require(is_next, f"a decision names state with a gap or twice: {split} {chains}")
-            undecided = set(section.epochs) - self._epochs
+            undecided = set(section.epochs) - self.epochs
             self._require(not undecided, f"a decision names state of no decision: {undecided}")
             at = section.end
         self.decisions += at > 0
@@ -69,7 +70,7 @@ class StateWatch:
 
     def goes_back(self, to: int) -> None:
         """A run continues from an older decision: what was decided after it is over."""
-        self._epochs = self._after[to]
+        self.epochs = self._after[to]
 
     def deletes(self, path: str) -> None:
         """Somebody deletes a file of state."""

@@ -22,6 +22,7 @@ _READS = frozenset(
         "is_superseded",
         "known_fencing_records",
         "slots",
+        "superseded_by",
         "read",
         "retirable",
         "unsettled",

@@ -13,16 +13,19 @@ from sluice.runtime.model.checkpoint_record import (
     FENCING,
     Assignment,
     CheckpointRecord,
+    RegionRecord,
     RegionStatus,
     StateEntry,
     Verdict,
 )
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 from tests.kit.kafka.fake_kafka import Written
 from tests.simulation.file_watch import FileWatch
 from tests.simulation.kafka import identities_of, identity_of
 from tests.simulation.lineage import Lineages, Standing
 from tests.simulation.moves import owners
+from tests.simulation.shared import SharedWatch
 from tests.simulation.state_watch import StateWatch
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ class Watch:
         self.rescales = 0
         self.files = FileWatch(world, self.require, self.lineages)
         self.state = StateWatch(world, self.require)
+        self.shared = SharedWatch(self.require)
         self._places: set[int] = set()
         self._marked: set[int] = set()
         self.accepted: set[TransactionIdentity] = set()
@@ -248,12 +252,18 @@ class Watch:
             self._check_assignment(record)
             if self._world.profile.keyed:
                 self.state.decided(record)
+            if self._world.profile.shared:
+                self.shared.decided(record, self.state.epochs)
             standing = Standing(ends=dict(self._ends), assignment=self._assignment)
             self.lineages.decided(at, standing)
 
     def _sealed(self, record: CheckpointRecord) -> None:
+        resumed = record.restored_from
+        if resumed is not None and self._world.store_without_faults().read(resumed) is None:
+            self._world.faults["what a start goes back to is retired before its seal"] += 1
+            return  # it finds that out, and later starts do not return there
         wish = self._world.wish_of(record.leader_session_id)
-        standing = self.lineages.sealed(record.restored_from, wish)
+        standing = self.lineages.sealed(resumed, wish)
         if standing is not None:
             assert record.restored_from is not None
             self._world.note(f"it goes back to place {record.restored_from}")
@@ -269,6 +279,10 @@ class Watch:
         there = [at for at in left if _is_decided(store.read(at))]  # a seal may be in its place
         unmarked = [at for at in there if not store.is_superseded(at)]
         self.require(not unmarked, "a decision that was left is not marked")
+
+    def shares(self, lineage: BatchLineage, restored: Iterable[RegionRecord]) -> None:
+        """The newest run begins: which messages of the past its readers take."""
+        self.shared.started(lineage, self.state.epochs, restored)
 
     def _name(self, at: int, entries: Iterable[StateEntry]) -> None:
         for identity in identities_of(entries):

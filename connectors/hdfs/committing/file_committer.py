@@ -3,18 +3,23 @@
 The lengths found under both names of a file decide its next step: rule `rename-settled`.
 """
 
-import contextlib
 import enum
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from sluice.connectors.hdfs.committing.commit_reports import (
+    DONE,
+    LATE,
+    ReportPool,
+    guarded,
+    worst,
+)
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, decode_file_set
 from sluice.runtime.contracts import Clock, CommitOutcome, CommitReport, Committer
-from sluice.runtime.errors import AuthenticationError, StorageError, StreamError
+from sluice.runtime.errors import StorageError, StreamError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
@@ -52,11 +57,6 @@ def next_step(staged_bytes: int | None, final_bytes: int | None, *, length_bytes
 RENAMES_AT_ONCE = 8
 """A NameNode answers renames from several callers at once; each waits for its edit log."""
 
-_DONE = CommitReport(outcome=CommitOutcome.COMMITTED)
-_LATE = CommitReport(outcome=CommitOutcome.PENDING, detail="the time ran out before the try")
-_WORST = (CommitOutcome.UNKNOWN, CommitOutcome.PENDING, CommitOutcome.COMMITTED)
-_MOST_DETAILS = 5
-
 
 @dataclass(slots=True)
 class _Progress:
@@ -87,7 +87,7 @@ class _Progress:
         for file, report in zip(files, reports, strict=True):
             if report.outcome is CommitOutcome.COMMITTED:
                 self.files.add(file)
-            elif report is not _LATE:
+            elif report is not LATE:
                 self.directories.clear()
 
 
@@ -119,22 +119,20 @@ class FileCommitter(Committer):
         self._clock = clock
         self._opened: dict[str, FileSystem] = {}
         self._under_way: dict[FileSet, _Progress] = {}
-        self._pool: ThreadPoolExecutor | None = None
-        if at_once > 1:
-            self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="sluice-files")
+        self._pool = ReportPool(at_once)
 
     def commit(
         self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
     ) -> list[CommitReport]:
         deadline_s = self._clock() + timeout_s
         publish = partial(self._publish, deadline_s=deadline_s, check_first=after_crash)
-        return [_guarded(partial(publish, decode_file_set(entry))) for entry in committables]
+        return [guarded(partial(publish, decode_file_set(entry))) for entry in committables]
 
     def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
         """See `Committer.abort`: deletes the attempts' staging directories."""
         deadline_s = self._clock() + timeout_s
         discard = partial(self._discard, deadline_s=deadline_s)
-        return [_guarded(partial(discard, decode_file_set(entry))) for entry in committables]
+        return [guarded(partial(discard, decode_file_set(entry))) for entry in committables]
 
     def await_visible(self, *, timeout_s: float) -> bool:
         """See `Committer.await_visible`: a renamed file is visible at once."""
@@ -143,8 +141,7 @@ class FileCommitter(Committer):
 
     def close(self) -> None:
         """End the threads, after the renames under way, and the clients."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.close()
         for fs in self._opened.values():
             close_quietly(fs)
 
@@ -166,26 +163,26 @@ class FileCommitter(Committer):
             if directory in progress.directories:
                 continue
             if self._clock() >= deadline_s:
-                return _LATE
+                return LATE
             fs.make_directories(directory)
             progress.directories.add(directory)
         failpoint("before-rename")
 
         def publish(file: StagedFile) -> CommitReport:
             if self._clock() >= deadline_s:
-                return _LATE
+                return LATE
             is_verified = self._is_staged_verified
             step = partial(
                 _publish_one, fs, files, file, check_first=check_first, is_verified=is_verified
             )
-            report = _guarded(step)
+            report = guarded(step)
             failpoint("mid-rename")
             return report
 
         todo = [file for file in files.files if file not in progress.files]
-        reports = self._each(publish, todo)
+        reports = self._pool.each(publish, todo)
         progress.note(todo, reports)
-        report = _worst([*reports, _DONE])
+        report = worst([*reports, DONE])
         if report.outcome is not CommitOutcome.COMMITTED:
             return report
         for directory in directories:
@@ -195,21 +192,9 @@ class FileCommitter(Committer):
         self._tidy(fs, files)
         return report
 
-    def _each(
-        self, step: Callable[[StagedFile], CommitReport], todo: Sequence[StagedFile]
-    ) -> list[CommitReport]:
-        """Several at once. While the process ends, the pool takes no more work: then the
-        caller's thread publishes the rest, because these files are decided."""
-        begun = [] if self._pool is None else _begun(self._pool, step, todo)
-        try:
-            return [each.result() for each in begun] + [step(file) for file in todo[len(begun) :]]
-        finally:
-            for each in begun:
-                each.cancel()
-
     def _discard(self, files: FileSet, *, deadline_s: float) -> CommitReport:
         if self._clock() >= deadline_s:
-            return _LATE
+            return LATE
         self._file_system(files).delete(files.staging)
         return CommitReport(outcome=CommitOutcome.ABORTED)
 
@@ -229,25 +214,6 @@ class FileCommitter(Committer):
         return self._opened[files.parent]
 
 
-def _begun(
-    pool: ThreadPoolExecutor, step: Callable[[StagedFile], CommitReport], todo: Iterable[StagedFile]
-) -> list[Future[CommitReport]]:
-    """The futures of as many steps as the pool takes."""
-    begun: list[Future[CommitReport]] = []
-    with contextlib.suppress(RuntimeError):
-        for file in todo:
-            begun.append(pool.submit(step, file))  # noqa: PERF401 - may end early
-    return begun
-
-
-def _guarded(step: Callable[[], CommitReport]) -> CommitReport:
-    """Turn a failure into PENDING: a later try can still check both names."""
-    try:
-        return step()
-    except (StorageError, AuthenticationError) as err:
-        return CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
-
-
 def _publish_one(
     fs: FileSystem, files: FileSet, file: StagedFile, *, check_first: bool, is_verified: bool
 ) -> CommitReport:
@@ -257,7 +223,7 @@ def _publish_one(
     if not check_first:
         try:
             if fs.move(staged, final):
-                return _DONE
+                return DONE
         except StorageError as err:
             log.info("a rename did not answer, checking both names: file=%s error=%s", final, err)
     found = fs.length_bytes(staged), fs.length_bytes(final)
@@ -269,7 +235,7 @@ def _publish_one(
     if step is Step.MOVE and not fs.move(staged, final):
         detail = f"{final} was not published, and no file has its name"
         return CommitReport(outcome=CommitOutcome.PENDING, detail=detail)
-    return _DONE
+    return DONE
 
 
 def _report_stop(
@@ -287,15 +253,6 @@ def _report_stop(
 
 def _size(length_bytes: int | None) -> str:
     return "no file" if length_bytes is None else f"{length_bytes} bytes"
-
-
-def _worst(reports: Iterable[CommitReport]) -> CommitReport:
-    found = list(reports)
-    outcome = min((report.outcome for report in found), key=_WORST.index)
-    details = sorted({r.detail for r in found if r.outcome is outcome and r.detail})
-    if len(details) > _MOST_DETAILS:
-        details[_MOST_DETAILS:] = [f"and {len(details) - _MOST_DETAILS} more"]
-    return CommitReport(outcome=outcome, detail="; ".join(details))
 
 
 def _directory(path: str) -> str:

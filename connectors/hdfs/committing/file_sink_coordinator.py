@@ -4,6 +4,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from sluice.connectors.hdfs.committing.file_committer import RENAMES_AT_ONCE, FileCommitter
 from sluice.connectors.hdfs.committing.file_lease import FileLeaseStore, leased_staging
@@ -29,10 +30,11 @@ from sluice.runtime.errors import (
     StorageUnreachableError,
     StreamError,
 )
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.ownership.lease import Lease
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 
-__all__ = ["FileSinkCoordinator"]
+__all__ = ["ClosableCommitter", "FileSinkCoordinator", "Sweeper"]
 
 log = logging.getLogger(__name__)
 
@@ -40,24 +42,58 @@ _PROBE = ".sluice-probe-"
 _SPARKS_LOG = "_spark_metadata"
 
 
-class _MarkingCommitter(CommitListener, FileCommitter):
-    """A file committer that is also a `CommitListener`: it reports decisions to the marks.
+class _MarkingCommitter(CommitListener, Committer):
+    """A committer of files that is also a `CommitListener`: it reports decisions to the marks.
 
     It waits so that usually a mark is made before its checkpoint is committed on record. If the
     process is killed in between, the next start reports the checkpoint again and marks.
 
-    Attributes:
+    Args:
+        files: publishes them.
         report: takes the checkpoint's id, the regions' progress and a time-out; returns at once if
             a policy fails.
     """
 
-    report: Callable[[int, Sequence[RegionProgress], float], object]
+    def __init__(
+        self,
+        files: Committer,
+        report: Callable[[int, Sequence[RegionProgress], float], object],
+    ) -> None:
+        self._files = files
+        self._report = report
+
+    def commit(
+        self, committables: Sequence[StateEntry], *, timeout_s: float, after_crash: bool
+    ) -> list[CommitReport]:
+        return self._files.commit(committables, timeout_s=timeout_s, after_crash=after_crash)
+
+    def abort(self, committables: Sequence[StateEntry], *, timeout_s: float) -> list[CommitReport]:
+        return self._files.abort(committables, timeout_s=timeout_s)
+
+    def await_visible(self, *, timeout_s: float) -> bool:
+        return self._files.await_visible(timeout_s=timeout_s)
 
     def regions_published(
         self, checkpoint_id: int, regions: Sequence[RegionProgress], *, timeout_s: float
     ) -> CommitReport:
-        self.report(checkpoint_id, regions, timeout_s)
+        self._report(checkpoint_id, regions, timeout_s)
         return CommitReport(outcome=CommitOutcome.COMMITTED)
+
+
+class ClosableCommitter(Committer, Protocol):
+    """A `Committer` with threads of its own."""
+
+    def close(self) -> None:
+        """End them, after the requests under way."""
+        ...
+
+
+class Sweeper(Protocol):
+    """Ends the work that no decision can publish. Driver, one thread."""
+
+    def sweep(self, view: SweepView) -> int:
+        """One pass; returns how much work it ended. Never raises for a store."""
+        ...
 
 
 class FileSinkCoordinator(SinkCoordinator):
@@ -73,6 +109,7 @@ class FileSinkCoordinator(SinkCoordinator):
         open_file_system: opens the one rooted at a URI.
         marks: makes the marks of complete partitions; None: no partition commit.
         renames_at_once, is_staged_verified: see `FileCommitter`.
+        committer: publishes in another way than by renames.
         clock: monotonic seconds.
         sleep: for seconds.
     """
@@ -87,6 +124,7 @@ class FileSinkCoordinator(SinkCoordinator):
         marks: PartitionMarks | None = None,
         renames_at_once: int = RENAMES_AT_ONCE,
         is_staged_verified: bool = True,
+        committer: ClosableCommitter | None = None,
         clock: Clock = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -94,20 +132,19 @@ class FileSinkCoordinator(SinkCoordinator):
         self._parent, self._name = split_target(target)
         self._open = open_file_system
         self._opened: FileSystem | None = None
-        self._sweeper: StagingSweeper | None = None
+        self._sweeper: Sweeper | None = None
         self._clock = clock
         self._sleep = sleep
         self._lease: Lease | None = None
-        made = FileCommitter if marks is None else _MarkingCommitter
-        self._files = made(
+        self._files = committer or FileCommitter(
             open_file_system,
             at_once=renames_at_once,
             is_staged_verified=is_staged_verified,
             clock=clock,
         )
-        if isinstance(self._files, _MarkingCommitter):
-            self._files.report = self._published
         self.committer = self._files
+        if marks is not None:
+            self.committer = _MarkingCommitter(self._files, self._published)
         self._marks = marks
         self._marked: tuple[MarkedRun, str] | None = None  # as which operator
 
@@ -149,13 +186,17 @@ class FileSinkCoordinator(SinkCoordinator):
         )
         lease.acquire()
         self._lease = lease
-        self._sweeper = StagingSweeper(
-            self._fs, root=root, operator_id=context.operator_id, clock=self._clock
-        )
-        self._fs.make_directories(self._name)
-        self._try_rename(root)
+        self._sweeper = self._try_publication(context, root)
         if self._marks is not None:
             self._marked = self._marks.begin(context), context.operator_id
+
+    def _try_publication(self, context: SinkContext, root: str) -> Sweeper:
+        """Try a rename; returns what sweeps the staging directory."""
+        self._fs.make_directories(self._name)
+        self._try_rename(root)
+        return StagingSweeper(
+            self._fs, root=root, operator_id=context.operator_id, clock=self._clock
+        )
 
     def _try_rename(self, root: str) -> None:
         probe = f"{_PROBE}{uuid.uuid4().hex}"

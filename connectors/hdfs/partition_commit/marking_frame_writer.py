@@ -11,8 +11,17 @@ from sluice.connectors.hdfs.partition_commit.partition_state import (
 )
 from sluice.connectors.hdfs.partition_commit.partition_time import values_of
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
-from sluice.connectors.hdfs.staging.committables import COMMITTABLE_KIND, decode_file_set
+from sluice.connectors.hdfs.staging.committables import (
+    COMMITTABLE_KIND,
+    FileSet,
+    decode_file_set,
+)
 from sluice.connectors.hdfs.staging.staged_names import split_target
+from sluice.connectors.hdfs.staging.uploaded_files import (
+    UPLOADS_KIND,
+    UploadSet,
+    decode_upload_set,
+)
 from sluice.runtime.contracts import AttemptRegistry, Frame, FrameWriter, StagedFrame, TaskScope
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -111,7 +120,9 @@ class MarkingFrameWriter(FrameWriter):
     def _partitions(self, committables: Sequence[StateEntry]) -> set[str]:
         """Partitions that get files. Files that another run kept for another target or directory
         layout are in none of them."""
-        found = [decode_file_set(e) for e in committables if e.kind == COMMITTABLE_KIND]
+        found: list[FileSet | UploadSet] = []
+        found += [decode_file_set(e) for e in committables if e.kind == COMMITTABLE_KIND]
+        found += [decode_upload_set(e) for e in committables if e.kind == UPLOADS_KIND]
         paths = {
             file.final.rpartition("/")[0]
             for files in found

@@ -19,11 +19,16 @@ from sluice.connectors.hdfs.staging.pending_files import (
     PENDING_VERSION,
     decode_pending_files,
 )
+from sluice.connectors.hdfs.staging.uploaded_files import (
+    UPLOADS_KIND,
+    UPLOADS_VERSION,
+    decode_upload_set,
+)
 from sluice.runtime.checkpoint.format.committable_kinds import EntryKind
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 
-__all__ = ["OPEN_PARTITIONS", "STAGED_FILES"]
+__all__ = ["OPEN_PARTITIONS", "STAGED_FILES", "UPLOADED_FILES"]
 
 
 def _describe_staged(entry: StateEntry) -> Mapping[str, object]:
@@ -34,6 +39,17 @@ def _describe_staged(entry: StateEntry) -> Mapping[str, object]:
         "rows": found.rows,
         "length_bytes": sum(file.length_bytes for file in found.files),
         "files": [file.final for file in found.files],
+    }
+
+
+def _describe_uploads(entry: StateEntry) -> Mapping[str, object]:
+    found = decode_upload_set(entry)
+    return {
+        "target": found.target,
+        "rows": sum(file.rows or 0 for file in found.files),
+        "length_bytes": sum(file.length_bytes for file in found.files),
+        "files": [file.final for file in found.files],
+        "upload_ids": [file.upload_id for file in found.files],
     }
 
 
@@ -74,6 +90,12 @@ STAGED_FILES = (
     ),
 )
 """Files that one batch of a file sink staged, and files pending over epochs."""
+
+
+UPLOADED_FILES = EntryKind(
+    kind=UPLOADS_KIND, latest_version=UPLOADS_VERSION, describe=_describe_uploads
+)
+"""Files of an object store whose parts a batch uploaded."""
 
 
 def _describe_partitions(entry: StateEntry) -> Mapping[str, object]:

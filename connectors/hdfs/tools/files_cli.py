@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from sluice.connectors.hdfs.tools.files_survey import FileLine, Orphan, file_lines, orphans_of
+from sluice.connectors.hdfs.tools.files_survey import (
+    FileLine,
+    Orphan,
+    file_lines,
+    orphans_of,
+    upload_lines,
+)
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import (
     command_file_systems,
     split_slot,
@@ -15,6 +21,9 @@ from sluice.runtime.checkpoint.inspect.checkpoint_opening import (
 from sluice.runtime.checkpoint.inspect.inspection import Slot, survey
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json, print_table
 from sluice.runtime.storage.file_system import OpenFileSystem
+from sluice.runtime.storage.objects.multipart_uploads import MultipartUploads
+from sluice.runtime.storage.objects.object_location import object_location
+from sluice.runtime.storage.objects.object_uploads import uploads_at
 
 __all__ = ["app"]
 
@@ -25,7 +34,8 @@ app = typer.Typer(help="List a job's files, and delete orphans.", no_args_is_hel
 def list_files(path: CheckpointPath, *, as_json: AsJson = False) -> None:
     """List each file that a checkpoint names: published, staged, pending or missing."""
     with _opened(path) as (_, places, file_system):
-        lines = list(file_lines(places, file_system))
+        lines = [*file_lines(places, file_system), *upload_lines(places, _open_uploads)]
+    lines.sort(key=lambda line: line.checkpoint_id)
     if as_json:
         print_json({"files": [_of_line(line) for line in lines]})
         return
@@ -34,9 +44,9 @@ def list_files(path: CheckpointPath, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def orphans(path: CheckpointPath, *, as_json: AsJson = False) -> None:
-    """List staging directories of earlier runs that no checkpoint names."""
+    """List staging directories and open uploads of earlier runs that no checkpoint names."""
     with _opened(path) as (uri, places, file_system):
-        found = list(orphans_of(places, file_system, checkpoint_uri=uri))
+        found = list(orphans_of(places, file_system, _open_uploads, checkpoint_uri=uri))
     if as_json:
         print_json({"orphans": [_of_orphan(one) for one in found]})
         return
@@ -55,10 +65,10 @@ def clean(
 ) -> None:
     """Delete the orphans with --delete; keep named and published files."""
     with _opened(path) as (uri, places, file_system):
-        found = list(orphans_of(places, file_system, checkpoint_uri=uri))
+        found = list(orphans_of(places, file_system, _open_uploads, checkpoint_uri=uri))
         if delete:
             for one in found:
-                file_system(one.parent).delete(one.path)
+                _delete(one, file_system)
     if as_json:
         print_json({"deleted": delete, "orphans": [_of_orphan(one) for one in found]})
         return
@@ -75,6 +85,18 @@ def _opened(path: str) -> Iterator[tuple[str, Sequence[Slot], OpenFileSystem]]:
     with command_file_systems() as open_at:
         store = store_at(uri, open_at)
         yield store.uri, survey(store), open_at
+
+
+def _open_uploads(uri: str) -> MultipartUploads:
+    """The uploads below a URI, by the environment's credentials."""
+    return uploads_at(object_location(uri))
+
+
+def _delete(one: Orphan, file_system: OpenFileSystem) -> None:
+    if one.upload_id is None:
+        file_system(one.parent).delete(one.path)
+    else:
+        _open_uploads(one.parent).abort(one.path, one.upload_id)
 
 
 def _of_line(line: FileLine) -> dict[str, object]:
@@ -95,6 +117,7 @@ def _of_orphan(one: Orphan) -> dict[str, object]:
         "files": one.files,
         "length_bytes": one.length_bytes,
         "uri": f"{one.parent}/{one.path}",
+        "upload_id": one.upload_id,
     }
 
 

@@ -4,12 +4,14 @@
 """
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.connectors.hdfs.committing.file_committer import Step, next_step
 from sluice.connectors.hdfs.committing.file_lease import LEASE_FILE, FileLeaseStore
 from sluice.connectors.hdfs.committing.file_sweep import attempts_below
+from sluice.connectors.hdfs.committing.upload_committer import Found, OpenUploads, found_object
+from sluice.connectors.hdfs.committing.upload_sweep import uploads_of
 from sluice.connectors.hdfs.staging.committables import (
     COMMITTABLE_KIND,
     FileSet,
@@ -22,12 +24,21 @@ from sluice.connectors.hdfs.staging.pending_files import (
     decode_pending_files,
 )
 from sluice.connectors.hdfs.staging.staged_names import split_target, staging_root
+from sluice.connectors.hdfs.staging.upload_names import sink_tag
+from sluice.connectors.hdfs.staging.uploaded_files import (
+    UPLOADS_KIND,
+    UploadedFile,
+    UploadSet,
+    decode_upload_set,
+)
 from sluice.runtime.checkpoint.inspect.inspection import Slot
 from sluice.runtime.checkpoint.retained_states import states_of
 from sluice.runtime.errors import DamagedCheckpointError, FencedError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.ownership.lease import LeaseRecord, is_of_another_directory
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
+from sluice.runtime.storage.objects.multipart_uploads import MultipartUploads, OpenUpload
+from sluice.runtime.storage.objects.object_location import OBJECT_SCHEMES
 
 __all__ = [
     "FileLine",
@@ -36,6 +47,7 @@ __all__ = [
     "file_lines",
     "first_slot_of_newest_run",
     "orphans_of",
+    "upload_lines",
 ]
 
 
@@ -80,14 +92,15 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A staging directory of an earlier run that no checkpoint names.
+    """A staging directory, or an open upload, of an earlier run that no checkpoint names.
 
     Attributes:
         sink: name of the operator.
         parent: URI at which its file system is opened.
-        path: of the directory, relative to ``parent``.
+        path: of the directory, or key of the upload, relative to ``parent``.
         files: in it, markers and checksums included.
-        length_bytes: of them all.
+        length_bytes: of them all; 0 for an upload, whose store does not say.
+        upload_id: of an upload; None: a directory.
     """
 
     sink: str
@@ -95,6 +108,7 @@ class Orphan:
     path: str
     files: int
     length_bytes: int
+    upload_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +152,38 @@ def file_lines(places: Sequence[Slot], open_file_system: OpenFileSystem) -> Iter
                 )
 
 
+def upload_lines(places: Sequence[Slot], open_uploads: OpenUploads) -> Iterator[FileLine]:
+    """As `file_lines`, of files in object stores."""
+    open_ids: dict[str, frozenset[str]] = {}
+    for place in places:
+        if place.record is None:
+            continue
+        names = {node.operator_id: node.name for node in place.record.graph}
+        for operator_id, files in _upload_sets(place.record):
+            uploads = open_uploads(files.parent)
+            if files.target not in open_ids:
+                found = uploads.open_uploads(f"{split_target(files.target)[1]}/")
+                open_ids[files.target] = frozenset(each.upload_id for each in found)
+            for file in files.files:
+                yield FileLine(
+                    checkpoint_id=place.checkpoint_id,
+                    checkpoint=place.standing,
+                    sink=names.get(operator_id, operator_id),
+                    uri=f"{files.target}/{file.final}",
+                    standing=_upload_standing(uploads, files, file, open_ids[files.target]),
+                    rows=file.rows,
+                    length_bytes=file.length_bytes,
+                )
+
+
 def orphans_of(
-    places: Sequence[Slot], open_file_system: OpenFileSystem, *, checkpoint_uri: str
+    places: Sequence[Slot],
+    open_file_system: OpenFileSystem,
+    open_uploads: OpenUploads,
+    *,
+    checkpoint_uri: str,
 ) -> Iterator[Orphan]:
-    """Staged attempts of earlier runs that no checkpoint in the directory names.
+    """Staged attempts and open uploads of earlier runs that no checkpoint in the directory names.
 
     Those of the newest run are left out: it may be running, and it or the next start sweeps them.
 
@@ -163,6 +205,12 @@ def orphans_of(
     named = {files.staging for record in records for _, files in _file_sets(record)}
     for record in records:
         named.update(*(pending.stagings for _, pending in _pending_files(record)))
+    named_uploads = {
+        file.upload_id
+        for record in records
+        for _, files in _upload_sets(record)
+        for file in files.files
+    }
     newest_run = first_slot_of_newest_run(records)
     for sink, job_uid in _sinks(records).items():
         parent, name = split_target(sink.target)
@@ -178,6 +226,15 @@ def orphans_of(
             path = f"{root}/{attempt.path}"
             if attempt.batch.attempt_id < newest_run and path not in named:
                 yield _orphan(fs, sink, parent, path)
+        if parent.partition("://")[0] in OBJECT_SCHEMES:
+            tag = sink_tag(job_uid=job_uid, operator_id=sink.operator_id)
+            open_ones = open_uploads(parent).open_uploads(f"{name}/")
+            yield from (
+                _orphan_upload(sink, parent, upload)
+                for upload, its_name in uploads_of(open_ones, sink=tag)
+                if its_name.attempt.batch.attempt_id < newest_run
+                and upload.upload_id not in named_uploads
+            )
 
 
 def _require_ours(
@@ -223,6 +280,13 @@ def _file_sets(record: CheckpointRecord) -> Iterator[tuple[str, FileSet]]:
                 yield entry.operator_id, decode_file_set(entry)
 
 
+def _upload_sets(record: CheckpointRecord) -> Iterator[tuple[str, UploadSet]]:
+    for region in record.regions:
+        for entry in region.committables:
+            if entry.kind == UPLOADS_KIND:
+                yield entry.operator_id, decode_upload_set(entry)
+
+
 def _pending_files(record: CheckpointRecord) -> Iterator[tuple[str, PendingFiles]]:
     for entry in states_of(record):
         if entry.kind == PENDING_KIND:
@@ -235,6 +299,29 @@ def _standing_of(fs: FileSystem, files: FileSet, file: StagedFile) -> Standing:
         fs.length_bytes(staged), fs.length_bytes(final), length_bytes=file.length_bytes
     )
     return _STANDING[step]
+
+
+def _upload_standing(
+    uploads: MultipartUploads, files: UploadSet, file: UploadedFile, open_ids: Collection[str]
+) -> Standing:
+    found = found_object(
+        uploads.look(files.key(file)), length_bytes=file.length_bytes, mark=files.mark
+    )
+    if found is Found.OURS:
+        return Standing.PUBLISHED
+    is_open = found is Found.NOTHING and file.upload_id in open_ids
+    return Standing.STAGED if is_open else Standing.MISSING
+
+
+def _orphan_upload(sink: _Sink, parent: str, upload: OpenUpload) -> Orphan:
+    return Orphan(
+        sink=sink.name,
+        parent=parent,
+        path=upload.key,
+        files=1,
+        length_bytes=0,
+        upload_id=upload.upload_id,
+    )
 
 
 def _orphan(fs: FileSystem, sink: _Sink, parent: str, path: str) -> Orphan:

@@ -5,7 +5,7 @@ A Job uses it for Avro if spark-avro is not on the class path.
 
 import functools
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from sluice.connectors.hdfs.staging.staged_output import StagedOutput
 from sluice.connectors.hdfs.writing.frame_writer import FrameSaver, SavedFrame, StagingDirectory
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.spark_saver import chosen
-from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
+from sluice.connectors.hdfs.writing.task_writer import StagedFiles, TaskWriter
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.spark.session.session_web_hdfs import task_files
@@ -34,9 +34,12 @@ __all__ = [
     "ANSWER_SCHEMA",
     "FrameTask",
     "TaskFrameSaver",
+    "answered",
+    "checked_partitions",
     "default_fs",
     "files_of",
     "session_task_files",
+    "task_number",
 ]
 
 ANSWER_SCHEMA = "answer binary"
@@ -66,62 +69,71 @@ class FrameTask:
     checkpoint_id: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write all rows; yield one row, pickled: the files, or the typed error that ended it.
+        """Write all rows; see `answered`."""
+        return answered(batches, self._writer)
 
-        For Spark the task has then succeeded: the error keeps its type, and Spark does not retry
-        it.
-        """
-        answer: tuple[StagedFile, ...] | StreamError
-        try:
-            answer = self._staged(batches)
-        except StreamError as err:
-            answer = err
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([pickle.dumps(answer)], pa.binary())], ["answer"]
-        )
-
-    def _staged(self, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
-        writer: TaskWriter | None = None
-        try:
-            for batch in batches:
-                if batch.num_rows:
-                    writer = writer or self._writer(batch.schema)
-                    writer.write(batch)
-            return () if writer is None else writer.finish()
-        except BaseException:
-            if writer is not None:
-                writer.abandon()
-            raise
-
-    def _writer(self, schema: pa.Schema) -> TaskWriter:
+    def _writer(self, schema: pa.Schema) -> TaskWriter[StagedFile]:
         """A writer with names of its own: two attempts of one task share no file."""
         self.files.require(self.root)
         return TaskWriter(
-            files=self.files,
             form=self.form,
             partitions=self.partitions,
             schema=schema,
-            place=StagingLocation(
+            files=StagedFiles(
+                files=self.files,
                 path=self.path,
                 attempt=StagingAttempt.draw(self.batch),
-                subtask=_subtask(),
+                subtask=task_number(),
                 checkpoint_id=self.checkpoint_id,
             ),
         )
 
 
-def files_of(rows: Sequence[Sequence[bytes]]) -> tuple[StagedFile, ...]:
+def answered(
+    batches: Iterator[pa.RecordBatch], open_writer: Callable[[pa.Schema], TaskWriter[Any]]
+) -> Iterator[pa.RecordBatch]:
+    """Write all rows of a task; yield one row, pickled: the files, or the typed error that ended
+    it.
+
+    For Spark the task has then succeeded: the error keeps its type, and Spark does not retry it.
+    """
+    answer: tuple[Any, ...] | StreamError
+    try:
+        answer = _written(batches, open_writer)
+    except StreamError as err:
+        answer = err
+    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)], pa.binary())], ["answer"])
+
+
+def _written(
+    batches: Iterator[pa.RecordBatch], open_writer: Callable[[pa.Schema], TaskWriter[Any]]
+) -> tuple[Any, ...]:
+    writer: TaskWriter[Any] | None = None
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                writer = writer or open_writer(batch.schema)
+                writer.write(batch)
+        return () if writer is None else writer.finish()
+    except BaseException:
+        if writer is not None:
+            writer.abandon()
+        raise
+
+
+def files_of(rows: Sequence[Sequence[bytes]]) -> tuple[Any, ...]:
     """The files of all tasks; raises the first error that one reported."""
-    found: list[StagedFile] = []
+    found: list[Any] = []
     for row in rows:
-        answer: tuple[StagedFile, ...] | StreamError = pickle.loads(row[0])  # written by `run`
+        answer: tuple[Any, ...] | StreamError = pickle.loads(row[0])  # written by `answered`
         if isinstance(answer, StreamError):
             raise answer
         found.extend(answer)
     return tuple(found)
 
 
-def _subtask() -> int:
+def task_number() -> int:
+    """Of the Spark task that runs here; 0 outside of one."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -140,16 +152,18 @@ class TaskFrameSaver(FrameSaver):
         form: of the files.
         partition_by: columns that become directories.
         columns: that are written; None: all.
+        files: how tasks write to the target's store; None: as the session's configuration says.
     """
 
     target: str
     form: FileFormat
     partition_by: tuple[str, ...]
     columns: tuple[str, ...] | None
+    files: TaskFiles | None = None
 
     @functools.cached_property
     def _files(self) -> TaskFiles:
-        return session_task_files(self.target)
+        return self.files or session_task_files(self.target)
 
     def check(self, frame: DataFrame) -> None:
         """See `FrameSaver`; also refuses a file system that tasks without a JVM cannot write to."""
@@ -175,11 +189,17 @@ class TaskFrameSaver(FrameSaver):
         return SavedFrame(rows=sum(file.rows or 0 for file in files), files=files)
 
     def _partitions(self, rows: DataFrame) -> PartitionPaths:
-        """The partitions of such rows; ConfigError if directories or format cannot hold them."""
-        zone = str(rows.sparkSession.conf.get(_ZONE))
-        partitions = PartitionPaths(columns=self.partition_by, session_zone=zone)
-        self.form.check(partitions.check(_arrow_schema(rows.schema)))
-        return partitions
+        return checked_partitions(rows, self.partition_by, form=self.form)
+
+
+def checked_partitions(
+    rows: DataFrame, partition_by: tuple[str, ...], *, form: FileFormat
+) -> PartitionPaths:
+    """The partitions of such rows; ConfigError if directories or format cannot hold them."""
+    zone = str(rows.sparkSession.conf.get(_ZONE))
+    partitions = PartitionPaths(columns=partition_by, session_zone=zone)
+    form.check(partitions.check(_arrow_schema(rows.schema)))
+    return partitions
 
 
 def _arrow_schema(schema: StructType) -> pa.Schema:

@@ -18,6 +18,7 @@ __all__ = [
     "PREFIX",
     "Role",
     "check_known",
+    "is_no",
     "is_of_consumers",
     "is_sendable",
     "refuse_owned",
@@ -48,7 +49,9 @@ _COMMON = frozenset(
     max.in.flight.requests.per.connection message.copy.max.bytes message.max.bytes
     metadata.broker.list metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms
     metadata.recovery.strategy receive.message.max.bytes reconnect.backoff.max.ms
-    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.mechanism sasl.mechanisms
+    reconnect.backoff.ms retry.backoff.max.ms retry.backoff.ms sasl.kerberos.keytab
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.principal
+    sasl.kerberos.service.name sasl.mechanism sasl.mechanisms
     sasl.oauthbearer.client.credentials.client.id sasl.oauthbearer.client.credentials.client.secret
     sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.config
     sasl.oauthbearer.extensions sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url
@@ -106,7 +109,9 @@ _RENAMED_ELSEWHERE = {"request.timeout.ms": "socket.timeout.ms"}
 # Interpreted by `sluice.connectors.kafka.client.connection`, under Java's name or our own.
 _SECURITY = frozenset(
     {
+        "sasl.aws.region",
         "sasl.jaas.config",
+        "sasl.oauthbearer.method",
         "sasl.oauthbearer.token.function",
         "ssl.keystore.password",
         "ssl.keystore.type",
@@ -131,8 +136,29 @@ _WITHOUT_EFFECT = frozenset(
         "partitioner.adaptive.partitioning.enable",
         "partitioner.availability.timeout.ms",
         "partitioner.ignore.keys",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
     }
 )
+
+_SECURED = "org.apache.kafka.common.security.oauthbearer"
+_KNOWN_CLASSES = frozenset(
+    {
+        f"{_SECURED}.OAuthBearerLoginCallbackHandler",
+        f"{_SECURED}.secured.OAuthBearerLoginCallbackHandler",
+        "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+        "software.amazon.msk.auth.iam.IAMOAuthBearerLoginCallbackHandler",
+    }
+)
+"""Java classes whose work Sluice does by itself, from the same options."""
 
 _REFUSED: Mapping[str, str] = {
     "interceptor.classes": "Transform the records in Spark: Sluice cannot load Java classes.",
@@ -140,7 +166,6 @@ _REFUSED: Mapping[str, str] = {
     "key.serializer": "Serialise keys in a function or in Spark: they are always bytes.",
     "partitioner.class": "Set the partition column instead: Sluice cannot load Java classes.",
     "sasl.client.callback.handler.class": "Give a token function instead of a Java class.",
-    "sasl.kerberos.service.name": "Use PLAIN, SCRAM or OAUTHBEARER: GSSAPI is not supported.",
     "sasl.login.callback.handler.class": (
         "Give kafka.sasl.oauthbearer.token.function=package.module:function, "
         "or kafka.sasl.oauthbearer.token.endpoint.url, instead of a Java class."
@@ -183,6 +208,11 @@ _NO = frozenset({"false", "f", "0"})
 _OF_ALL = frozenset({"all", "-1"})
 
 
+def is_no(value: str) -> bool:
+    """Whether a value of an option means false."""
+    return value.strip().lower() in _NO
+
+
 def check_known(options: Mapping[str, str]) -> None:
     """Refuse misspelt options and those that only a Java client can honour.
 
@@ -192,6 +222,8 @@ def check_known(options: Mapping[str, str]) -> None:
         ConfigError: names the option and the nearest right one, never a value.
     """
     for name in sorted(options):
+        if options[name] in _KNOWN_CLASSES:
+            continue
         if name in _REFUSED:
             raise ConfigError(
                 "an option of the Java client is not available",

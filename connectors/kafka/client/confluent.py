@@ -5,6 +5,7 @@ and `make_admin`. So librdkafka's log lines reach Python's logging, and `transla
 into ours.
 """
 
+import contextlib
 import logging
 import re
 import time
@@ -86,6 +87,7 @@ __all__ = [
     "make_consumer",
     "make_producer",
     "translate",
+    "with_token_reasons",
 ]
 
 CLIENT_VERSION = str(confluent_kafka.__version__)
@@ -100,6 +102,7 @@ _CONNECTION_LOST = re.compile(
 
 _UNRESOLVED = re.compile(r"Failed to resolve '([^']+)'")
 _REPEAT_S = 60.0
+_NO_MECHANISM = "No provider for SASL mechanism"
 
 
 class OncePerMinute(logging.Filter):
@@ -172,6 +175,9 @@ LOG_TRUNCATION = KafkaError(_LOG_TRUNCATION).str()
 (_NO_LOGIN,) = error_codes("_AUTHENTICATION")
 (_LOST,) = error_codes("_TRANSPORT")
 _NO_TOKEN = "Failed to acquire SASL OAUTHBEARER token"
+_METHOD = "sasl.oauthbearer.method"  # librdkafka requests tokens itself
+# Texts of curl, which librdkafka requests tokens with. An issuer's own answer is JSON.
+_ISSUER_AWAY = re.compile(r"connect to|not resolve|timed out|[Ee]mpty reply|(Recv|Send) failure")
 _Client = TypeVar("_Client")
 
 _UNREACHABLE = error_codes(
@@ -259,9 +265,19 @@ _MISCONFIGURED = error_codes(
 
 
 def librdkafka_path() -> Path | None:
-    """Return the shared library in confluent-kafka's wheel; None: the wheel has none."""
+    """Return the shared library that confluent-kafka uses; None: it is not known."""
     libraries = Path(confluent_kafka.__file__).parent.with_name("confluent_kafka.libs")
-    return next(iter(sorted(libraries.glob("librdkafka*.so*"))), None)
+    return next(iter(sorted(libraries.glob("librdkafka*.so*"))), None) or _loaded_librdkafka()
+
+
+def _loaded_librdkafka() -> Path | None:
+    """The library of a confluent-kafka that was built from its source: the loader found it."""
+    with contextlib.suppress(OSError):  # not Linux
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            path = Path(line.rpartition(" ")[2])
+            if path.name.startswith("librdkafka.so"):
+                return path
+    return None
 
 
 def make_producer(config: Mapping[str, Any]) -> Producer:
@@ -288,9 +304,26 @@ def make_admin(config: Mapping[str, Any]) -> AdminClient:
 
 def _made(kind: Callable[..., _Client], config: Mapping[str, Any], name: str) -> _Client:
     try:
-        return kind(_with_reasons(config), logger=_librdkafka_log)
+        return kind(with_token_reasons(config), logger=_librdkafka_log)
     except KafkaException as err:
+        if _NO_MECHANISM in str(err):
+            raise _without_kerberos(config) from None
         raise _token_failure(config) or translate(err, {"client": name}) from None
+
+
+def _without_kerberos(config: Mapping[str, Any]) -> ConfigError:
+    version, _ = confluent_kafka.libversion()
+    return ConfigError(
+        "this confluent-kafka cannot log in by Kerberos",
+        {
+            "kafka.sasl.mechanism": config.get("sasl.mechanism"),
+            "confluent-kafka": CLIENT_VERSION,
+            "librdkafka": librdkafka_path(),
+        },
+        f"Replace its wheel, which lacks GSSAPI: build librdkafka {version} "
+        "with libsasl2-dev, then run pip install --no-binary confluent-kafka "
+        f"confluent-kafka=={CLIENT_VERSION}; see docs/guide/security.md. Or use SCRAM.",
+    )
 
 
 def _token_failure(config: Mapping[str, Any]) -> StreamError | None:
@@ -299,17 +332,19 @@ def _token_failure(config: Mapping[str, Any]) -> StreamError | None:
     return failure if isinstance(failure, StreamError) else None
 
 
-def _with_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_token_reasons(config: Mapping[str, Any]) -> dict[str, Any]:
     """Report an unreachable token issuer as such: librdkafka reports refused credentials."""
     report = config.get("error_cb")
-    if report is None or "oauth_cb" not in config:
+    if report is None or not ("oauth_cb" in config or _METHOD in config):
         return dict(config)
 
     def translated(error: KafkaError) -> None:
-        failure = _token_failure(config)
-        is_ours = error.code() == _NO_LOGIN and _NO_TOKEN in error.str()
-        if is_ours and isinstance(failure, UnreachableError):
-            error = KafkaError(_LOST, str(failure))
+        if error.code() == _NO_LOGIN and _NO_TOKEN in error.str():
+            failure = _token_failure(config)
+            if isinstance(failure, UnreachableError):
+                error = KafkaError(_LOST, str(failure))
+            elif _METHOD in config and _ISSUER_AWAY.search(error.str()):
+                error = KafkaError(_LOST, error.str())
         report(error)
 
     return {**config, "error_cb": translated}

@@ -5,6 +5,7 @@ client of `sluice.connectors.kafka.client.wire_client` by keyword arguments.
 """
 
 import logging
+import os
 import re
 import ssl
 import tempfile
@@ -17,6 +18,7 @@ from sluice.connectors.kafka.client.client_options import (
     PREFIX,
     Role,
     check_known,
+    is_no,
     is_sendable,
     refuse_owned,
     translate_names,
@@ -24,6 +26,7 @@ from sluice.connectors.kafka.client.client_options import (
 from sluice.connectors.kafka.client.credentials import (
     ClientCredentials,
     ExtendedToken,
+    KerberosLogin,
     Secret,
     TokenFunction,
     UnsecuredToken,
@@ -32,6 +35,8 @@ from sluice.connectors.kafka.client.credentials import (
     parse_jaas,
     without_credentials,
 )
+from sluice.connectors.kafka.client.java_stores import without_java_stores
+from sluice.connectors.kafka.client.msk_iam import MSK_HANDLER, MSK_IAM, REGION, MskIamToken
 from sluice.connectors.kafka.client.tokens import KeptToken, kept_token
 from sluice.runtime.errors import ConfigError, StreamError
 
@@ -68,6 +73,7 @@ _LARGEST_PORT = 65_535
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """SASL mechanisms that both clients and the embedded broker support."""
+_KERBEROS = "GSSAPI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +104,13 @@ class KafkaConnection:
         _check_servers(self.servers)
         check_known(options)
         _check_protocol(options)
-        self._sasl()
+        # Executors may have neither the driver's files nor its variables.
+        if options.get("security.protocol", "").upper().endswith("SSL"):
+            options = without_java_stores(options)
+            object.__setattr__(self, "options", options)
+        sasl = self._sasl()
+        if sasl is not None and isinstance(sasl.token, MskIamToken):
+            options[REGION] = sasl.token.region
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, oauth_token: TokenFunction | None = None) -> Self:
@@ -137,6 +149,11 @@ class KafkaConnection:
             text = text.replace(secret, REDACTED)
         return text
 
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether the user left a producer's idempotence on."""
+        return not is_no(self.options.get("enable.idempotence", "true"))
+
     def librdkafka(self, role: Role) -> dict[str, Any]:
         """Configuration of a librdkafka client; holds secrets, which its ``repr`` hides."""
         config: dict[str, Any] = {
@@ -158,7 +175,11 @@ class KafkaConnection:
         for name in [name for name in config if name.startswith("sasl.")]:
             del config[name]
         config["sasl.mechanism"] = sasl.mechanism
-        if sasl.token is not None:
+        if self.options.get("sasl.oauthbearer.method", "").lower() == _OIDC:
+            config |= _oidc_settings(sasl.token)
+        elif sasl.kerberos is not None:
+            config |= sasl.kerberos.options
+        elif sasl.token is not None:
             config["oauth_cb"] = _LibrdkafkaToken(kept_token(sasl.token))
         else:
             config |= {"sasl.username": sasl.username, "sasl.password": Secret(sasl.password)}
@@ -182,7 +203,10 @@ class KafkaConnection:
         if sasl is None:
             return settings
         settings["sasl_mechanism"] = sasl.mechanism
-        if sasl.token is not None:
+        if sasl.kerberos is not None:
+            settings["sasl_kerberos_service_name"] = sasl.kerberos.service
+            settings["sasl_kerberos_keytab"] = sasl.kerberos.keytab
+        elif sasl.token is not None:
             settings["sasl_oauth_token"] = sasl.token
         else:
             settings["sasl_plain_username"] = sasl.username
@@ -192,7 +216,7 @@ class KafkaConnection:
     def _sasl(self) -> "_Sasl | None":
         if not self.options.get("security.protocol", "").upper().startswith("SASL"):
             return None
-        return _read_sasl(self.options, self.oauth_token)
+        return _read_sasl(self.options, self.oauth_token, self.servers)
 
     def _secrets(self) -> Iterable[str]:
         yield from (v for n, v in self.options.items() if v and _is_secret(n, v))
@@ -211,6 +235,7 @@ class _Sasl:
     username: str = ""
     password: str = field(default="", repr=False)
     token: TokenFunction | None = None
+    kerberos: KerberosLogin | None = None
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -234,13 +259,15 @@ def _one_of(options: dict[str, str], *names: str) -> str:
     return next(iter(given.values()), "")
 
 
-def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl:
+def _read_sasl(
+    options: Mapping[str, str], token: TokenFunction | None, servers: Sequence[str]
+) -> _Sasl:
     mechanism = (options.get("sasl.mechanism") or options.get("sasl.mechanisms") or "").upper()
-    if mechanism not in MECHANISMS:
+    if mechanism not in (*MECHANISMS, MSK_IAM, _KERBEROS):
         raise ConfigError(
             "the SASL mechanism is missing or not supported",
             {"option": "kafka.sasl.mechanism", "value": mechanism},
-            f"Use one of {', '.join(MECHANISMS)}.",
+            f"Use one of {', '.join((*MECHANISMS, MSK_IAM, _KERBEROS))}.",
         )
     family, jaas = "", dict[str, str]()
     if "sasl.jaas.config" in options:
@@ -251,7 +278,15 @@ def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl
                 {"option": "kafka.sasl.jaas.config", "kafka.sasl.mechanism": mechanism},
                 "Use the login module of that mechanism.",
             )
-    if mechanism == "OAUTHBEARER":
+    if mechanism == _KERBEROS:
+        return _Sasl(mechanism=mechanism, kerberos=KerberosLogin.read(options, jaas))
+    is_signed = options.get("sasl.login.callback.handler.class", "").endswith(MSK_HANDLER)
+    if mechanism == MSK_IAM or is_signed:
+        region = options.get(REGION, "")
+        signed = MskIamToken.of(jaas, servers, region=region, environment=os.environ)
+        return _Sasl(mechanism=_OAUTH, token=token or signed)
+    if mechanism == _OAUTH:
+        _check_method(options, token)
         function = token or _token_function(options, jaas)
         return _Sasl(mechanism=mechanism, token=_extended(function, options, jaas))
     username = options.get("sasl.username") or jaas.get("username", "")
@@ -263,6 +298,47 @@ def _read_sasl(options: Mapping[str, str], token: TokenFunction | None) -> _Sasl
             "Set kafka.sasl.jaas.config, or kafka.sasl.username and kafka.sasl.password.",
         )
     return _Sasl(mechanism=mechanism, username=username, password=password)
+
+
+_OAUTH, _OIDC = "OAUTHBEARER", "oidc"
+
+
+def _check_method(options: Mapping[str, str], token: TokenFunction | None) -> None:
+    method = options.get("sasl.oauthbearer.method", "default").lower()
+    if method not in ("default", _OIDC):
+        raise ConfigError(
+            "the OAUTHBEARER method is not known",
+            {"option": "kafka.sasl.oauthbearer.method", "value": method},
+            "Use default or oidc.",
+        )
+    is_named = "sasl.oauthbearer.token.function" in options
+    has_url = bool(options.get("sasl.oauthbearer.token.endpoint.url"))
+    if method == _OIDC and (token is not None or is_named or not has_url):
+        raise ConfigError(
+            "the OAUTHBEARER method oidc needs a token endpoint, and no token function",
+            {"option": "kafka.sasl.oauthbearer.method"},
+            "Set kafka.sasl.oauthbearer.token.endpoint.url, or remove the method.",
+        )
+
+
+def _oidc_settings(token: TokenFunction | None) -> dict[str, Any]:
+    """For librdkafka's own requests of tokens; `_check_method` has passed."""
+    extensions = dict[str, str]()
+    if isinstance(token, ExtendedToken):
+        extensions, token = dict(token.extensions), token.function
+    assert isinstance(token, ClientCredentials)
+    settings: dict[str, Any] = {
+        "sasl.oauthbearer.method": _OIDC,
+        "sasl.oauthbearer.token.endpoint.url": Secret(token.token_url),
+        "sasl.oauthbearer.client.id": token.client_id,
+        "sasl.oauthbearer.client.secret": Secret(token.client_secret),
+    }
+    if token.scope:
+        settings["sasl.oauthbearer.scope"] = token.scope
+    if extensions:
+        pairs = ",".join(f"{name}={value}" for name, value in extensions.items())
+        settings["sasl.oauthbearer.extensions"] = Secret(pairs)
+    return settings
 
 
 def _token_function(options: Mapping[str, str], jaas: Mapping[str, str]) -> TokenFunction:
@@ -376,14 +452,6 @@ def _check_protocol(options: Mapping[str, str]) -> None:
             {"option": "kafka.security.protocol", "value": protocol},
             f"Use one of {', '.join(_PROTOCOLS)}.",
         )
-    for name in ("ssl.truststore.type", "ssl.keystore.type"):
-        kind = options.get(name, "PEM").upper()
-        if kind != "PEM":
-            raise ConfigError(
-                "this kind of key store cannot be read outside Java",
-                {"option": PREFIX + name, "value": kind},
-                "Convert it to PEM (keytool -importkeystore to PKCS12, then openssl pkcs12).",
-            )
     if protocol in ("PLAINTEXT", "SSL") and any(name.startswith("sasl.") for name in options):
         raise ConfigError(
             "SASL options are given, but the security protocol does not use them",

@@ -19,6 +19,7 @@ from sluice.runtime.errors import AuthenticationError, ConfigError, UnreachableE
 __all__ = [
     "ClientCredentials",
     "ExtendedToken",
+    "KerberosLogin",
     "OAuthToken",
     "Secret",
     "TokenFunction",
@@ -310,10 +311,56 @@ class _NamedFunction:
         return load_token_function, (self._path,)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KerberosLogin:
+    """A login by Kerberos (GSSAPI).
+
+    Attributes:
+        service: of the brokers' principals, ``kafka`` in ``kafka/host@REALM``.
+        principal, keytab: of the client; empty: the ticket cache has its ticket.
+        options: of librdkafka, which runs ``kinit``.
+    """
+
+    service: str
+    principal: str
+    keytab: str
+    options: Mapping[str, str]
+
+    @classmethod
+    def read(cls, options: Mapping[str, str], jaas: Mapping[str, str]) -> "KerberosLogin":
+        """From Kafka's options, and the options of Java's login module.
+
+        Raises:
+            ConfigError: the service is missing, or one of principal and keytab.
+        """
+        prefix = "sasl.kerberos."
+        service = options.get(f"{prefix}service.name") or jaas.get("serviceName", "")
+        principal = options.get(f"{prefix}principal") or jaas.get("principal", "")
+        keytab = options.get(f"{prefix}keytab") or jaas.get("keyTab", "")
+        if not service or bool(principal) != bool(keytab):
+            raise ConfigError(
+                "the Kerberos login is incomplete",
+                {"kafka.sasl.mechanism": "GSSAPI"},
+                "Set kafka.sasl.kerberos.service.name, and kafka.sasl.kerberos.principal with "
+                "kafka.sasl.kerberos.keytab, or run kinit on the driver and every executor.",
+            )
+        found = {f"{prefix}service.name": service}
+        if keytab:
+            found |= {f"{prefix}principal": principal, f"{prefix}keytab": keytab}
+            for name in ("kinit.cmd", "min.time.before.relogin"):
+                if value := options.get(prefix + name):
+                    found[prefix + name] = value
+        else:
+            found[f"{prefix}min.time.before.relogin"] = "0"  # librdkafka runs no kinit
+        return cls(service=service, principal=principal, keytab=keytab, options=found)
+
+
 _MODULES = {
     "PlainLoginModule": "PLAIN",
     "ScramLoginModule": "SCRAM",
     "OAuthBearerLoginModule": "OAUTHBEARER",
+    "Krb5LoginModule": "GSSAPI",
+    "IAMLoginModule": "AWS_MSK_IAM",
 }
 _OPTION = re.compile(
     r"""\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
@@ -321,7 +368,7 @@ _OPTION = re.compile(
 
 
 def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """The login module's family (PLAIN, SCRAM, OAUTHBEARER) and its options.
+    """The login module's family (PLAIN, SCRAM, OAUTHBEARER, …) and its options.
 
     Raises:
         ConfigError: without the text, which holds a password.
@@ -329,7 +376,7 @@ def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
     head, flag, rest = [*text.split(None, 2), "", "", ""][:3]
     family = _MODULES.get(head.rsplit(".", 1)[-1])
     if family is None or flag.rstrip(";").lower() not in _FLAGS:
-        raise _bad_jaas("it must name a login module of PLAIN, SCRAM or OAUTHBEARER")
+        raise _bad_jaas("it must name a login module of PLAIN, SCRAM, OAUTHBEARER or GSSAPI")
     options: dict[str, str] = {}
     position = 0
     while rest[position:].strip(" \t\r\n;"):

@@ -7,7 +7,9 @@ has a test for each request.
 """
 
 import contextlib
+import importlib.util
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -17,7 +19,12 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from sluice.connectors.kafka.client.tokens import KeptToken, kept_token
-from sluice.runtime.errors import StreamError, UnreachableError
+from sluice.runtime.errors import (
+    AuthenticationError,
+    MissingRequirementError,
+    StreamError,
+    UnreachableError,
+)
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python 3.11 deprecates.
@@ -58,6 +65,7 @@ __all__ = [
     "OffsetForLeaderEpochRequest",
     "WireClient",
     "kafka_errors",
+    "with_tickets",
 ]
 
 Message: TypeAlias = Any
@@ -196,11 +204,44 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python ha
         super().maybe_raise_auth_failure(node_id)
 
     def _note(self, error: BaseException) -> None:
-        is_away = isinstance(error, UnreachableError)  # no token was available
+        if type(error).__module__.startswith("gssapi."):
+            error = _kerberos_failure(error)
+        is_away = isinstance(error, UnreachableError)  # no token, or no KDC
         if isinstance(error, (*REFUSED_CREDENTIALS, StreamError)) and not is_away:
             self.refused = error
         else:
             self.failed = error
+
+
+def _kerberos_failure(error: BaseException) -> StreamError:
+    if "Cannot contact any KDC" in str(error):
+        return UnreachableError(
+            "the KDC did not answer", {"error": error}, "Check that the KDC runs, and krb5.conf."
+        )
+    return AuthenticationError(
+        "Kerberos refused the login to Kafka",
+        {"error": error},
+        "Check principal and keytab with klist -k -t, or run kinit.",
+    )
+
+
+def with_tickets(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of kafka-python for a login by Kerberos. Its library gets tickets by the keytab
+    that this variable names, as librdkafka's kinit does: into the ticket cache of the process.
+
+    Raises:
+        MissingRequirementError: the package gssapi is missing.
+    """
+    if importlib.util.find_spec("gssapi") is None:
+        raise MissingRequirementError(
+            "the package gssapi is not installed",
+            {"kafka.sasl.mechanism": "GSSAPI"},
+            "Install sluice[kerberos] where the driver runs; it needs a C compiler and "
+            "libkrb5-dev.",
+        )
+    if keytab := settings["sasl_kerberos_keytab"]:
+        os.environ.setdefault("KRB5_CLIENT_KTNAME", keytab)
+    return {name: value for name, value in settings.items() if name != "sasl_kerberos_keytab"}
 
 
 class WireClient:
@@ -224,6 +265,8 @@ class WireClient:
         token = settings.get("sasl_oauth_token")
         if token is not None:
             settings = {**settings, "sasl_oauth_token_provider": _TokenProvider(kept_token(token))}
+        if settings.get("sasl_mechanism") == "GSSAPI":
+            settings = with_tickets(settings)
         client = cls({"client_id": "sluice-transactions", **_LIMITS, **settings})
         left_ms = max(1, int((deadline - time.monotonic()) * 1000))
         try:

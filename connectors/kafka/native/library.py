@@ -20,7 +20,7 @@ __all__ = ["NativeLibrary", "NativeUnavailableError", "built_file", "library_for
 log = logging.getLogger(__name__)
 
 # Python functions in a configuration; all other values are text.
-SERVED_CALLBACKS = frozenset({"error_cb", "stats_cb"})
+SERVED_CALLBACKS = frozenset({"error_cb", "oauth_cb", "stats_cb"})
 
 
 class NativeUnavailableError(Exception):
@@ -168,6 +168,11 @@ _LIBRDKAFKA: _Signatures = {
     "rd_kafka_message_leader_epoch": (_I32, [_P]),
     "rd_kafka_name": (_TEXT, [_P]),
     "rd_kafka_new": (_P, [_INT, _P, _P, ctypes.c_size_t]),
+    "rd_kafka_oauthbearer_set_token": (
+        _INT,
+        [_P, _TEXT, _I64, _TEXT, ctypes.POINTER(_TEXT), ctypes.c_size_t, _P, ctypes.c_size_t],
+    ),
+    "rd_kafka_oauthbearer_set_token_failure": (_INT, [_P, _TEXT]),
     "rd_kafka_outq_len": (_INT, [_P]),
     "rd_kafka_purge": (_INT, [_P, _INT]),
     "rd_kafka_query_watermark_offsets": (_INT, [_P, _TEXT, _I32, _P, _P, _INT]),

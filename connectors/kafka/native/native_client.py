@@ -10,8 +10,14 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sluice.connectors.kafka.client.confluent import KafkaError, KafkaException, error_codes
+from sluice.connectors.kafka.client.confluent import (
+    KafkaError,
+    KafkaException,
+    error_codes,
+    with_token_reasons,
+)
 from sluice.connectors.kafka.native.library import SERVED_CALLBACKS, NativeLibrary
+from sluice.runtime.errors import AuthenticationError, StreamError
 
 __all__ = ["CONSUMER", "PRODUCER", "NativeClient", "to_ms"]
 
@@ -24,8 +30,9 @@ _librdkafka_log = logging.getLogger("sluice.connectors.kafka.librdkafka")
 # rd_kafka_type_t
 PRODUCER, CONSUMER = 0, 1
 
-_EVENT_DR, _EVENT_LOG, _EVENT_ERROR, _EVENT_STATS = 0x1, 0x4, 0x8, 0x40
+_EVENT_DR, _EVENT_LOG, _EVENT_ERROR, _EVENT_STATS, _EVENT_TOKEN = 0x1, 0x4, 0x8, 0x40, 0x100
 _CONF_OK = 0
+_Token = tuple[str, float, str, Mapping[str, str]]  # value, expiry, principal, extensions
 _TEXT_BYTES = 512
 _MOST_EVENTS = 1_000  # per call, so that other work gets a turn
 # By syslog's numbers: emergency, alert, critical, error, warning, notice, info, debug.
@@ -50,10 +57,11 @@ class NativeClient:
     """One ``rd_kafka_t``. Executor; one thread at a time; of no use in a forked child.
 
     Args:
-        config: librdkafka's settings by name, as text, number or bool; ``error_cb`` and
-            ``stats_cb`` may be Python functions, called in the thread that polls.
+        config: librdkafka's settings by name, as text, number or bool; ``error_cb``, ``stats_cb``
+            and ``oauth_cb`` may be Python functions, called in the thread that polls.
     Raises:
         KafkaException: librdkafka refuses a setting.
+        StreamError: ``oauth_cb`` gives no token.
     """
 
     def __init__(self, library: NativeLibrary, kind: int, config: Mapping[str, Any]) -> None:
@@ -62,12 +70,24 @@ class NativeClient:
         self._kafka = library.kafka  # the end needs it, when modules may be gone
         self._pid = os.getpid()
         self._getpid = os.getpid
+        config = with_token_reasons(config)
         self._error_cb: Callable[[KafkaError], None] | None = config.get("error_cb")
+        self._oauth_cb: Callable[[str], _Token] | None = config.get("oauth_cb")
         self._stats_cb: Callable[[str], None] | None = config.get("stats_cb")
-        self._address = _new(library, kind, _texts(config))
+        events = _EVENT_LOG | _EVENT_ERROR | _EVENT_STATS
+        events |= _EVENT_DR if kind == PRODUCER else 0
+        events |= _EVENT_TOKEN if self._oauth_cb is not None else 0
+        self._address = _new(library, kind, _texts(config), events)
         self._kafka.rd_kafka_set_log_queue(self._address, None)
         self._events: int = self._kafka.rd_kafka_queue_get_main(self._address)
         self.name: str = self._kafka.rd_kafka_name(self._address).decode()
+        if self._oauth_cb is not None:
+            # Before the first call that waits for a broker: nothing serves events meanwhile.
+            try:
+                self._set_token(self._oauth_cb(""))
+            except BaseException:
+                self._destroy()
+                raise
 
     @property
     def address(self) -> int:
@@ -142,6 +162,8 @@ class NativeClient:
             self._take_error(event)
         elif kind == _EVENT_LOG:
             self._take_line(event)
+        elif kind == _EVENT_TOKEN:
+            self._renew_token()
 
     def _take_reports(self, event: int) -> None:
         """Delivery reports; a consumer has none."""
@@ -156,6 +178,36 @@ class NativeClient:
         if self._error_cb is not None:
             content: bytes = self._kafka.rd_kafka_event_error_string(event) or b""
             self._error_cb(KafkaError(code, content.decode(errors="replace")))
+
+    def _renew_token(self) -> None:
+        """librdkafka asks after four fifths of a token's life, and every 10 s after a failure."""
+        assert self._oauth_cb is not None  # else there is no such event
+        try:
+            self._set_token(self._oauth_cb(""))
+        except StreamError as err:
+            failed = self._kafka.rd_kafka_oauthbearer_set_token_failure
+            failed(self._address, str(err).encode())
+
+    def _set_token(self, token: _Token) -> None:
+        value, expires_at_s, principal, extensions = token
+        pairs = [text.encode() for pair in extensions.items() for text in pair]
+        text = ctypes.create_string_buffer(_TEXT_BYTES)
+        code = self._kafka.rd_kafka_oauthbearer_set_token(
+            self._address,
+            value.encode(),
+            int(expires_at_s * 1000),
+            principal.encode(),
+            (ctypes.c_char_p * len(pairs))(*pairs),
+            len(pairs),
+            text,
+            _TEXT_BYTES,
+        )
+        if code:
+            raise AuthenticationError(
+                "the Kafka client refuses the OAuth token",
+                {"reason": text.value.decode(errors="replace")},
+                "Correct the token function: expires_at_s must be in the future.",
+            )
 
     def _take_line(self, event: int) -> None:
         facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
@@ -190,7 +242,7 @@ def _texts(config: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _new(library: NativeLibrary, kind: int, settings: Mapping[str, str]) -> int:
+def _new(library: NativeLibrary, kind: int, settings: Mapping[str, str], events: int) -> int:
     kafka = library.kafka
     reason_text = ctypes.create_string_buffer(_TEXT_BYTES)
     conf = kafka.rd_kafka_conf_new()
@@ -203,8 +255,7 @@ def _new(library: NativeLibrary, kind: int, settings: Mapping[str, str]) -> int:
             kafka.rd_kafka_conf_destroy(conf)
             reason = reason_text.value.decode(errors="replace")
             raise KafkaException(KafkaError(_INVALID_ARG, reason))
-    events = _EVENT_LOG | _EVENT_ERROR | _EVENT_STATS
-    kafka.rd_kafka_conf_set_events(conf, events | (_EVENT_DR if kind == PRODUCER else 0))
+    kafka.rd_kafka_conf_set_events(conf, events)
     address: int | None = kafka.rd_kafka_new(kind, conf, reason_text, _TEXT_BYTES)  # owns conf now
     if address is None:
         code = kafka.rd_kafka_last_error()

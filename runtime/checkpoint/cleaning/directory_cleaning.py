@@ -165,8 +165,9 @@ def close_copy(
         assignment=None,
     )
     temporary = f"{directory}/.{METADATA}.{uuid.uuid4().hex}.tmp"
-    fs.write_temporary(temporary, encode(closing))
-    if fs.place(temporary, f"{directory}/{METADATA}"):
+    data, path = encode(closing), f"{directory}/{METADATA}"
+    fs.stage(temporary, data)
+    if fs.place(temporary, path, data) or fs.read(path) == data:
         return True
     fs.delete(temporary)
     return False

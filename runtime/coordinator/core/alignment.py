@@ -360,7 +360,8 @@ def complete_if_due(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
     checkpoint.evaluated_s = now_s
     if checkpoint.state is State.ALIGNING and _may_change(state, checkpoint, now_s):
         alignment = state.alignment(checkpoint, now_s)
-        decision = state.settings.handler.rule(alignment, timeout_s=state.settings.timeout_s)
+        timeout_s = _timeout_s(state, checkpoint)
+        decision = state.settings.handler.rule(alignment, timeout_s=timeout_s)
         if decision is HandlerDecision.DECIDE:
             suspended = [n for n in state.regions if n not in checkpoint.acks]
             reasons = dict.fromkeys(suspended, FailureReason.SUSPENDED) | alignment.left_out()
@@ -393,9 +394,19 @@ def _next_deadline_s(state: CoordinatorState, checkpoint: PendingCheckpoint) -> 
     return (checkpoint.barrier_s or 0.0) + min(after_s, default=0.0)
 
 
+def _timeout_s(state: CoordinatorState, checkpoint: PendingCheckpoint) -> float:
+    """From its barrier on. A batch that loads keyed state may take as long as it makes progress:
+    else each attempt would load it, and be ended, for ever."""
+    timeout_s, barrier_s = state.settings.timeout_s, checkpoint.barrier_s
+    if barrier_s is None or not state.liveness.loads_state:
+        return timeout_s
+    loading_s = max(map(state.liveness.loading_s, checkpoint.barriers), default=barrier_s)
+    return timeout_s + max(0.0, loading_s - barrier_s)
+
+
 def _is_late(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> bool:
     started_s = now_s if checkpoint.barrier_s is None else checkpoint.barrier_s
-    is_overdue = now_s - started_s >= state.settings.timeout_s
+    is_overdue = now_s - started_s >= _timeout_s(state, checkpoint)
     return is_overdue or state.is_too_old(checkpoint.decide_by_s, now_s)
 
 

@@ -154,7 +154,7 @@ def region_registered(state: CoordinatorState, event: RegionRegistered, now_s: f
             "Stop this attempt; a sweep aborts its open transactions.",
         )
     if region.is_open:
-        region.address = registration.address
+        region.address = registration.address or region.address
         state.liveness.started(registration.region, now_s, replayed=registration.replayed)
         return
     left = tuple(state.undecided_work(region, registration.open))

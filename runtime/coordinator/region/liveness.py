@@ -75,6 +75,7 @@ class HeartbeatTimeout:
     _polled_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
     _started_s: OrderedDict[str, float] = field(default_factory=OrderedDict)  # until the first poll
     _replayed: dict[str, int] = field(default_factory=dict)  # the progress of a replay until then
+    _loading_s: dict[str, float] = field(default_factory=dict)  # last progress, after that
 
     @property
     def watched_s(self) -> float:
@@ -82,8 +83,8 @@ class HeartbeatTimeout:
         return self._watched.passed_s
 
     def started(self, region: str, now_s: float, *, replayed: int | None = None) -> None:
-        """Its query was started; a repetition changes nothing, nor does a call after its first
-        poll.
+        """Its query was started; a repetition changes nothing. After its first poll, only the
+        progress of a batch counts that loads keyed state.
 
         Args:
             replayed: progress of a batch that Spark runs once more; a number other than the last
@@ -91,6 +92,8 @@ class HeartbeatTimeout:
         """
         self.watch(now_s)
         if region in self._polled_s:
+            if replayed is not None:
+                self._loading_s[region] = now_s
             return
         if replayed is not None and self._replayed.get(region) != replayed:
             self._replayed[region] = replayed
@@ -101,11 +104,21 @@ class HeartbeatTimeout:
         """Whether its attempt runs a batch once more, and has not polled yet."""
         return region in self._replayed
 
+    @property
+    def loads_state(self) -> bool:
+        """Whether a batch of any region has told of its load."""
+        return bool(self._loading_s)
+
+    def loading_s(self, region: str) -> float:
+        """When its batch has made progress in the load of keyed state last; -inf: it loads none."""
+        return self._loading_s.get(region, -inf)
+
     def polled(self, region: str, now_s: float) -> None:
         """It polls for a barrier."""
         self.watch(now_s)
         self._started_s.pop(region, None)
         self._replayed.pop(region, None)
+        self._loading_s.pop(region, None)
         self._polled_s[region] = self.watched_s
         self._polled_s.move_to_end(region)
 
@@ -119,6 +132,7 @@ class HeartbeatTimeout:
         self._started_s.pop(region, None)
         self._polled_s.pop(region, None)
         self._replayed.pop(region, None)
+        self._loading_s.pop(region, None)
 
     def watch(self, now_s: float) -> None:
         """The core is stepped."""

@@ -269,8 +269,10 @@ class RegionState:
     @property
     def wants_end(self) -> bool:
         """Whether the end of its input closes windows or fires timers of its keyed state."""
+        time = self.plan.event_time
+        is_kept = time is not None and time.at_end == "keep"
         is_due = self.due is None or self.due.event_ms is not None
-        return self.plan.keyed and is_due and not self.has_ended
+        return self.plan.keyed and is_due and not (is_kept or self.has_ended)
 
     def state_for(self, splits: Sequence[SplitRange]) -> KeyedState | None:
         """The keyed state that a barrier of these splits brings to the region's tasks. A long task

@@ -308,6 +308,7 @@ class IoExecutor:
                 return
             self._kept.forget(retired)
             unnamed = self._kept.unnamed_files()
+            yield "during-state-files"
             self._store.delete_files(unnamed)
             self._kept.files_deleted(unnamed)
             yield "after-state-files"
@@ -329,6 +330,11 @@ class IoExecutor:
             return FilesCopied(checkpoint_id=action.checkpoint_id, error=err)
         self._on_copy((action, record))
         return None
+
+    def require_newest(self) -> None:
+        """Raise FencedError if another run has taken over. Any thread; reads the store."""
+        if self._is_taken_over():
+            raise taken_over(self._last + 1)
 
     def _is_taken_over(self) -> bool:
         session = self._identity.session

@@ -26,7 +26,7 @@ from sluice.runtime.coordinator.shell.action_dispatcher import (
 )
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
-from sluice.runtime.errors import FencedError, StreamError
+from sluice.runtime.errors import FencedError, StorageError, StreamError, UnreachableError
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 
 __all__ = ["Housekeeper", "RunThreads"]
@@ -220,6 +220,7 @@ class RunThreads:
         if self.loop.ask(lambda core: core.is_fenced):
             return SweepReport(aborted=0)
         self._leases.require()
+        self._require_newest()
         view = self.loop.ask(lambda core: core.sweep_view(self._job_uid))
         swept = drive(self._io_executor.sweep(view))
         if swept.is_complete:
@@ -227,3 +228,14 @@ class RunThreads:
         if swept.aborted:
             log.info("orphans aborted: job=%s swept=%d", self._job, swept.aborted)
         return swept
+
+    def _require_newest(self) -> None:
+        """A run that has nothing to decide learns here that another run has taken over. Without a
+        lease it would find no other sign of that, and its tasks would keep their cores for ever."""
+        try:
+            self._io_executor.require_newest()
+        except FencedError as err:
+            self.loop.post(StepFailed(checkpoint_id=0, error=err))
+            raise
+        except (StorageError, UnreachableError) as err:
+            log.info("store did not return the newest run: job=%s error=%s", self._job, err)

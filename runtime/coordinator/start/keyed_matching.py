@@ -13,7 +13,7 @@ from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
 from sluice.runtime.state.codec.schema_text import require_readable, schema_from_json, shown_schema
 
-__all__ = ["TakenTables", "tables_of", "verify_keyed_state"]
+__all__ = ["TakenTables", "tables_of", "verify_keyed_state", "verify_partitioning"]
 
 _MOST_SHOWN = 10
 
@@ -57,6 +57,46 @@ def verify_keyed_state(record: CheckpointRecord, plan: JobPlan) -> None:
             "Declare them again, with the uid or the name that they had. To drop them, restore a "
             "savepoint into an empty directory with allow_non_restored_state=True.",
         )
+
+
+def verify_partitioning(record: CheckpointRecord, plan: JobPlan) -> None:
+    """Check that each function finds its keys where its state is: in the partitions of the input,
+    or in those of a repartition topic.
+
+    The operator is known by its kind and name: with a topic before it, it has another id.
+
+    Raises:
+        WrongJobError: ``partitioned`` was changed, and the function has state.
+    """
+    before = {node.operator_id: (node.kind, node.name) for node in record.graph}
+    after = {node.operator_id: (node.kind, node.name) for node in plan.graph}
+    has_topic = {
+        after.get(table.operator_id): bool(region.upstream)
+        for region in plan.regions
+        for table in region.tables
+    }
+    for region in record.regions:
+        state = region.keyed_state
+        if state is None or not state.files:
+            continue
+        had_topic = bool(state.max_parallelism)
+        for table in state.tables:
+            operator = before.get(table.operator_id)
+            if operator is not None and has_topic.get(operator, had_topic) != had_topic:
+                raise WrongJobError(
+                    "the state of a keyed function has other partitions than its rows",
+                    {
+                        "function": operator[1],
+                        "checkpoint": _partitioning(has_topic=had_topic),
+                        "program": _partitioning(has_topic=not had_topic),
+                    },
+                    "Use the old value of partitioned in key_by. To change it, start a job with an "
+                    "empty checkpoint directory, which reads its input from the beginning.",
+                )
+
+
+def _partitioning(*, has_topic: bool) -> str:
+    return "a repartition topic" if has_topic else "partitioned=True"
 
 
 def _require_free_numbers(

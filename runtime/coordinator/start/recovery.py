@@ -8,7 +8,7 @@ from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state
+from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state, verify_partitioning
 from sluice.runtime.coordinator.start.rescaling import verify_rescalable
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
@@ -36,6 +36,7 @@ __all__ = [
     "left_open",
     "lineage_of",
     "lineage_until",
+    "may_be_void",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -53,11 +54,17 @@ _RESTORE_FROM = "restore_from"  # setting of a fencing record: the user's reques
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A record and the markers beside it."""
+    """A record and the markers beside it.
+
+    Attributes:
+        is_void: it is the fencing record of a start that decided nothing, and the checkpoint that
+            it names as its start is gone: an older run has retired it at the same time.
+    """
 
     record: CheckpointRecord
     is_committed: bool
     is_superseded: bool
+    is_void: bool = False
 
     @property
     def checkpoint_id(self) -> int:
@@ -68,6 +75,12 @@ class Slot:
     def is_decided(self) -> bool:
         """Whether the record is a decision."""
         return self.record.verdict is Verdict.DECIDED
+
+    @property
+    def resumed_from(self) -> int | None:
+        """The checkpoint from which its run and later starts resume, if it is a fencing record."""
+        is_fencing_record = self.record.requested_by == FENCING and not self.is_void
+        return self.record.restored_from if is_fencing_record else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +111,8 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
     """The checkpoint that a run starts from.
 
     This is the newest decision, unless a later fencing record names an older one as its start. So a
-    start from an older checkpoint that crashed at once is repeated from the same checkpoint.
+    start from an older checkpoint that crashed at once is repeated from the same checkpoint, if
+    that one is still there.
 
     Raises:
         ConfigError: ``restore_from`` is not a decided checkpoint that is still there.
@@ -111,8 +125,8 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
     for slot in history.slots:
         if slot.is_decided and not slot.is_superseded:
             return slot.checkpoint_id
-        if slot.record.requested_by == FENCING and slot.record.restored_from is not None:
-            return slot.record.restored_from
+        if slot.resumed_from is not None:
+            return slot.resumed_from
     raise ConfigError(
         "the checkpoint directory holds no decided checkpoint",
         {"slots": _short(history.ids)},
@@ -132,6 +146,7 @@ def is_already_restored(history: History, *, restore_from: int) -> bool:
         for slot in history.slots
         if slot.record.requested_by == FENCING
         and slot.record.leader_session_id == newest.leader_session_id
+        and not slot.is_void
     )
     fencing_record = next(fencing_records, None)
     return fencing_record is not None and fencing_record.settings.get(_RESTORE_FROM) == str(
@@ -157,10 +172,18 @@ def to_settle(history: History) -> list[CheckpointRecord]:
 def is_bypassed(checkpoint_id: int, above: Iterable[Slot]) -> bool:
     """Whether a fencing record above names an older checkpoint than this as its start."""
     return any(
-        slot.record.requested_by == FENCING
-        and slot.record.restored_from is not None
-        and slot.record.restored_from < checkpoint_id
-        for slot in above
+        slot.resumed_from is not None and slot.resumed_from < checkpoint_id for slot in above
+    )
+
+
+def may_be_void(record: CheckpointRecord, above: Iterable[Slot]) -> bool:
+    """Whether this is a fencing record after which its run has decided nothing. A run that has
+    decided had read the checkpoint that it started from after its fencing record."""
+    session = record.leader_session_id
+    return (
+        record.requested_by == FENCING
+        and record.restored_from is not None
+        and not any(s.is_decided and s.record.leader_session_id == session for s in above)
     )
 
 
@@ -366,6 +389,7 @@ def verify_same_job(
             {"job": plan.name, "found": record.job_name, "job_uid": record.job_uid},
             "Give each job a checkpoint directory of its own, or use the job's old name.",
         )
+    verify_partitioning(record, plan)
     pending = set() if is_settled else {entry.operator_id for entry in record.committables}
     _verify_operators(record, plan, pending - set(sink_ids))
     verify_rescalable(record, plan)

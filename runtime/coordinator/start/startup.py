@@ -29,30 +29,28 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     StartedJob,
 )
 from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import History, Slot
+from sluice.runtime.coordinator.start.recovery import History
 from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.restoring import (
     RestoreRequest,
     restored_regions,
 )
 from sluice.runtime.coordinator.start.settlement import Settlement
+from sluice.runtime.coordinator.start.slot_reader import SlotReader
 from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import (
     ConfigError,
-    DamagedCheckpointError,
     StorageError,
     StreamError,
     WaitedTooLongError,
     WrongJobError,
 )
 from sluice.runtime.model.checkpoint_record import (
-    FENCING,
     RESTORED_FROM_URI,
     Assignment,
     CheckpointRecord,
     RegionRecord,
     StateEntry,
-    Verdict,
 )
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.state.batch_lineage import BatchLineage
@@ -156,9 +154,11 @@ class StartSequence:
     registrations: Sequence[RegionRegistration] = ()
     _began_s: float = field(init=False)
     _deadline_s: float = field(init=False, default=0.0)
+    _slots: SlotReader = field(init=False)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
+        self._slots = SlotReader(self.store)
 
     def run(self, *, timeout_s: float, restore_from: int | RestoreRequest | None) -> Steps[Found]:
         """The whole sequence.
@@ -262,54 +262,8 @@ class StartSequence:
         while slots is None:
             self._left_s()
             ids = self.store.slots()
-            slots = self._newest_of(ids, restore_from)
+            slots = self._slots.newest(ids, restore_from)
         return History(ids=tuple(ids), slots=tuple(slots))
-
-    def _newest_of(self, ids: Sequence[int], restore_from: int | None) -> list[Slot] | None:
-        """Newest first, down to the newest marked decision; None if a slot has vanished."""
-        slots: list[Slot] = []
-        fenced = self.store.known_fencing_records()
-        for checkpoint_id in reversed(ids):
-            # The newest run's fencing record says what it resumed from; older ones are not needed.
-            # A start that lost a race may have left one between its decisions, in a retired slot.
-            is_older = checkpoint_id in fenced and any(
-                p.record.requested_by == FENCING
-                and p.record.leader_session_id == slots[0].record.leader_session_id
-                for p in slots
-            )
-            if is_older and checkpoint_id != restore_from:  # a person may have put that one back
-                continue
-            is_left = recovery.is_bypassed(checkpoint_id, slots)
-            is_needed = restore_from == checkpoint_id or (restore_from is None and not is_left)
-            slot = self._slot(checkpoint_id, skip_damaged=not is_needed)
-            if slot is not None:
-                slots.append(slot)
-                is_far_enough = restore_from is None or checkpoint_id <= restore_from
-                is_in_force = slot.is_committed and not slot.is_superseded and not is_left
-                if is_in_force and is_far_enough:
-                    break
-            elif not self.store.is_committed(checkpoint_id):
-                return None  # retired with its marker; a damaged record that is skipped has one
-        return slots
-
-    def _slot(self, checkpoint_id: int, *, skip_damaged: bool = False) -> Slot | None:
-        """A slot with its markers. A start from an older checkpoint can skip a damaged record that
-        is committed. An uncommitted one cannot be settled, and stops the start."""
-        try:
-            record = self.store.read(checkpoint_id)
-        except DamagedCheckpointError:
-            if not (skip_damaged and self.store.is_committed(checkpoint_id)):
-                raise
-            log.warning("damaged checkpoint is skipped: checkpoint_id=%d", checkpoint_id)
-            return None
-        if record is None:
-            return None
-        is_decided = record.verdict is Verdict.DECIDED
-        return Slot(
-            record=record,
-            is_committed=is_decided and self.store.is_committed(checkpoint_id),
-            is_superseded=is_decided and self.store.is_superseded(checkpoint_id),
-        )
 
     def _record_at(self, history: History, checkpoint_id: int) -> CheckpointRecord:
         found = next((p.record for p in history.slots if p.checkpoint_id == checkpoint_id), None)
@@ -431,8 +385,12 @@ class StartSequence:
             history, resume_id = self._resume_point(restore_from)
             record = self._record_at(history, resume_id)
             self._verify(record, recovery.to_settle(history))
-            self.store.require_files(record, whole=resume_id == restore_from)
-            if resume_id == restore_from:
+            goes_back = resume_id == restore_from
+            # After a void start, the states of the decisions that it left out may be gone.
+            void = [slot.record.restored_from for slot in history.slots if slot.is_void]
+            is_checked = goes_back or bool(void)
+            self.store.require_files(record, whole=is_checked)
+            if is_checked:
                 # Once a fencing record names it, every later start would fail the same way.
                 self.require_restorable(record)
                 self._restore(without_topics(record, self.plan.forgotten))
@@ -445,13 +403,23 @@ class StartSequence:
                 fenced=self.store.known_fencing_records(),
                 now_ms=self.wall_ms(),
             )
-            if resume_id == restore_from and self.store.read(resume_id) is None:
+            for gone in void:
+                log.warning(
+                    "an earlier start went back to a checkpoint that is gone: gone=%s "
+                    "checkpoint_id=%d",
+                    *(gone, resume_id),
+                )
+            if goes_back and self._slots.is_gone(resume_id):
                 continue  # a running job has retired it: the next reading refuses it
             yield "before-fencing"
             outcome = yield from self._publish(fencing_record)
             yield "after-fencing"
             is_last = max(self.store.slots()) == fencing_record.checkpoint_id
-            if outcome is PublishOutcome.OURS and is_last:
+            if self._slots.is_gone(resume_id):
+                # An older run has retired it, and now deletes its files of state. If it is still
+                # there, that run will find our fencing record before it deletes a file.
+                log.warning("an older run has retired: checkpoint_id=%d", resume_id)
+            elif outcome is PublishOutcome.OURS and is_last:
                 log.info(
                     "fencing record published: checkpoint_id=%d restored_from=%d run_attempt=%d",
                     fencing_record.checkpoint_id,

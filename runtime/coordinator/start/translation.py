@@ -15,7 +15,11 @@ from typing import Self
 
 from sluice.runtime.coordinator.policy.assignment import assignment_of, hand_over, recorded
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
-from sluice.runtime.coordinator.start.keyed_matching import TakenTables, tables_of
+from sluice.runtime.coordinator.start.keyed_matching import (
+    TakenTables,
+    tables_of,
+    verify_partitioning,
+)
 from sluice.runtime.errors import ConfigError, WrongJobError
 from sluice.runtime.functions.operator_state import OPERATOR_LIST_KIND
 from sluice.runtime.functions.record_counts import COUNTS_KIND
@@ -139,9 +143,11 @@ def translate(record: CheckpointRecord, plan: JobPlan, rules: RestoreRules) -> T
 
     Raises:
         ConfigError: ``topic_map`` does not fit the record, or names are ambiguous.
-        WrongJobError: no operator takes some state, and the rules do not allow that.
+        WrongJobError: no operator takes some state, and the rules do not allow that. Or the rows of
+            a keyed function have other partitions than its state.
         DamagedCheckpointError: positions and assignment of the record do not fit.
     """
+    verify_partitioning(record, plan)
     return _Translator(record, plan, rules).translation()
 
 

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,8 +120,9 @@ class EmbeddedHdfs(EmbeddedServer):
 
     @property
     def web_uri(self) -> str:
-        """``http://host:port`` of the NameNode's web pages; WebHDFS is below ``/webhdfs/v1``."""
-        return f"http://{HOST}:{self._known_ports().web}"
+        """``http(s)://host:port`` of the web pages; WebHDFS is below ``/webhdfs/v1``."""
+        scheme = "http" if self._web_tls() is None else "https"
+        return f"{scheme}://{HOST}:{self._known_ports().web}"
 
     @property
     def identities(self) -> tuple[Identity, ...]:
@@ -186,10 +188,10 @@ class EmbeddedHdfs(EmbeddedServer):
         _require_free(ports)  # before the format, which takes seconds
         java, jars, directory = find_java(), hdfs_class_path(), self._directory()
         data_dir = directory / "data"
-        site = site_properties(ports=ports, data_dir=data_dir, overrides=self._settings)
-        conf = _write_configuration(directory, site)
+        conf = _write_configuration(directory, self._site(ports, data_dir))
         class_path = ":".join(map(str, [conf, *jars]))
-        options = (*QUICK_START, _OPENED, f"-Djava.io.tmpdir={self._temporary()}")
+        temporary = f"-Djava.io.tmpdir={self._temporary()}"
+        options = (*QUICK_START, _OPENED, temporary, *self._java_options())
         jvm = (str(java.executable), *options, "-cp", class_path)
         if not is_formatted(data_dir):
             self._format([*jvm, _NAME_NODE, "-format", "-nonInteractive", "-force"])
@@ -198,6 +200,18 @@ class EmbeddedHdfs(EmbeddedServer):
             self._server("NameNode", (*jvm, _NAME_NODE), "NameNode RPC up at"),
             self._server("DataNode", (*jvm, _DATA_NODE), "Successfully sent block"),
         )
+
+    def _site(self, ports: HdfsPorts, data_dir: Path) -> dict[str, str]:
+        """Hadoop's settings of both servers."""
+        return site_properties(ports=ports, data_dir=data_dir, overrides=self._settings)
+
+    def _java_options(self) -> tuple[str, ...]:
+        """Further options of both JVMs."""
+        return ()
+
+    def _web_tls(self) -> ssl.SSLContext | None:
+        """How to reach the web pages over TLS; None: they have none."""
+        return None
 
     def _server(self, role: str, command: tuple[str, ...], ready_text: str) -> ServerProcess:
         return ServerProcess(
@@ -222,7 +236,7 @@ class EmbeddedHdfs(EmbeddedServer):
     def _await_writable(self) -> None:
         """A restarted NameNode waits for its DataNode's report of all blocks."""
         start_timeout = StartTimeout([self.log_path, self._log_path("DataNode")])
-        while not takes_files(HOST, self._known_ports().web):
+        while not takes_files(HOST, self._known_ports().web, tls=self._web_tls()):
             if start_timeout.end() or not self.is_running():
                 raise MissingRequirementError(
                     f"{_NAME} started, but accepts no files",
@@ -247,13 +261,17 @@ def _write_configuration(directory: Path, site: Mapping[str, str]) -> Path:
     return conf
 
 
-def takes_files(host: str, web_port: int) -> bool:
+def takes_files(host: str, web_port: int, *, tls: ssl.SSLContext | None = None) -> bool:
     """Whether safe mode is over and a DataNode has reported its disk.
 
     A restarted NameNode answers long before: it waits for the report of its blocks.
     """
     # Not urllib: a proxy in the environment does not apply to this machine.
-    connection = http.client.HTTPConnection(host, web_port, timeout=_ANSWER_S)
+    connection = (
+        http.client.HTTPConnection(host, web_port, timeout=_ANSWER_S)
+        if tls is None
+        else http.client.HTTPSConnection(host, web_port, timeout=_ANSWER_S, context=tls)
+    )
     try:
         connection.request("GET", _STATE)
         (state,) = json.loads(connection.getresponse().read())["beans"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.runtime.contracts import FrameSink
+from sluice.runtime.contracts import CheckedSink
 from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.runtime.graph.pipeline import Pipeline
 from sluice.runtime.model.output_modes import COMPLETE
@@ -60,7 +60,7 @@ def analyse_plan(spark: SparkSession, pipeline: Pipeline) -> PlanAnalysis:
     """
     _warn_of_replays(pipeline)
     if pipeline.is_chained:
-        if any(isinstance(sink, FrameSink) for sink in pipeline.sinks):
+        if any(isinstance(sink, CheckedSink) for sink in pipeline.sinks):
             _check_files(pipeline, spark.createDataFrame([], chained_schema(pipeline)))
         return PlanAnalysis()
     probe = probe_for(pipeline.source.schema_ddl())
@@ -171,5 +171,5 @@ def _require_nothing_whole(pipeline: Pipeline) -> None:
 
 def _check_files(pipeline: Pipeline, frame: DataFrame) -> None:
     for sink in pipeline.sinks:
-        if isinstance(sink, FrameSink):
+        if isinstance(sink, CheckedSink):
             sink.check_frame(frame)

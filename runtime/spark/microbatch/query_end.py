@@ -15,7 +15,7 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.storage.file_system import FileSystem
-from sluice.runtime.storage.file_system_opening import needs_jvm
+from sluice.runtime.storage.file_system_opening import is_object_store, needs_jvm
 from sluice.runtime.storage.hadoop_errors import FailureKind, causes_of, exception_of, failure_kind
 
 __all__ = ["await_commit_log", "logs_outage", "state_mismatch", "stop_query"]
@@ -62,7 +62,7 @@ def logs_outage(query: StreamingQuery, uri: str) -> StorageUnreachableError | No
     Args:
         uri: of the checkpoint directory.
     """
-    if not needs_jvm(uri):
+    if not (needs_jvm(uri) or is_object_store(uri)):
         return None
     found = query._jsq.exception()  # noqa: SLF001 - the chain of causes in Java
     if not found.isDefined():
@@ -73,7 +73,7 @@ def logs_outage(query: StreamingQuery, uri: str) -> StorageUnreachableError | No
     return StorageUnreachableError(
         "Spark could not write its logs in the checkpoint directory",
         {"uri": uri, "error": causes[-1].text},
-        "Check that NameNode and DataNodes are up, reachable and not in safe mode.",
+        "Check that the store, or NameNode and DataNodes, are up, reachable and not in safe mode.",
     )
 
 

@@ -52,6 +52,7 @@ from sluice.runtime.spark.microbatch.stateful_batches import (
 from sluice.runtime.spark.session.spark_session import require_query_settings
 from sluice.runtime.spark.tasks.region_tasks import RegionTasks, TaskResult
 from sluice.runtime.storage.file_system import FileSystem, require_writable
+from sluice.runtime.storage.file_system_opening import hadoop_uri
 
 __all__ = ["RegionQuery", "RegionSpec"]
 
@@ -146,7 +147,7 @@ class RegionQuery:
             # Two jobs of one session may have sources of the same name.
             .queryName(f"{tasks.region}.{tasks.attempt_id} of {tasks.job_uid}")
             .outputMode(self._spec.output_mode if self._spec.stateful else "append")
-            .option("checkpointLocation", f"{self._fs.uri}/{self._spec.location}")
+            .option("checkpointLocation", f"{hadoop_uri(self._fs.uri)}/{self._spec.location}")
             .start()
         )
 

@@ -23,6 +23,7 @@ from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
 from sluice.runtime.savepoint.spark_files import is_shared, location_of
 from sluice.runtime.spark.microbatch import query_logs
 from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system_opening import hadoop_uri
 
 __all__ = ["copy_states"]
 
@@ -101,7 +102,8 @@ class _StateCopy:
             content = self._content(file)
             self.fs.write_temporary(path, self._with_new_names(file, content))
         elif is_operator_metadata(name):
-            content = with_location(self._content(file), f"{self.fs.uri}/{self._location}")
+            location = f"{hadoop_uri(self.fs.uri)}/{self._location}"
+            content = with_location(self._content(file), location)
             self.fs.write_temporary(path, content)
         else:
             # A link to a file that Spark may replace would change the savepoint with it.

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_slots import FULL, slot_name
 from sluice.runtime.coordinator.shell.request_thread import Copied, FileCopier
@@ -20,8 +19,8 @@ from sluice.runtime.savepoint.full_checkpoints import (
     write_full_checkpoint,
 )
 from sluice.runtime.savepoint.savepoint_writer import savepoint_name, write_savepoint
-from sluice.runtime.storage.file_system import FileSystem, close_quietly
-from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
+from sluice.runtime.storage.file_system_opening import absolute_uri
 
 __all__ = ["CheckpointCopies"]
 
@@ -35,13 +34,13 @@ class CheckpointCopies(FileCopier):
 
     Args:
         fs: the checkpoint directory.
-        jvm: for stores that need Hadoop's client.
+        open_fs: opens the directory of a savepoint.
         retained: full checkpoints to keep.
     """
 
-    def __init__(self, fs: FileSystem, *, jvm: Any, retained: int) -> None:  # noqa: ANN401 - py4j
+    def __init__(self, fs: FileSystem, *, open_fs: OpenFileSystem, retained: int) -> None:
         self._fs = fs
-        self._jvm = jvm
+        self._open = open_fs
         self._retained = retained
 
     def parent(self, kind: CheckpointKind, to: str | None) -> str:
@@ -52,7 +51,7 @@ class CheckpointCopies(FileCopier):
                 "a savepoint needs a directory", {"to": to}, "Give a URI, or leave it out."
             )
         parent = absolute_uri(f"{self._fs.uri}/savepoints" if to is None else to)
-        open_file_system(parent, self._jvm).close()  # refuses a store that it does not know
+        self._open(parent).close()  # refuses a store that it does not know
         return parent
 
     def uri(self, record: CheckpointRecord, parent: str, *, request_id: str) -> str:
@@ -82,7 +81,7 @@ class CheckpointCopies(FileCopier):
             self._retire(written.record)
         else:
             parent, _, name = uri.rpartition("/")
-            fs = open_file_system(parent, self._jvm)
+            fs = self._open(parent)
             try:
                 written = write_savepoint(
                     self._fs, record, fs, name=name, progress=copied, guard=guard

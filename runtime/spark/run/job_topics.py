@@ -39,7 +39,7 @@ def named(job: JobSpec) -> JobSpec:
             "Use recovery='region', or key_by(…, partitioned=True).",
         )
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
-    store = open_store(job.checkpoint_dir, jvm=jvm)
+    store = open_store(job.checkpoint_dir, jvm, job.storage_options)
     try:
         uid = _uid_of(store)
     finally:

@@ -30,7 +30,7 @@ from sluice.runtime.keyed.broadcast import broadcast_table
 from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.model.splits import Barrier, SplitKey
 from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
-from sluice.runtime.service.service_client import CoordinatorAddress
+from sluice.runtime.service.service_client import CoordinatorAddress, fetch_issued_token
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.frames.pruning import in_full, kept_by
 from sluice.runtime.spark.frames.region_frames import (
@@ -195,13 +195,12 @@ class RegionLauncher:
         """How tasks of a region read the tables of broadcast streams."""
         if not any(function.broadcasts for function in region.functions or ()):
             return no_table
-        return partial(
-            broadcast_table, read=state_store(self._job.spark.sparkContext, self._fs.uri).rows
-        )
+        return partial(broadcast_table, read=self._state_store().rows)
 
     def _state_store(self) -> StateStore:
         """The checkpoint directory as tasks see it."""
-        return state_store(self._job.spark.sparkContext, self._fs.uri)
+        fetch_token = partial(fetch_issued_token, self._address)
+        return state_store(self._job.spark.sparkContext, self._fs, fetch_token=fetch_token)
 
     def _keyed_plan(self, region: Region) -> KeyedPlan | None:
         """Where the keyed state of a region is; None: it has no keys."""

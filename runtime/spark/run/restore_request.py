@@ -49,7 +49,7 @@ def origin_of(
         uri=job.restore_from,
         rules=job.restore_rules,
         clusters=layout.clusters,
-        open=partial(_opened, job.restore_from, jvm),
+        open=partial(_opened, job.restore_from, jvm, job.storage_options),
         transferred=installed_kinds().transferred,
         require_fitting=partial(require_fitting, layout.analyses),
         copy=partial(copy_states, fs=store.fs),
@@ -57,8 +57,12 @@ def origin_of(
     )
 
 
-def _opened(uri: str, jvm: Any) -> Savepoint:  # noqa: ANN401 - py4j's view
-    savepoint = open_savepoint(uri, jvm=jvm)
+def _opened(
+    uri: str,
+    jvm: Any,  # noqa: ANN401 - py4j's view
+    storage_options: Mapping[str, str],
+) -> Savepoint:
+    savepoint = open_savepoint(uri, jvm=jvm, storage_options=storage_options)
     verify(savepoint)
     return savepoint
 

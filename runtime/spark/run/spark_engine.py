@@ -43,6 +43,8 @@ from sluice.runtime.job_registry.job_registrar import JobRegistrar
 from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import wall_ms
+from sluice.runtime.service.coordinator_app import CoordinatorApp
+from sluice.runtime.service.listener import Listener
 from sluice.runtime.service.metrics import job_registry
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.page.page_routes import api_routes, page_routes
@@ -71,9 +73,11 @@ from sluice.runtime.spark.session.spark_session import (
     is_fair,
     local_properties,
     prepare,
+    require_scheme,
+    require_spark_writes,
     require_task_retries,
 )
-from sluice.runtime.storage.file_system import close_quietly
+from sluice.runtime.storage.file_system import OpenFileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["JobResult", "JobRun", "run_job"]
@@ -177,12 +181,16 @@ class JobRun:
         if self._properties is not None:
             enter_session(job.spark, self._properties)
         prepare(job.spark)
+        require_scheme(job.spark, job.checkpoint_dir)
         job = self._job = named(job)
         if job.recovery is not Recovery.REGION:
             require_task_retries(job.spark, recovery=job.recovery.value)
         if job.recovery is Recovery.APPROXIMATE:
             require_chained(job.pipelines)
-        self._layout = lay_out(job)
+        self._layout = layout = lay_out(job)
+        batched = {region.name for region in layout.regions} - layout.continuous
+        if batched:
+            require_spark_writes(job.spark, absolute_uri(job.checkpoint_dir), regions=batched)
 
     def run(self, ends: EndRequests, *, on_step: Callable[[], None] = lambda: None) -> None:
         """Start it, and watch it until it ends; see `sluice.runtime.job.job.Job.run`.
@@ -205,20 +213,18 @@ class JobRun:
         assert layout is not None  # `check` was called
         jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
         with contextlib.ExitStack() as stack:
-            store = open_store(job.checkpoint_dir, jvm=jvm)
+            store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
             retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
             registrar = JobRegistrar(
                 job.registry,
-                partial(open_file_system, jvm=jvm),
+                _opening(job),
                 was_stopped=lambda: coordinator.status().state == "stopped",
             )
             stack.enter_context(registrar)
             history = JobHistory(
-                store.fs,
-                lambda: coordinator.status(),
-                savepoints=lambda: _copies_of(coordinator),
+                store.fs, lambda: coordinator.status(), savepoints=lambda: _copies_of(coordinator)
             )
             stack.enter_context(history)
             listeners = [*job.listeners, self.totals, history]
@@ -241,6 +247,7 @@ class JobRun:
                     routes=[*page_routes(), *api_routes(shown)],
                 )
                 stack.enter_context(self._read_only)
+            listener = stack.enter_context(Listener.of(job.service))
             started = self._start(
                 coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
             )
@@ -258,6 +265,7 @@ class JobRun:
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
+                listener=listener,
                 on_address=partial(self._register, registrar, started),
             )
 
@@ -353,12 +361,17 @@ def _coordinator(
             new_job_uid=job.uid,
             copier=CheckpointCopies(
                 store.fs,
-                jvm=job.spark.sparkContext._jvm,  # noqa: SLF001 - PySpark's only way to Hadoop
+                open_fs=_opening(job),
                 retained=job.settings.retained,
             ),
         )
         opened.pop_all()  # the coordinator closes them now
     return coordinator, sources
+
+
+def _opening(job: JobSpec) -> OpenFileSystem:
+    jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
+    return partial(open_file_system, jvm=jvm, storage_options=job.storage_options)
 
 
 def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
@@ -386,6 +399,7 @@ def _announced(
         attempt_id=started.attempt_id,
         job_uid=started.job_uid,
         token=service.command_address.token,
+        ca=service.ca,
     )
     records = RunRecordStore(store.fs)
     records.announce(run, is_newest=is_newest)
@@ -424,6 +438,7 @@ def _run_regions(
     registry: CollectorRegistry,
     shown: LiveJob,
     *,
+    listener: Listener,
     on_address: Callable[[str], None],
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
@@ -432,14 +447,16 @@ def _run_regions(
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
             CoordinatorService(
-                coordinator,
-                host=job.host,
-                checkpoint_uri=absolute_uri(store.fs.uri),
-                checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs.uri),
-                commands=commands,
-                barrier_service=continuous.barrier_service,
-                registry=registry,
-                pages=shown,
+                CoordinatorApp(
+                    coordinator,
+                    checkpoint_uri=absolute_uri(store.fs.uri),
+                    checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
+                    commands=commands,
+                    barrier_service=continuous.barrier_service,
+                    registry=registry,
+                    pages=shown,
+                ),
+                listener=listener,
             )
         )
         stack.enter_context(_announced(store, started, service))

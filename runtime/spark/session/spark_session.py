@@ -8,20 +8,24 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.process.interpreter import PLAN_ONCE
+from sluice.runtime.storage.file_system_opening import hadoop_uri, is_object_store
 
 __all__ = [
     "QUERY_SETTINGS",
     "SHUFFLE_RETRY",
     "active_session",
+    "driver_address",
     "enter_session",
     "idle_worker_timeout",
     "is_fair",
@@ -34,8 +38,11 @@ __all__ = [
     "quick_python",
     "require_query_settings",
     "require_running",
+    "require_scheme",
     "require_setting",
+    "require_spark_writes",
     "require_task_retries",
+    "require_version",
     "scheduler_pool",
     "task_attempts",
     "task_slots",
@@ -51,8 +58,9 @@ SHUFFLE_RETRY = "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMis
 QUERY_SETTINGS: Mapping[str, str] = {
     # One barrier is one batch: Spark adds none of its own.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # Sources by name in offset log v2; cannot be switched on later.
+    # Sources by name in offset log v2; cannot be switched on later. Spark 4.2 needs both settings.
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
     # With this, Spark would require a name for each sink.
     "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -89,6 +97,8 @@ _MODE = "spark.scheduler.mode"
 _ENDS_IDLE = "spark.python.worker.killOnIdleTimeout"
 _IDLE_TIMEOUT = "spark.python.worker.idleTimeoutSeconds"
 
+_OLDEST = (4, 2)
+
 _environment_lock = threading.RLock()
 _settings_lock = threading.Lock()
 
@@ -118,8 +128,10 @@ def prepare(spark: SparkSession) -> None:
     """Check the session and make its Python workers run this interpreter.
 
     Raises:
+        MissingRequirementError: Spark is too old.
         ConfigError: a setting that breaks exactly-once is on; named.
     """
+    require_version(spark.version)
     for key in _REFUSED:
         require_setting(key, spark.sparkContext.getConf().get(key))
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
@@ -131,6 +143,22 @@ def prepare(spark: SparkSession) -> None:
     if not spark.conf.get("spark.pyspark.python", None):
         # A session made before `use_this_interpreter` was called, e.g. in a notebook.
         spark.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
+
+
+def require_version(version: str) -> None:
+    """Refuse a Spark whose Python data sources lack what a source needs; pure.
+
+    Raises:
+        MissingRequirementError: the version is below 4.2.
+    """
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found < _OLDEST:
+        raise MissingRequirementError(
+            "this version of Spark is too old for Sluice",
+            {"spark": version, "oldest": "4.2"},
+            "Install PySpark 4.2 or newer: before, Python data sources have no "
+            "latestOffset(start, limit), and DataStreamReader has no name().",
+        )
 
 
 def require_setting(key: str, value: str | None) -> None:
@@ -187,6 +215,24 @@ def require_running(spark: SparkSession) -> None:
         )
 
 
+def require_scheme(spark: SparkSession, directory: str) -> None:
+    """Refuse a bare path for checkpoints where YARN chooses the driver's host.
+
+    The next attempt on another host would not find it, and would begin without a checkpoint.
+
+    Raises:
+        ConfigError: in YARN's cluster mode, ``directory`` has no scheme.
+    """
+    conf = spark.sparkContext.getConf()
+    placed = (conf.get("spark.master"), conf.get("spark.submit.deployMode"))
+    if placed == ("yarn", "cluster") and not urlsplit(directory).scheme:
+        raise ConfigError(
+            "a checkpoint directory without a scheme may be lost with the driver's host",
+            {"directory": directory, "spark.submit.deployMode": "cluster"},
+            "Write hdfs:///path, or file:///path for a directory that every node mounts.",
+        )
+
+
 def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     """Refuse a session in which a failed task ends its region.
 
@@ -205,6 +251,39 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
         "Use the master local[N,4] on one machine, for N cores and 4 attempts; on a cluster, keep "
         f"{_ATTEMPTS} at 4.",
     )
+
+
+def require_spark_writes(spark: SparkSession, directory: str, *, regions: Collection[str]) -> None:
+    """Refuse micro-batches over an object store that Spark cannot write: its logs and its state lie
+    in the checkpoint directory, too.
+
+    Args:
+        directory: absolute URI.
+        regions: that run in micro-batches, for the message.
+    Raises:
+        ConfigError: the session has no Hadoop client for this store.
+    """
+    if not is_object_store(directory):
+        return
+    uri = hadoop_uri(directory)
+    context: Any = spark.sparkContext
+    conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
+    try:
+        hadoop = context._jvm.org.apache.hadoop.fs  # noqa: SLF001 - no public way
+        hadoop.FileSystem.getFileSystemClass(uri.partition(":")[0], conf)
+    except Py4JJavaError as error:
+        raise ConfigError(
+            "Spark cannot write its logs and state to this object store",
+            {
+                "uri": uri,
+                "micro_batch_regions": ",".join(sorted(regions)),
+                "error": str(error.java_exception.getMessage()),
+            },
+            "Add Hadoop's client of this store to spark.jars.packages "
+            "(s3a: org.apache.hadoop:hadoop-aws), use a directory on hdfs: or file:, or "
+            "chain the functions into Kafka, so that the engine is continuous and needs no such "
+            "client.",
+        ) from error
 
 
 def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float | None) -> int:
@@ -375,6 +454,15 @@ def scheduler_pool(spark: SparkSession, name: str) -> Iterator[None]:
 def is_local(spark: SparkSession) -> bool:
     """Whether tasks run in the driver's JVM, so that the number of cores is known."""
     return bool(spark.sparkContext._jsc.sc().isLocal())  # noqa: SLF001 - not in Python
+
+
+def driver_address(spark: SparkSession) -> str:
+    """Address at which executors reach this process, unless the user sets another one: loopback for
+    a local master, and Spark's own address of the driver on a cluster: in YARN's cluster mode no
+    program knows its host before it runs."""
+    if is_local(spark):
+        return "127.0.0.1"
+    return (spark.sparkContext.getConf().get("spark.driver.host") or "").strip("[]")
 
 
 def idle_worker_timeout(spark: SparkSession) -> str | None:

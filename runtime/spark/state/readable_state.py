@@ -10,6 +10,7 @@ from sluice.runtime.model.checkpoint_record import StateSnapshot
 from sluice.runtime.savepoint.operator_metadata import is_operator_metadata, with_location
 from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
 from sluice.runtime.savepoint.spark_files import is_shared, location_of
+from sluice.runtime.storage.file_system_opening import is_object_store
 from sluice.runtime.storage.local_fs import LocalFileSystem
 
 __all__ = ["readable_location"]
@@ -21,13 +22,15 @@ _THREADS = 8
 def readable_location(savepoint: Savepoint, region: str, state: StateSnapshot) -> Iterator[str]:
     """The URI of Spark's checkpoint location with this state, while the block runs.
 
-    Most states are read where they are. The files of a full checkpoint lie in several directories,
+    Most states are read where they are. Those on an object store are copied to this host: Spark may
+    have no client for it. The files of a full checkpoint lie in several directories,
     so they are copied to this host. A moved savepoint is copied, too, if Spark's description of an
     operator names its schema files by their old path.
     """
     files, location = savepoint.state_files(region), location_of(state)
     uri = f"{savepoint.fs.uri}/{location}"
-    if all(file.source == file.path for file in files) and _is_at(savepoint, files, uri):
+    is_plain = all(file.source == file.path for file in files) and not is_object_store(uri)
+    if is_plain and _is_at(savepoint, files, uri):
         yield uri
         return
     with tempfile.TemporaryDirectory(prefix="sluice-state-") as scratch:

@@ -40,6 +40,7 @@ from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, loca
 from sluice.runtime.spark.state.command_session import state_session
 from sluice.runtime.spark.state.stored_state import StoredState, spark_errors
 from sluice.runtime.storage.file_system import FileDigest, FileSystem
+from sluice.runtime.storage.file_system_opening import hadoop_uri
 
 __all__ = ["Repartition"]
 
@@ -178,7 +179,7 @@ class Repartition:
             ) from error
 
     def _at(self, path: str) -> str:
-        return f"{self.fs.uri}/{path}"
+        return f"{hadoop_uri(self.fs.uri)}/{path}"
 
     # --- Spark's part ---------------------------------------------------------------------------
 
@@ -260,9 +261,10 @@ class Repartition:
 
     def _publish(self, record: CheckpointRecord) -> None:
         temporary = f".{METADATA}.{uuid.uuid4().hex}.tmp"
-        self.fs.write_temporary(temporary, encode(record))
+        data = encode(record)
+        self.fs.stage(temporary, data)
         failpoint("before-repartition-record")
-        if not self.fs.place(temporary, METADATA):
+        if not self.fs.place(temporary, METADATA, data) and self.fs.read(METADATA) != data:
             raise StorageError(
                 "another process has written this savepoint",
                 {"uri": self.fs.uri},

@@ -46,6 +46,7 @@ def repartition(
     values. A job that is restored from the new savepoint resumes at the same positions.
     """
     # pyspark takes a second, and the command line loads this module for every command.
+    from sluice.runtime.spark.session.spark_session import require_spark_writes
     from sluice.runtime.spark.state.command_session import command_spark
     from sluice.runtime.spark.state.repartitioning import Repartition
 
@@ -54,6 +55,7 @@ def repartition(
         source = open_savepoint(savepoint, jvm=jvm)
         name = f"{source.record.job_uid[:8]}-{source.record.checkpoint_id}-{uuid.uuid4().hex[:6]}"
         uri = f"{absolute_uri(to)}/savepoint-{name}"
+        require_spark_writes(spark, uri, regions=region or ["all"])
         record = Repartition(
             savepoint=source,
             partitions=partitions,

@@ -5,7 +5,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,7 +34,7 @@ from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun
 from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.keyed.keyed_plan import KeyedPlan
+from sluice.runtime.keyed.keyed_plan import LOADING, STATE_FILES, KeyedPlan, LoadReports
 from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
@@ -54,8 +54,6 @@ _ORDERLY_END_S = 10.0
 _CANCELLED_S = 60.0
 _CANCEL_PAUSE_S = 1.0  # Spark does not cancel a job that has not begun yet
 _NO_CORE_S = 120.0
-_LOADING = "it is being loaded"
-_REPORT_S = 1.0
 _ONLY_TASK = "0.0"  # each region is one task, which Spark does not retry
 
 
@@ -154,7 +152,7 @@ class ContinuousChain:
         client = CoordinatorClient(tasks.address, deadline_s=_CALL_DEADLINE_S)
         registry = TaskRegistry(client, checkpoint_client)
         key = BatchKey(region=tasks.region, attempt_id=tasks.attempt_id, batch_id=0)
-        reports = _LoadReports(lambda: registry.waits(key, KEYED_STATE, why=_LOADING))
+        reports = LoadReports(lambda: registry.waits(key, KEYED_STATE, why=LOADING))
         reports()  # the task has begun
         failpoint("before-state-loaded")
         keyed = self.keyed.open(
@@ -163,7 +161,7 @@ class ContinuousChain:
             attempt_id=tasks.attempt_id,
             restored=self.keyed_state,
             splits=self.splits,
-            on_outage=lambda error: registry.waits(key, KEYED_STATE, why=str(error)),
+            on_outage=lambda error: registry.waits(key, STATE_FILES, why=str(error)),
             job_name=self.job_name,
             on_progress=reports,
         )
@@ -190,32 +188,6 @@ class ContinuousChain:
             )
             writers[operator_id] = factory.open_continuous(scope, registry)
         return TaskWriters(writers, dead_letter_sink=tasks.dead_letter_sink)
-
-
-class _LoadReports:
-    """Tells the driver now and then that the state is being loaded. Any thread of the task.
-
-    Args:
-        report: one report; raises once the attempt is over.
-    """
-
-    def __init__(self, report: Callable[[], None]) -> None:
-        self._report: Callable[[], None] | None = report
-        self._lock = threading.Lock()
-        self._next_s = float("-inf")
-
-    def __call__(self) -> None:
-        """The load makes progress."""
-        if time.monotonic() < self._next_s:
-            return
-        with self._lock:
-            if self._report is not None and time.monotonic() >= self._next_s:
-                self._report()
-                self._next_s = time.monotonic() + _REPORT_S
-
-    def end(self) -> None:
-        """The state is loaded; that of splits that come later is reported by the epoch."""
-        self._report = None
 
 
 def _require_first_attempt(tasks: RegionTasks) -> None:

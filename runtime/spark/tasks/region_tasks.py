@@ -20,6 +20,7 @@ from typing import Protocol
 import pyarrow as pa
 from pyspark import cloudpickle
 
+from sluice.runtime.continuous.barrier_service import KEYED_STATE
 from sluice.runtime.contracts import SinkWriter, SplitReader, TaskScope, WriterFactory
 from sluice.runtime.errors import ConfigError, FunctionFailedError, StreamError
 from sluice.runtime.failpoints import failpoint
@@ -31,7 +32,7 @@ from sluice.runtime.functions.split_clocks import SplitClocks, clocks_of
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch, OpenKeyedBatch
-from sluice.runtime.keyed.keyed_plan import KeyedPlan
+from sluice.runtime.keyed.keyed_plan import LOADING, STATE_FILES, KeyedPlan, LoadReports
 from sluice.runtime.keyed.keyed_run import KeyedRun
 from sluice.runtime.keyed.keyed_task import KeyedTask
 from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
@@ -240,10 +241,13 @@ class Chain:
         assert plan is not None  # a keyed region has one
 
         def on_outage(error: StreamError) -> None:
-            CoordinatorClient(tasks.address).waits(key, "keyed state", why=str(error))
+            CoordinatorClient(tasks.address).waits(key, STATE_FILES, why=str(error))
 
         def load(state: KeyedState, splits: tuple[SplitRange, ...]) -> KeyedTask:
-            return plan.open(
+            client = CoordinatorClient(tasks.address)
+            # The checkpoint waits while the load makes progress, however long it takes.
+            reports = LoadReports(lambda: client.waits(key, KEYED_STATE, why=LOADING))
+            loaded = plan.open(
                 self.functions,
                 restored=state,
                 splits=splits,
@@ -251,7 +255,11 @@ class Chain:
                 attempt_id=tasks.attempt_id,
                 on_outage=on_outage,
                 job_name=self.job_name,
+                on_progress=reports,
             )
+            reports.end()
+            client.waited(key, KEYED_STATE)
+            return loaded
 
         owner = (tasks.job_uid, tasks.region, tasks.attempt_id)
         return _KEPT.open(owner, batch, splits, load)

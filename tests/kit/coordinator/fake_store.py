@@ -108,6 +108,10 @@ class FakeStore:
         """See `MetadataStore.is_superseded`."""
         return checkpoint_id in self.superseded
 
+    def superseded_by(self, checkpoint_id: int) -> int | None:
+        """See `MetadataStore.superseded_by`."""
+        return self.superseded.get(checkpoint_id)
+
     def publish_repair(
         self, checkpoint_id: int, replaced: Mapping[bytes, StateEntry], *, session: str
     ) -> PublishOutcome:

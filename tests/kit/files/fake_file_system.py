@@ -5,6 +5,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from sluice.runtime.errors import StorageError
@@ -51,6 +52,13 @@ class Disk:
         self.files[path] = self.files.pop(temporary)
         return True
 
+    def create(self, path: str, data: bytes) -> bool:
+        """The same of an object store, in one step."""
+        if path in self.files:
+            return False
+        self.files[path] = data
+        return True
+
     def write(self, path: str, data: bytes) -> None:
         """A file's content from here on, whole or not."""
         self.files[path] = data
@@ -69,6 +77,8 @@ class FakeFileSystem:
         fault: asked before each step that writes, with the step's name.
         is_unreadable: asked before each look at what there is, with its name.
         turn: called before each step; a scheduler lets others go first there.
+        has_temporaries: False: as an object store. `place` writes the whole file, and a tree is
+            deleted file by file, its ``_metadata`` first.
     """
 
     def __init__(
@@ -79,7 +89,9 @@ class FakeFileSystem:
         fault: Callable[[str], Fault] = lambda _: Fault.NONE,
         is_unreadable: Callable[[str], bool] = lambda _: False,
         turn: Callable[[], None] = lambda: None,
+        has_temporaries: bool = True,
     ) -> None:
+        self.has_temporaries = has_temporaries
         self.uri = uri
         self._disk = disk
         self._fault = fault
@@ -127,10 +139,18 @@ class FakeFileSystem:
             during=lambda: self._disk.write(path, half),
         )
 
-    def place(self, temporary: str, path: str) -> bool:
+    def stage(self, temporary: str, data: bytes) -> None:
+        """See `FileSystem.stage`."""
+        if self.has_temporaries:
+            self.write_temporary(temporary, data)
+
+    def place(self, temporary: str, path: str, data: bytes) -> bool:
         """See `FileSystem.place`."""
         placed: list[bool] = []
-        self._step("place", lambda: placed.append(self._disk.place(temporary, path)))
+        if self.has_temporaries:
+            self._step("place", lambda: placed.append(self._disk.place(temporary, path)))
+        else:
+            self._step("place", lambda: placed.append(self._disk.create(path, data)))
         return placed[0]
 
     def make_durable(self, path: str) -> None:
@@ -195,7 +215,17 @@ class FakeFileSystem:
 
     def delete(self, path: str) -> None:
         """See `FileSystem.delete`."""
-        self._step("delete", lambda: self._disk.remove(path))
+        if self.has_temporaries:
+            self._step("delete", lambda: self._disk.remove(path))
+            return
+        record = f"{path}/_metadata"
+        for each in [
+            record,
+            *sorted(f for f in self._disk.files if f.startswith(f"{path}/")),
+            path,
+        ]:
+            if each in self._disk.files:
+                self._step("delete", partial(self._disk.remove, each))
 
     def close(self) -> None:
         """See `FileSystem.close`."""

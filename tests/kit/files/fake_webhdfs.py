@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -14,17 +16,25 @@ from tests.kit.waiting import join
 class FakeWebHdfs:
     """Started as a context manager; the faults may be changed while it runs.
 
+    Args:
+        tls: of the server; None: it has none.
+
     Attributes:
         files: content by path.
         is_standby: answers as the NameNode that is not active.
         asks_for_kerberos: answers 401 to whom brings no ticket.
+        token: the only delegation token that it takes; None: it needs none.
+        expires_meanwhile: the DataNode refuses the token that the NameNode took.
         loses_answers: takes a file and closes the connection without a word.
         drops_bytes: so many bytes at the end of a file do not arrive.
         longest_name: of a file, in letters; a longer one is refused once the bytes have come.
         dead_data_nodes: ``address:port``, named first, unless excluded; nothing listens there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.scheme = "http" if tls is None else "https"
+        self.token: str | None = None
+        self.expires_meanwhile = False
         self.files: dict[str, bytes] = {}
         self.users: set[str] = set()
         self.is_standby = False
@@ -36,6 +46,8 @@ class FakeWebHdfs:
         self._server = ThreadingHTTPServer(
             ("127.0.0.1", 0), type("Handler", (_Handler,), {"fake": self})
         )
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.01,), daemon=True
         )
@@ -70,17 +82,16 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(url.path.removeprefix("/webhdfs/v1"))
         if self.headers.get("Transfer-Encoding") == "chunked":
             self._take(path)
-        elif not self._refuses():
+        elif not self._refuses(parse_qs(url.query)):
             query = parse_qs(url.query)
             excluded = query.get("excludedatanodes", [""])[0].split(",")
-            self.fake.users.add(query["user.name"][0])
-            location = f"http://{self.fake.data_node_for(excluded)}{self.path}"
+            location = f"{self.fake.scheme}://{self.fake.data_node_for(excluded)}{self.path}"
             self._answer(http.client.TEMPORARY_REDIRECT, None, Location=location)
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         path, query = unquote(url.path.removeprefix("/webhdfs/v1")), parse_qs(url.query)
-        if self._refuses():
+        if self._refuses(query):
             return
         if path not in self.fake.files and path != "/":
             self._refuse(http.client.NOT_FOUND, "FileNotFoundException")
@@ -92,8 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
             length = int(query.get("length", [str(1 << 40)])[0])
             self._answer_bytes(http.client.OK, self.fake.files[path][start : start + length])
         else:
-            self.fake.users.add(query["user.name"][0])
-            location = f"http://{self.fake.data_node_for([])}{self.path}&of-data-node=yes"
+            location = (
+                f"{self.fake.scheme}://{self.fake.data_node_for([])}{self.path}&of-data-node=yes"
+            )
             self._answer(http.client.TEMPORARY_REDIRECT, None, Location=location)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
@@ -103,6 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self.close_connection = True
         content, is_whole = self._chunks()
+        if self.fake.expires_meanwhile:
+            self._refuse(http.client.FORBIDDEN, "InvalidToken", "Token has expired")
+            return
         if path in self.fake.files:
             self._refuse(http.client.FORBIDDEN, "FileAlreadyExistsException")
             return
@@ -125,12 +140,23 @@ class _Handler(BaseHTTPRequestHandler):
                     return bytes(content), True
         return bytes(content), False
 
-    def _refuses(self) -> bool:
-        if self.fake.asks_for_kerberos:
+    def _refuses(self, query: Mapping[str, list[str]]) -> bool:
+        """As Hadoop 3.5.0 words it."""
+        fake, given = self.fake, query.get("delegation")
+        fake.users |= set(query.get("user.name", ()))
+        if fake.asks_for_kerberos:
             self._answer(http.client.UNAUTHORIZED, None)
-        elif self.fake.is_standby:
+        elif fake.is_standby:
             self._refuse(http.client.FORBIDDEN, "StandbyException")
-        return self.fake.asks_for_kerberos or self.fake.is_standby
+        elif fake.token is not None and given is None:
+            said = "Security enabled but user not authenticated by filter"
+            self._refuse(http.client.FORBIDDEN, "SecurityException", said)
+        elif fake.token is not None and given != [fake.token]:
+            said = "org.apache.hadoop.security.token.SecretManager$InvalidToken: Token has expired"
+            self._refuse(http.client.FORBIDDEN, "SecurityException", said)
+        else:
+            return False
+        return True
 
     def _refuse(self, status: int, exception: str, said: str = "no") -> None:
         self._answer(status, {"RemoteException": {"exception": exception, "message": said}})

@@ -15,7 +15,7 @@ import pytest
 from sluice.connectors.kafka.native.library import built_file
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.kit.kafka.kafka_records import create_topic
-from tests.kit.kafka.older_kafka import older_kafka_jars
+from tests.kit.kafka.kafka_releases import chosen_kafka_jars, highest_level, older_kafka_jars
 from tests.kit.kafka.secure_broker import BrokerSecurity, SecureBroker
 
 _PROPERTIES = {
@@ -52,8 +52,14 @@ def kafka_by_level() -> Iterator[BrokerByLevel]:
     brokers: dict[int, EmbeddedKafka] = {}
 
     def broker(transaction_version: int) -> EmbeddedKafka:
+        if transaction_version > highest_level():
+            pytest.skip(f"this Kafka has no transaction.version {transaction_version}")
         if transaction_version not in brokers:
-            made = EmbeddedKafka(transaction_version=transaction_version, properties=_PROPERTIES)
+            made = EmbeddedKafka(
+                transaction_version=transaction_version,
+                properties=_PROPERTIES,
+                jars=chosen_kafka_jars(),
+            )
             brokers[transaction_version] = made.start()
         return brokers[transaction_version]
 
@@ -64,8 +70,9 @@ def kafka_by_level() -> Iterator[BrokerByLevel]:
 
 @pytest.fixture(scope="session")
 def kafka(kafka_by_level: BrokerByLevel) -> EmbeddedKafka:
-    """The session's broker (``transaction.version`` 2); tests must not stop or reconfigure it."""
-    return kafka_by_level(2)
+    """The session's broker, of its release's highest ``transaction.version``; tests must not stop or
+    reconfigure it."""
+    return kafka_by_level(highest_level())
 
 
 @pytest.fixture(scope="session")
@@ -147,7 +154,7 @@ def secure_kafka() -> Iterator[SecureKafka]:
     """A broker that offers PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER over TLS."""
     username, password = "alice", "wonder-land-7741"
     security = BrokerSecurity(users={username: password})
-    with SecureBroker(security, properties=_PROPERTIES) as broker:
+    with SecureBroker(security, properties=_PROPERTIES, jars=chosen_kafka_jars()) as broker:
         yield SecureKafka(
             broker=broker,
             bootstrap=broker.secure_bootstrap,

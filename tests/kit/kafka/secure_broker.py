@@ -8,15 +8,17 @@ from typing import Any
 
 from sluice.connectors.kafka.client.connection import MECHANISMS
 from sluice.connectors.kafka.tools.broker.broker_properties import BrokerPorts
-from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.connectors.kafka.tools.broker.embedded_kafka import QUICK_START, EmbeddedKafka
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.embedded.ports import HOST, free_ports
 from tests.kit.kafka.certificates import Certificate, make_certificate
+from tests.kit.kafka.token_server import AUDIENCE, TokenServer
 
 __all__ = ["BrokerSecurity", "SecureBroker"]
 
 _SECURE = "SECURE"
 _MODULES = "org.apache.kafka.common.security"
+_VALIDATOR = f"{_MODULES}.oauthbearer.OAuthBearerValidatorCallbackHandler"  # since Kafka 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,19 +28,25 @@ class BrokerSecurity:
     Attributes:
         has_tls: SASL_SSL, else SASL_PLAINTEXT.
         users: password by name; valid for PLAIN and both SCRAM mechanisms. OAUTHBEARER accepts
-            unsecured tokens of any subject.
+            unsecured tokens of any subject, unless there is an issuer.
         mechanisms: of the listener.
+        issuer: of the tokens that OAUTHBEARER accepts, for `AUDIENCE`. A connection ends with its
+            token, unless the client logs in again.
     """
 
     has_tls: bool = True
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     mechanisms: tuple[str, ...] = MECHANISMS
+    issuer: TokenServer | None = None
 
 
 class SecureBroker(EmbeddedKafka):
     """As `EmbeddedKafka`; the open listener stays, for the test's own bookkeeping."""
 
     def __init__(self, security: BrokerSecurity, **options: Any) -> None:
+        if security.issuer is not None:
+            allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={security.issuer.keys_url}"
+            options["jvm_options"] = (*options.get("jvm_options", QUICK_START), allowed)
         super().__init__(**options)
         self._security = security
         (self._secure_port,) = free_ports(1)
@@ -66,6 +74,14 @@ class SecureBroker(EmbeddedKafka):
         properties[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(self._security.mechanisms)
         for mechanism in self._security.mechanisms:
             properties[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = self._jaas(mechanism)
+        if self._security.issuer is not None:
+            oauth = f"{prefix}.oauthbearer"
+            properties |= {
+                f"{oauth}.sasl.server.callback.handler.class": _VALIDATOR,
+                f"{oauth}.sasl.oauthbearer.jwks.endpoint.url": self._security.issuer.keys_url,
+                f"{oauth}.sasl.oauthbearer.expected.audience": AUDIENCE,
+                f"{oauth}.connections.max.reauth.ms": "3600000",
+            }
         if self._security.has_tls:
             if self.certificate is None:
                 password = secrets.token_hex(16)
@@ -94,5 +110,7 @@ class SecureBroker(EmbeddedKafka):
             return f"{_MODULES}.plain.PlainLoginModule required {entries};"
         if mechanism == "OAUTHBEARER":
             module = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule"
+            if self._security.issuer is not None:
+                return f"{module} required;"
             return f'{module} required unsecuredLoginStringClaim_sub="broker";'
         return f"{_MODULES}.scram.ScramLoginModule required;"

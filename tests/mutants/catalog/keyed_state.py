@@ -99,7 +99,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.startup:StartSequence._fence",
-                old="self.store.require_files(record, whole=resume_id == restore_from)",
+                old="self.store.require_files(record, whole=is_checked)",
                 new="",
             ),
         ),

@@ -65,8 +65,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.start.startup:StartSequence._fence",
-                old="if outcome is PublishOutcome.OURS and is_last:",
-                new="if outcome is PublishOutcome.OURS:",
+                old="elif outcome is PublishOutcome.OURS and is_last:",
+                new="elif outcome is PublishOutcome.OURS:",
             ),
         ),
     ),
@@ -152,6 +152,36 @@ MUTANTS = (
                 function="sluice.runtime.coordinator.policy.assignment:without_topics",
                 old="return key[:2] not in forgotten",
                 new="return key[1] not in {topic for _, topic in forgotten}",
+            ),
+        ),
+    ),
+    Mutant(
+        name="restored-record-not-read-after-the-fence",
+        rules=("retire-after-commit",),
+        wrong="A start goes back to a checkpoint that an older run has retired before the fencing record.",
+        catchers=(
+            "tests/unit/runtime/coordinator/start/test_restore.py::test_retire_after_commit_a_start_reads_again_what_it_goes_back_to_after_its_fencing_record",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.startup:StartSequence._fence",
+                old="if self._slots.is_gone(resume_id):",
+                new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="return-to-a-retired-checkpoint",
+        rules=("retire-after-commit",),
+        wrong="A start returns to the checkpoint of a fencing record, although an older run has retired it.",
+        catchers=(
+            "tests/unit/runtime/coordinator/start/test_restore.py::test_retire_after_commit_a_start_returns_to_no_record_that_an_older_run_retired_late",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.slot_reader:SlotReader._slot",
+                old="is_void=recovery.may_be_void(record, above) and self.is_gone(record.restored_from),",
+                new="is_void=False,",
             ),
         ),
     ),

@@ -17,7 +17,6 @@ import os
 import secrets
 import stat
 import struct
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Protocol
 
 from sluice.connectors.kafka.sink.producers.producer_slots import KeptSlot, SlotState
 from sluice.runtime.errors import StorageError
+from sluice.runtime.process.temporary_files import temporary_dir
 
 __all__ = ["NewOwner", "Owner", "OwnerFile", "draw_name", "take_owner"]
 
@@ -133,10 +133,10 @@ def take_owner(place: Sequence[str], attempt_id: int, *, base: Path | None = Non
     Args:
         place: prefix, job, region and sink of the ids.
         attempt_id: of the region; owners of earlier attempts are removed.
-        base: directory of the files; None: the temporary directory.
+        base: directory of the files; None: `temporary_dir`.
     """
     try:
-        folder = _folder(base or Path(tempfile.gettempdir()), place)
+        folder = _folder(base or temporary_dir(), place)
         return _ended(folder, attempt_id) or _new(folder, attempt_id) or NewOwner()
     except OSError as err:  # no boot id, no locks, no such directory
         log.info("states of transactional ids are not kept: error=%s", err)
@@ -146,6 +146,7 @@ def take_owner(place: Sequence[str], attempt_id: int, *, base: Path | None = Non
 def _folder(base: Path, place: Sequence[str]) -> Path:
     boot_id = _BOOT.read_text().strip()
     top = base / f"sluice-ids-{os.geteuid()}-{boot_id}"
+    base.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         top.mkdir(mode=0o700)
     found = top.lstat()

@@ -293,7 +293,7 @@ def test_drop_in_location_is_found_below(tmp_path: Path) -> None:
         (("list", "{}/none"), ConfigError),
         (("inspect", "{}", "--id", "7"), StorageError),
         (("inspect", "{}", "--id", "43"), DamagedCheckpointError),
-        (("list", "s3a://bucket/x"), ConfigError),
+        (("list", "ftp://server/x"), ConfigError),
     ],
 )
 def test_what_cannot_be_shown_is_a_typed_error(

@@ -85,6 +85,39 @@ def test_publish_whole_a_place_that_somebody_took_is_taken(fault: Fault) -> None
     assert standing(disk) == THEIRS
 
 
+@pytest.mark.parametrize(
+    ("fault", "outcome", "stands"),
+    [
+        (Fault.NONE, PublishOutcome.OURS, OURS),
+        (Fault.ANSWER_LOST, PublishOutcome.OURS, OURS),
+        (Fault.REFUSED, PublishOutcome.UNKNOWN, None),
+        (Fault.LATE, PublishOutcome.UNKNOWN, None),
+    ],
+)
+def test_publish_whole_an_error_is_no_answer_on_an_object_store(
+    fault: Fault, outcome: PublishOutcome, stands: CheckpointRecord | None
+) -> None:
+    """One put instead of two steps; a slot that is taken stays as it is."""
+    disk, clock = Disk(), itertools.count()
+
+    def opened(fault: Fault) -> CheckpointStore:
+        fs = FakeFileSystem(
+            disk,
+            fault=lambda step: fault if step == "place" else Fault.NONE,
+            has_temporaries=False,
+        )
+        return CheckpointStore(fs, clock=lambda: next(clock), pause=lambda _: None)
+
+    assert opened(fault).publish(OURS, timeout_s=3) is outcome
+    assert standing(disk) == stands
+    assert opened(Fault.NONE).publish(THEIRS, timeout_s=3) is (
+        PublishOutcome.TAKEN if stands else PublishOutcome.OURS
+    )
+    disk.land_late_steps()
+    assert standing(disk) == (stands or THEIRS)
+    assert all("tmp" not in path for path in disk.files)
+
+
 def test_publish_whole_what_was_never_tried_is_certainly_not_there() -> None:
     """The temporary file could not be written: an error says so, and the place is free."""
     disk = Disk()
@@ -111,7 +144,7 @@ def test_publish_whole_a_late_try_makes_a_later_error_no_answer_either() -> None
 
 def test_publish_whole_a_store_that_says_taken_of_an_empty_place_is_asked_again() -> None:
     class Lying(FakeFileSystem):
-        def place(self, temporary: str, path: str) -> bool:
+        def place(self, temporary: str, path: str, data: bytes) -> bool:
             return False
 
     disk, clock = Disk(), itertools.count()

@@ -140,6 +140,18 @@ class TestFunctions:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no aggregate": (lambda: keyed().aggregate(), "no aggregate"),
     "no object": (lambda: keyed().aggregate(n="count"), "no aggregate"),  # type: ignore[arg-type]
+    "aggregate without a key": (
+        lambda: stream().aggregate(n=Count()),  # type: ignore[attr-defined]
+        "aggregate needs a key",
+    ),
+    "aggregate without a name": (
+        lambda: keyed().aggregate(Count()),  # type: ignore[arg-type]
+        "each aggregate needs a name",
+    ),
+    "windows without an aggregate": (
+        lambda: keyed().window(Tumbling(1), on="t").map_batches(len),  # type: ignore[attr-defined]
+        "map_batches follows window, which needs an aggregate",
+    ),
     "taken name": (lambda: keyed().aggregate(name=Count(), n=Count()), "is no text"),  # type: ignore[arg-type]
     "no window": (lambda: keyed().window("10 s", on="t"), "no windows of this kind"),  # type: ignore[arg-type]
     "emit": (lambda: keyed().window(Tumbling(1), on="t", emit="often"), "in no such way"),
@@ -182,6 +194,13 @@ def test_refused(name: str) -> None:
     call, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
         call()
+
+
+def test_a_stream_still_lacks_what_it_lacks() -> None:
+    """Tools that look for an attribute find none."""
+    assert not hasattr(stream(), "aggregate")
+    assert not hasattr(stream(), "group_by")
+    assert not hasattr(keyed().window(Tumbling(1), on="t"), "group_by")
 
 
 def test_a_source_without_a_time_feeds_no_function_of_time() -> None:

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 import urllib3
 
-from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
-from sluice.runtime.contracts import RegisteredAttempt
+from sluice.runtime.continuous.barrier_service import (
+    KEYED_STATE,
+    AttemptEpochs,
+    BarrierService,
+)
+from sluice.runtime.contracts import RegionRegistration, RegisteredAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
     ConfigError,
@@ -19,7 +23,9 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongJobError,
 )
-from sluice.runtime.service import server
+from sluice.runtime.keyed.keyed_plan import LOADING, STATE_FILES
+from sluice.runtime.service import coordinator_app
+from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
 from tests.kit.coordinator.coordinated_service import BATCH
@@ -58,6 +64,21 @@ def test_a_task_that_waits_is_heard_and_reported_when_its_attempt_is_over(
     client.waited(BATCH, "a producer")
 
 
+def test_the_task_of_a_batch_that_loads_its_state_tells_of_its_progress(
+    client: CoordinatorClient, coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint does not expire meanwhile."""
+    told: list[RegionRegistration] = []
+    monkeypatch.setattr(coordinator, "register_region", told.append)
+    for what in (KEYED_STATE, STATE_FILES, KEYED_STATE):
+        client.waits(BATCH, what, why=LOADING)
+    client.waited(BATCH, KEYED_STATE)
+    assert [(each.region, each.attempt_id, each.replayed) for each in told] == [
+        (BATCH.region, BATCH.attempt_id, 1),
+        (BATCH.region, BATCH.attempt_id, 2),
+    ]
+
+
 def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
     coordinator: BarrierCoordinator,
 ) -> None:
@@ -66,7 +87,7 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
     book = AttemptEpochs(region="main", attempt_id=0)
     barrier_service.open(book)
     with (
-        CoordinatorService(coordinator, barrier_service=barrier_service) as service,
+        CoordinatorService(CoordinatorApp(coordinator, barrier_service=barrier_service)) as service,
         CoordinatorClient(service.coordinator_address) as client,
     ):
         with pytest.raises(FencedError):
@@ -113,7 +134,7 @@ class _Handler:
         self.leave = threading.Event()
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:
-        """See `sluice.runtime.service.server.QueryHandler`."""
+        """See `sluice.runtime.service.coordinator_app.QueryHandler`."""
         self.calls.append((call, payload))
         if call == "wait":
             self.entered.release()
@@ -167,7 +188,7 @@ def test_a_drop_in_query_is_reported_at_once_what_its_handler_met(
 def test_status_and_refusals_are_answered_while_every_thread_waits(
     coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_THREADS", _FEW_THREADS)
+    monkeypatch.setattr(coordinator_app, "_THREADS", _FEW_THREADS)
     handler = _Handler()
     with CoordinatorService(coordinator) as service:
         service.mount("key", handler)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from sluice.runtime.contracts.keyed import BarrierTime
-from sluice.runtime.errors import StorageError
+from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
-from sluice.runtime.state import background_merger
+from sluice.runtime.state import background_merger, state_writer
 from sluice.runtime.state.codec.expiry import with_expiry
 from sluice.runtime.state.codec.row_codec import schema_to_json
 from sluice.runtime.state.state_files import StateFileWriter, StateStore
@@ -171,6 +171,82 @@ def test_a_failed_merge_is_logged_and_tried_again(
     assert len(failures) == 2
     assert caplog.text.count("a merge of state files failed") == 2
     assert not set(failures) & {file.path for file in state.files}
+    task.close()
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
+    """Each merge fails; the paths of the merges."""
+    finish, failures = StateFileWriter.finish, []
+
+    def failing(writer: StateFileWriter) -> object:
+        if not writer.path.endswith(".merged"):
+            return finish(writer)
+        failures.append(writer.path)
+        raise error
+
+    monkeypatch.setattr(StateFileWriter, "finish", failing)
+    return failures
+
+
+def _end_epochs(task: StateTask, count: int) -> int:
+    """Each with a change; the most parts of the split."""
+    longest = 0
+    for epoch in range(count):
+        task.put(P0, {b"%d" % epoch: b"1"})
+        longest = max(longest, _parts(task.end_epoch()))
+    return longest
+
+
+@pytest.mark.parametrize("error", [StorageError("no room", {}, "Make room."), MemoryError()])
+def test_merges_that_keep_failing_end_the_attempt(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Else each epoch would add a part, until a restore takes hours."""
+    failures = _failing(monkeypatch, error)
+    task = StateTask(store, {P0: None})
+    with pytest.raises(StorageError, match=r"no room|cannot be merged .*parts=32"):
+        _end_epochs(task, 1000)
+    assert len(failures) > 3
+    assert task.batch_id < 40
+    task.close()
+
+
+def test_an_epoch_waits_while_merges_find_no_store(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its change file does: the task reports that it waits, and may be ended."""
+    failures = _failing(monkeypatch, StorageUnreachableError("away", {}, "Wait."))
+    task = StateTask(store, {P0: None})
+
+    def ends() -> None:
+        if len(task.outages) == 7:
+            monkeypatch.undo()
+
+    task.on_outage = ends
+    assert _end_epochs(task, 60) <= 40
+    assert len(task.outages) == 7
+    assert len(failures) >= 7
+    task.close()
+
+
+def test_a_merge_without_progress_is_reported_and_ends_the_attempt(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_writer, "_MERGE_STEP_S", 0.01)
+    goes_on, finish = threading.Event(), StateFileWriter.finish
+
+    def hangs(writer: StateFileWriter) -> object:
+        if writer.path.endswith(".merged"):
+            goes_on.wait(PATIENCE_S)
+        return finish(writer)
+
+    monkeypatch.setattr(StateFileWriter, "finish", hangs)
+    task = StateTask(store, {P0: None})
+    with pytest.raises(StorageUnreachableError, match="waits for a merge"):
+        _end_epochs(task, 1000)
+    assert len(task.outages) >= 100
+    assert task.batch_id < 40
+    goes_on.set()
     task.close()
 
 

@@ -28,7 +28,7 @@ def test_publish_whole_a_record_is_on_the_disk_before_it_has_its_name(
     monkeypatch.setattr(os, "fsync", note)
     fs = LocalFileSystem(tmp_path)
     fs.write_temporary("chk/.temporary", b"a decision")
-    assert fs.place("chk/.temporary", "chk/_metadata")
+    assert fs.place("chk/.temporary", "chk/_metadata", b"a decision")
 
     content, directory = place.stat().st_ino, place.parent.stat().st_ino
     assert (content, False) in synced

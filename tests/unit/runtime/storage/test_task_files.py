@@ -292,10 +292,27 @@ def test_address_of_webhdfs(uri: str, settings: dict[str, str], expected: tuple[
 
 
 @pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "nn:9871"),
+        (
+            {"dfs.namenode.https-address": "nn:50470", "dfs.namenode.http-address": "nn:1"},
+            "nn:50470",
+        ),
+    ],
+)
+def test_web_servers_without_http_are_reached_over_tls(
+    settings: dict[str, str], expected: str
+) -> None:
+    """By Hadoop's policy, at the port that it names for TLS."""
+    settings = {"dfs.http.policy": "HTTPS_ONLY", **settings}
+    found = web_hdfs_address("hdfs://nn/x", settings.get, user="ada")
+    assert (found.scheme, found.name_nodes) == ("https", (expected,))
+
+
+@pytest.mark.parametrize(
     ("uri", "settings", "named"),
     [
-        ("hdfs://nn/x", {"hadoop.security.authentication": "kerberos"}, "kerberos"),
-        ("hdfs://nn/x", {"dfs.http.policy": "HTTPS_ONLY"}, "https_only"),
         ("hdfs:///x", {"fs.defaultFS": "file:///"}, "fs.defaultFS"),
         (
             "hdfs://lake/x",

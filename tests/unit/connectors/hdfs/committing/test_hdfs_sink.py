@@ -36,7 +36,7 @@ class TestSettings:
         [
             ({}, "the directory is empty"),
             ({"path": "/"}, "target"),
-            ({"path": "s3a://bucket/x"}, "s3a: has no tested way"),
+            ({"path": "ftp://server/x"}, "ftp: has no tested way"),
             ({"path": "/data/_x"}, "target"),
             ({"path": "/data/x", "format": "parket"}, "Did you mean parquet"),
             ({"path": "/data/x", "options": {"Path": "/data/y"}}, "no option path"),

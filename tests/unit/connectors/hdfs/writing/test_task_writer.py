@@ -22,7 +22,7 @@ from sluice.connectors.hdfs.writing.frame_writer import (
 )
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.task_saver import FrameTask, files_of
-from sluice.connectors.hdfs.writing.task_writer import StagingLocation, TaskWriter
+from sluice.connectors.hdfs.writing.task_writer import StagedFiles, TaskWriter
 from sluice.runtime.contracts import RegisteredAttempt, TaskScope
 from sluice.runtime.errors import ConfigError, FencedError, StorageError
 from sluice.runtime.model.splits import BatchKey
@@ -61,13 +61,18 @@ def _writer(
     by: tuple[str, ...] = ("city",),
     form: FileFormat | None = None,
     files: TaskFiles | None = None,
-) -> TaskWriter:
+) -> TaskWriter[StagedFile]:
     return TaskWriter(
-        files=files or LocalTaskFiles(),
         form=form or _parquet(),
         partitions=PartitionPaths(columns=by),
         schema=_ROWS.schema,
-        place=StagingLocation(path=directory, attempt=_ATTEMPT, subtask=3, checkpoint_id=42),
+        files=StagedFiles(
+            files=files or LocalTaskFiles(),
+            path=directory,
+            attempt=_ATTEMPT,
+            subtask=3,
+            checkpoint_id=42,
+        ),
     )
 
 

@@ -24,6 +24,7 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.errors import IllegalTransitionError, SourceChangedError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
@@ -321,6 +322,22 @@ def test_the_end_of_the_input_closes_windows_with_one_more_barrier(*, follows: b
     driver.acknowledge(barrier, due=Due(event_ms=7_000))  # also if more is left, it is the last one
     driver.tick(1.0)
     assert driver.seen(EndJob)[-1].finished
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_end_of_the_input_keeps_windows_open_if_the_next_run_continues_them(
+    *, follows: bool
+) -> None:
+    plan = replace(
+        _plan(follows=follows, bounded=True), event_time=EventTime("kafka", at_end="keep")
+    )
+    driver = Driver(FAST, regions=(plan,))
+    driver.tick()
+    driver.acknowledge(driver.poll(5, finished=True), due=Due(event_ms=7_000))
+    driver.tick(1.0)
+    assert driver.poll(5, finished=True) is None
+    assert driver.seen(EndJob)[-1].finished
+    assert not any(given.barrier.is_end for given in driver.seen(GiveBarrier))
 
 
 def test_the_end_of_the_input_needs_no_barrier_if_no_window_is_open() -> None:

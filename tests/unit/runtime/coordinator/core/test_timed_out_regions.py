@@ -178,6 +178,33 @@ def test_a_replay_that_gets_on_is_no_silence() -> None:
     assert not driver.core.is_live("main", 0)
 
 
+def test_a_batch_that_loads_keyed_state_may_take_long_as_long_as_it_makes_progress() -> None:
+    """Else its checkpoint expires, the next attempt loads the same state, and so on for ever."""
+    driver = CoreDriver(FAST, regions=_ONE)
+    _started(driver)
+    barrier = _next_barrier(driver)
+    timeout_s = round(FAST.timeout_s)
+    for progress in range(5):
+        _wait(driver, timeout_s - 1)
+        _replays(driver, progress)
+    driver.ack(barrier)
+    assert driver.core.is_live("main", 0)
+    assert driver.core.last_committed > 0
+    driver.tick(1.0)
+    assert driver.poll(9) is not None
+    _wait(driver, timeout_s + 1)
+    assert not driver.core.is_live("main", 0), "the next batch loads nothing"
+
+
+def test_a_load_of_keyed_state_that_hangs_ends_its_attempt() -> None:
+    driver = CoreDriver(FAST, regions=_ONE)
+    _started(driver)
+    _next_barrier(driver)
+    _replays(driver, 0)
+    _wait(driver, round(FAST.timeout_s) + 2)
+    assert not driver.core.is_live("main", 0)
+
+
 def test_a_checkpoint_that_a_replay_made_late_is_nobodys_failure() -> None:
     """Its neighbour reads again; neither has done anything wrong."""
     settings = replace(FAST, tolerable_failures=0)

@@ -17,7 +17,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import FencedError, StorageError, TransactionLostError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
-from tests.kit.coordinator.coordinated_job import Job
+from tests.kit.coordinator.coordinated_job import QUICK, Job
 from tests.kit.coordinator.core_driver import split as core_split
 from tests.kit.fakes import FakeSink, TransactionState
 from tests.kit.waiting import PATIENCE_S, join, wait_for
@@ -144,6 +144,29 @@ def test_a_second_coordinator_stops_the_first_before_it_decides(job: Job) -> Non
     old.stop()
     new.cancel()
     second.stop()
+
+
+class _Unleased(FakeSink):
+    """Has no lease."""
+
+    def renew(self) -> None:
+        pass
+
+
+def test_fence_first_an_older_run_without_anything_to_decide_ends(job: Job) -> None:
+    """Its sinks have no lease either: the directory alone says that another run continues."""
+    settings = replace(QUICK, sweep_interval_s=0.01)
+    job.source.ends.update({0: 5, 1: 5})
+    old = job.coordinator(settings, sink=_Unleased(job.broker))
+    old.start(300.0)
+    region = job.region(old)
+    wait_for(lambda: job.visible() == job.expected(), poll_s=0.01)
+    _await_committed(old, 1)
+    new = job.coordinator(sink=_Unleased(job.broker))
+    new.start(300.0)
+    with pytest.raises(FencedError, match="taken over"):
+        old.wait(PATIENCE_S)
+    region.join()
 
 
 class _SlowStart(FakeSink):

@@ -7,7 +7,11 @@ import pyarrow as pa
 import pytest
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start.keyed_matching import verify_keyed_state
+from sluice.runtime.coordinator.start.keyed_matching import (
+    verify_keyed_state,
+    verify_partitioning,
+)
+from sluice.runtime.coordinator.start.recovery import verify_same_job
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.translation import RestoreRules, Translation, translate
 from sluice.runtime.errors import ConfigError, StreamError, WrongJobError
@@ -79,7 +83,7 @@ def _record(nodes: tuple[OperatorNode, ...], *tables: StateTableInfo) -> Checkpo
         attempt_id=3,
         batch_id=8,
         splits=(split(0, 80, 90, source_id=source_id), split(1, 80, 91, source_id=source_id)),
-        keyed_state=replace(keyed, tables=tables),
+        keyed_state=replace(keyed, max_parallelism=0, tables=tables),
     )
     return decided(42, graph=nodes, regions=(region,), job_name="new")
 
@@ -145,6 +149,40 @@ class TestSameJob:
 
     def test_a_type_that_is_not_known_yet_fits(self) -> None:
         self._verify(_table(_COUNTS, key_schema="", value_schema=""))
+
+
+class TestPartitioning:
+    """``key_by(…, partitioned=…)`` that another start changes."""
+
+    @staticmethod
+    def _changed(*, had_topic: bool, has_topic: bool) -> tuple[CheckpointRecord, JobPlan]:
+        """The function has another id after the change, and the same name."""
+        before = _record(_OLD, _table(_COUNTS))
+        (region,) = before.regions
+        assert region.keyed_state is not None
+        keyed = replace(region.keyed_state, max_parallelism=128 if had_topic else 0)
+        now = _graph("kafka-orders" if had_topic == has_topic else "topic-of-orders")
+        plan = _plan(now, _table(now[1].operator_id))
+        upstream = ("kafka-orders-writer",) if has_topic else ()
+        plan = replace(plan, regions=(replace(plan.regions[0], upstream=upstream),))
+        return replace(before, regions=(replace(region, keyed_state=keyed),)), plan
+
+    @pytest.mark.parametrize("had_topic", [False, True])
+    def test_a_change_is_refused_at_a_start_and_at_a_restore(self, had_topic: bool) -> None:
+        """A restore would take the function, leave its state where no row of a key comes, and say
+        nothing."""
+        record, plan = self._changed(had_topic=had_topic, has_topic=not had_topic)
+        for refuse in (
+            lambda: verify_same_job(record, plan, ["out"]),
+            lambda: translate(record, plan, RestoreRules()),
+        ):
+            with pytest.raises(WrongJobError, match="other partitions than its rows") as caught:
+                refuse()
+            assert caught.value.args[1]["function"] == "counts"
+
+    @pytest.mark.parametrize("is_topic", [False, True])
+    def test_what_stays_fits(self, is_topic: bool) -> None:
+        verify_partitioning(*self._changed(had_topic=is_topic, has_topic=is_topic))
 
 
 def _translated(

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from sluice.runtime.coordinator.committing.commit_steps import drive
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
     SourceChangedError,
-    StorageError,
     UnsupportedFormatError,
     WrongJobError,
 )
@@ -68,6 +68,60 @@ def test_restore_by_attempt_a_source_continues_at_its_own_positions_alone() -> N
     job.start(plan=dataclasses.replace(PLAN, regions=(region,)))
     assert job.source.restored == [split(0, 0, 10)]
     assert job.other_sources["audit"].restored == audited
+
+
+# --- an older run retires the checkpoint that a start goes back to -------------------------------
+
+
+def _retired_at(point: str) -> Job:
+    """An older run retires checkpoint 1 at a point of the start that goes back to it."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    steps = job.sequence(session="late").run(timeout_s=30.0, restore_from=1)
+
+    def retire(step: str) -> None:
+        if step == point:
+            job.store.records.pop(1, None)
+
+    with pytest.raises(ConfigError, match="not there"):
+        drive(steps, retire)
+    return job
+
+
+@pytest.mark.parametrize("point", ["before-fencing", "after-fencing"])
+def test_retire_after_commit_a_start_reads_again_what_it_goes_back_to_after_its_fencing_record(
+    point: str,
+) -> None:
+    """The older run deletes the files of state next, for it has not found the fencing record. No
+    later start returns there: not without a wish, and not in silence with the same one."""
+    job = _retired_at(point)
+    assert job.store.records[4].restored_from == 1
+    assert not job.store.superseded
+    with pytest.raises(ConfigError, match="not there"):
+        job.start(session="again", restore_from=1)
+    assert job.start(session="next").record.checkpoint_id == 3
+
+
+def test_retire_after_commit_a_start_returns_to_no_record_that_an_older_run_retired_late() -> None:
+    """That run slept between its check and its deletion. The start had marked what it left."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    job.start(session="dies", restore_from=1)
+    assert job.store.superseded.keys() == {2, 3}
+    del job.store.records[1]
+    checked: list[int] = []
+    job.require_restorable = lambda found: checked.append(found.checkpoint_id)
+    found = job.start(session="next")
+    assert (found.record.checkpoint_id, checked) == (3, [3]), "of its states nobody has taken care"
+    assert job.start(session="last").record.checkpoint_id == 3
+
+
+def test_a_start_that_decided_nothing_and_whose_checkpoint_is_gone_hides_no_earlier_restore() -> (
+    None
+):
+    job = Job(*(record(at) for at in range(5)), committed=(0, 1, 2, 3, 4))
+    job.start(session="second", restore_from=2)
+    job.start(session="third", restore_from=1)
+    del job.store.records[1]
+    assert job.start(session="fourth").record.checkpoint_id == 2
 
 
 def _decide(job: Job, checkpoint_id: int, *, session: str) -> None:
@@ -206,17 +260,19 @@ def test_a_directory_without_a_decision_is_no_job_to_continue_with() -> None:
     assert not job.store.history
 
 
-def test_a_checkpoint_to_start_from_that_has_vanished_is_named() -> None:
-    """The newest decision is not what the user asked for."""
+def test_a_checkpoint_to_start_from_that_has_vanished_is_named_and_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The run that asked for it has decided nothing. So the newest decision stands."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
     while next(steps) != "after-fencing":
         pass
     steps.close()
     del job.store.records[1]
-    with pytest.raises(StorageError, match=r"has vanished.*checkpoint_id=1"):
-        job.start()
-    assert len(job.store.history) == 1
+    assert job.start().record.checkpoint_id == 2
+    assert "went back to a checkpoint that is gone" in caplog.text
+    assert "gone=1 checkpoint_id=2" in caplog.text
 
 
 def test_a_checkpoint_that_a_living_run_retires_during_the_start_is_named() -> None:

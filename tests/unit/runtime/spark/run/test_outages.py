@@ -53,6 +53,36 @@ NO_NODE = (
         ),
         (FailureKind.UNREACHABLE, "BlockMissingException", "Could not obtain block"),
         (FailureKind.FULL, "IOException", NO_NODE.format(running=1, excluded="no")),
+        (
+            FailureKind.UNREACHABLE,
+            "KerberosAuthException",
+            "failure to login: for principal: a@B javax.security.auth.login.LoginException: "
+            "Connection refused",
+        ),
+        (
+            FailureKind.UNREACHABLE,
+            "SaslException",
+            "GSS initiate failed [Caused by GSSException: No valid credentials provided "
+            "(Mechanism level: Receive timed out)]",
+        ),
+        (FailureKind.UNREACHABLE, "InvalidToken", "Token has expired"),
+        (
+            FailureKind.LOGIN,
+            "SaslException",
+            "GSS initiate failed [Caused by GSSException: No valid credentials provided "
+            "(Mechanism level: Failed to find any Kerberos tgt)]",
+        ),
+        (
+            FailureKind.LOGIN,
+            "IOException",
+            "org.apache.hadoop.security.AccessControlException: Client cannot authenticate "
+            "via:[TOKEN, KERBEROS]",
+        ),
+        (
+            FailureKind.LOGIN,
+            "LoginException",
+            "javax.security.auth.login.LoginException: Unable to obtain password from user",
+        ),
         (FailureKind.FULL, "IOException", "No space left on device"),
         (FailureKind.FULL, "DSQuotaExceededException", "The DiskSpace quota of /p is exceeded"),
         (FailureKind.FULL, "NSQuotaExceededException", "The NameSpace quota of /p is exceeded"),

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import sluice
 from sluice.runtime.contracts import Placement
 from sluice.runtime.coordinator.policy.failure_policy import PERMANENT_ERRORS
-from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.spark.session.hosts import Executor, HostExclusion, RunningTask
 from sluice.runtime.spark.session.spark_session import (
     own_workers,
@@ -25,6 +25,7 @@ from sluice.runtime.spark.session.spark_session import (
     require_query_settings,
     require_running,
     require_task_retries,
+    require_version,
     task_attempts,
     warn_of_unbounded_rows,
 )
@@ -456,3 +457,11 @@ def test_a_host_that_was_lost_may_be_excluded() -> None:
     exclusion.require(["bad"])
     assert exclusion.exclude(["bad"]) == 0
     assert cluster.wanted is None
+
+
+def test_a_spark_whose_python_sources_lack_a_call_is_refused() -> None:
+    for version in ("4.2.0", "4.3.0-SNAPSHOT", "5.0.0"):
+        require_version(version)
+    for version in ("4.1.4", "3.5.9"):
+        with pytest.raises(MissingRequirementError, match=r"latestOffset\(start, limit\)"):
+            require_version(version)

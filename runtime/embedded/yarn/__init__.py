@@ -1,0 +1,1 @@
+"""An embedded YARN: a ResourceManager, NodeManagers, and the command that runs them."""

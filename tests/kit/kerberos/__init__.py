@@ -1,0 +1,1 @@
+"""A real Kerberos realm for tests, and an HDFS in it."""

@@ -1,0 +1,267 @@
+"""An HTTP proxy before an S3 server: holds requests, loses answers, repeats, refuses, truncates."""
+
+import enum
+import http.client
+import random
+import re
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from sluice.runtime.embedded.ports import HOST
+from tests.kit.waiting import wait_for
+
+_TIMEOUT_S = 120.0
+_HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length"}
+
+
+class FaultKind(enum.Enum):
+    """What happens to a request."""
+
+    HELD = "held"  # arrives at the server after `Fault.release`
+    DROPPED_BEFORE = "dropped before"  # the connection ends; the server sees no request
+    DROPPED_AFTER = "dropped after"  # the server acts; the connection ends without an answer
+    REPEATED = "repeated"  # the server acts twice; the client gets the second answer
+    REFUSED = "refused"  # the client gets `Fault.status`; the server sees no request
+    REFUSED_AFTER = "refused after"  # the server acts; the client gets `Fault.status`
+    TRUNCATED = "truncated"  # half the answer's body, then the connection ends
+    UNCONDITIONAL = "unconditional"  # the server does not see If-None-Match and If-Match
+
+
+_CODES = {
+    400: "ExpiredToken",
+    403: "InvalidAccessKeyId",
+    404: "NoSuchBucket",
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    500: "InternalError",
+    501: "NotImplemented",
+    503: "SlowDown",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Request:
+    """A request as the client sent it; ``key`` is the path after the bucket, decoded."""
+
+    method: str
+    key: str
+    query: str
+    conditional: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """What the proxy does to requests that it chooses.
+
+    Attributes:
+        method: of the requests; None: any.
+        key: the pattern of a key, found anywhere in it.
+        query: a text within the query of the request, such as ``uploadId``.
+        times: to so many requests; None: to all.
+        status: of `FaultKind.REFUSED` and `FaultKind.REFUSED_AFTER`.
+        seen: the requests that it was done to.
+    """
+
+    kind: FaultKind
+    method: str | None = None
+    key: str = ""
+    query: str = ""
+    times: int | None = 1
+    status: int = http.client.SERVICE_UNAVAILABLE
+    seen: list[S3Request] = field(default_factory=list)
+    released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        """Let held requests continue to the server."""
+        self.released.set()
+
+    def wait(self) -> S3Request:
+        """The first request that it was done to."""
+        wait_for(lambda: self.seen, what=f"a request to be {self.kind.value}")
+        return self.seen[0]
+
+    def takes(self, request: S3Request) -> bool:
+        """Whether it is done to this request; counts it then."""
+        if (
+            (self.times is not None and len(self.seen) >= self.times)
+            or self.method not in (None, request.method)
+            or self.query not in request.query
+            or not re.search(self.key, request.key)
+        ):
+            return False
+        self.seen.append(request)
+        return True
+
+
+Choose = Callable[[S3Request], Fault | None]
+
+
+def random_faults(seed: int, probability: float) -> Choose:
+    """Any fault but a held or an unconditional request, for a share of all requests."""
+    rng = random.Random(seed)
+    kinds = [
+        FaultKind.DROPPED_BEFORE,
+        FaultKind.DROPPED_AFTER,
+        FaultKind.REPEATED,
+        FaultKind.REFUSED,
+        FaultKind.REFUSED_AFTER,
+        FaultKind.TRUNCATED,
+    ]
+
+    def choose(_: S3Request) -> Fault | None:
+        if rng.random() >= probability:
+            return None
+        return Fault(kind=rng.choice(kinds), status=rng.choice([500, 503]))
+
+    return choose
+
+
+class S3Proxy:
+    """Forwards requests to one S3 server. Any thread adds faults and reads ``requests``."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.requests: list[S3Request] = []
+        self.choose: Choose | None = None
+        """Chooses a fault for a request that no added fault takes."""
+        self._faults: list[Fault] = []
+        self._lock = threading.Lock()
+        self._server = _Server((HOST, 0), _Handler)
+        self._server.proxy, self._server.target = self, urlsplit(endpoint).netloc
+        self.endpoint = f"http://{HOST}:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def add(self, kind: FaultKind, **about: object) -> Fault:
+        """Do ``kind`` to the next requests that the other arguments of `Fault` choose."""
+        fault = Fault(kind=kind, **about)  # type: ignore[arg-type]
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Forget all faults and requests; what is held continues."""
+        with self._lock:
+            for fault in self._faults:
+                fault.release()
+            self._faults.clear()
+            self.requests.clear()
+            self.choose = None
+
+    def fault_of(self, request: S3Request) -> Fault | None:
+        """Note a request, and what is done to it."""
+        with self._lock:
+            self.requests.append(request)
+            found = next((each for each in self._faults if each.takes(request)), None)
+            return self.choose(request) if found is None and self.choose is not None else found
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.clear()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    proxy: S3Proxy
+    target: str
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """One end is gone: the other one notices by the connection."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # headers and body in one segment
+    timeout = _TIMEOUT_S
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
+        """Say nothing: a test reads `S3Proxy.requests`."""
+
+    def _pass(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        target = urlsplit(self.path)
+        request = S3Request(
+            method=self.command,
+            key=unquote(target.path).lstrip("/").partition("/")[2],
+            query=target.query,
+            conditional="If-None-Match" in self.headers or "If-Match" in self.headers,
+        )
+        fault = self.server.proxy.fault_of(request)
+        kind = None if fault is None else fault.kind
+        if fault is None or kind not in (FaultKind.DROPPED_BEFORE, FaultKind.REFUSED):
+            if kind is FaultKind.HELD and fault is not None:
+                fault.released.wait(_TIMEOUT_S)
+            if kind is FaultKind.REPEATED:
+                self._forwarded(body, unconditional=False)
+            answer = self._forwarded(body, unconditional=kind is FaultKind.UNCONDITIONAL)
+            if kind not in (FaultKind.DROPPED_AFTER, FaultKind.REFUSED_AFTER):
+                self._answer(*answer, truncated=kind is FaultKind.TRUNCATED)
+                return
+        if fault is not None and kind in (FaultKind.REFUSED, FaultKind.REFUSED_AFTER):
+            self._answer(fault.status, {"Content-Type": "application/xml"}, _error(fault.status))
+            return
+        self._end()
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
+
+    def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
+        """The server's answer: status, headers, body."""
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if not (unconditional and name.lower() in ("if-none-match", "if-match"))
+        }
+        connection = http.client.HTTPConnection(self.server.target, timeout=_TIMEOUT_S)
+        try:
+            connection.request(self.command, self.path, body=body, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def _answer(
+        self, status: int, headers: dict[str, str], body: bytes, *, truncated: bool = False
+    ) -> None:
+        length = headers.get("Content-Length", str(len(body)))
+        self.send_response_only(status)
+        for name, value in headers.items():
+            if name.lower() not in _HOP_HEADERS:
+                self.send_header(name, value)
+        # The answer to HEAD has the length of the object, and no body.
+        self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) // 2] if truncated else body)
+        self.wfile.flush()
+        if truncated:
+            self._end()
+
+    def _end(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _error(status: int) -> bytes:
+    code = _CODES.get(status, "Error")
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code>'
+        f"<Message>a fault of the test</Message></Error>"
+    ).encode()
