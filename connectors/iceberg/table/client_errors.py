@@ -13,7 +13,7 @@ from sluice.runtime.errors import (
     StreamError,
 )
 
-__all__ = ["client_errors", "client_errors_translated"]
+__all__ = ["as_typed", "client_errors", "client_errors_translated"]
 
 
 @functools.cache
@@ -53,10 +53,12 @@ def client_errors_translated(action: str, where: Mapping[str, object]) -> Iterat
     except StreamError:
         raise
     except client_errors() as err:
-        raise _typed(err, action, {**where, "error": f"{type(err).__name__}: {err}"}) from err
+        raise as_typed(err, action, where) from err
 
 
-def _typed(err: Exception, action: str, where: Mapping[str, object]) -> StreamError:
+def as_typed(err: Exception, action: str, where: Mapping[str, object]) -> StreamError:
+    """The typed error for one of `client_errors`."""
+    where = {**where, "error": f"{type(err).__name__}: {err}"}
     from pyiceberg.exceptions import (
         AuthorizationExpiredError,
         ForbiddenError,

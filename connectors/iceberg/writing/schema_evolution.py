@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
-from sluice.connectors.iceberg.table.client_errors import client_errors, client_errors_translated
+from sluice.connectors.iceberg.table.client_errors import as_typed, client_errors
 from sluice.connectors.iceberg.table.writing_plan import WritingPlan
 from sluice.connectors.iceberg.writing.row_alignment import require_known, unknown_columns
 from sluice.runtime.errors import ConfigError
@@ -41,19 +41,18 @@ def evolve_table(
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     table = settings.load_table(name)
-    for attempt in range(_TRIES):
+    for tries_left in reversed(range(_TRIES)):
         missing = unknown_columns(pa.schema(columns), schema_to_pyarrow(table.schema()))
         if not missing:
             break
-        with client_errors_translated("evolve a table", {**settings.where(), "table": name}):
-            try:
-                failpoint("before-evolve")
-                _add(table, missing, name)
-                failpoint("after-evolve")
-            except client_errors():
-                if attempt == _TRIES - 1:
-                    raise
-                sleep(_FIRST_PAUSE_S * (1 + attempt) * random.random())
+        try:
+            failpoint("before-evolve")
+            _add(table, missing, name)
+            failpoint("after-evolve")
+        except client_errors() as err:  # it may have happened: look again
+            if not tries_left:
+                raise as_typed(err, "evolve a table", {**settings.where(), "table": name}) from err
+            sleep(_FIRST_PAUSE_S * (_TRIES - tries_left) * random.random())
         table = settings.load_table(name)
     require_known(
         unknown_columns(pa.schema(columns), schema_to_pyarrow(table.schema())),

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,6 +26,12 @@ JOBS = [path for path in EXAMPLES if not path.stem.startswith("drop_in")]
 NEEDED = {"--bootstrap": "here:1"} | dict.fromkeys(
     ("--input", "--output", "--path", "--dead", "--others", "--checkpoint"), "here"
 )
+_CATALOG = tempfile.TemporaryDirectory()  # of the example that makes its table first
+NEEDED |= {
+    "--catalog": f"sqlite:///{_CATALOG.name}/catalog.db",
+    "--warehouse": _CATALOG.name,
+    "--table": "lake.events",
+}
 
 
 class AnyBuilder:
