@@ -140,4 +140,4 @@ def _make_bucket(endpoint: str) -> None:
         except OSError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.1)  # the server does not tell when it listens
+            time.sleep(0.1)  # the server gives no sign that it listens
