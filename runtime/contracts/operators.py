@@ -34,6 +34,7 @@ __all__ = [
     "Source",
     "SourceFunction",
     "SplitEnumerator",
+    "StoredSink",
     "TaskSink",
     "TimedSource",
     "TunedSink",
@@ -408,6 +409,15 @@ class FrameSink(CheckedSink, Protocol):
 
     def frame_writer(self) -> FrameWriter:
         """Driver side."""
+        ...
+
+
+@runtime_checkable
+class StoredSink(Sink, Protocol):
+    """A sink that writes into a store with options."""
+
+    def use_storage_options(self, options: Mapping[str, str]) -> None:
+        """Take those of the job, unless the user gave the sink its own. May be repeated."""
         ...
 
 

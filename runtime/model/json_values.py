@@ -1,10 +1,11 @@
 """Dataclasses as JSON, both ways. Pure."""
 
 import base64
+import contextlib
 import enum
 import functools
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path, PurePath
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -83,9 +84,8 @@ def _reader(hint: Any, at: str) -> _Reader:  # noqa: ANN401 - whatever the type 
     if is_dataclass(hint):
         return _dataclass_reader(hint, at)
     if origin in (Union, types.UnionType):
-        (kind,) = (each for each in arguments if each is not type(None))
-        inner = _reader(kind, at)
-        return lambda found: None if found is None else inner(found)
+        readers = [_reader(each, at) for each in arguments if each is not type(None)]
+        return lambda found: None if found is None else _first_that_reads(readers, found)
     if origin is tuple:
         return _tuple_reader(arguments, at)
     if origin is frozenset:
@@ -97,6 +97,14 @@ def _reader(hint: Any, at: str) -> _Reader:  # noqa: ANN401 - whatever the type 
     if hint in (str, int, float, bool):
         return lambda found: _number_or_text(hint, found, at)
     return lambda found: _other(hint, found, at)
+
+
+def _first_that_reads(readers: Sequence[_Reader], found: Any) -> Any:  # noqa: ANN401 - JSON
+    """The value by the first of several types whose fields it has."""
+    for reader in readers[:-1]:
+        with contextlib.suppress(FieldError):
+            return reader(found)
+    return readers[-1](found)
 
 
 def _dataclass_reader(cls: Any, at: str) -> _Reader:  # noqa: ANN401 - a dataclass

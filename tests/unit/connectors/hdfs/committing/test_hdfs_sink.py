@@ -7,13 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from sluice import HdfsSink, PartitionCommit
+from sluice import HdfsSink, PartitionCommit, Roll
 from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, staging_root
 from sluice.runtime.contracts import (
+    ContinuousWriterFactory,
     Frame,
+    FrameSink,
     SinkContext,
     SweepView,
+    TaskSink,
 )
 from sluice.runtime.errors import ConfigError, IllegalTransitionError, StorageError
 from sluice.runtime.model.splits import BatchKey
@@ -221,3 +224,56 @@ class TestCoordinator:
     @staticmethod
     def on(directory: Path) -> FileSinkCoordinator:
         return FileSinkCoordinator(f"file://{directory}/orders", open_file_system)
+
+
+class TestObjectStores:
+    """The path selects the way to write; the options of the job reach the sink."""
+
+    def test_the_path_selects_uploads(self) -> None:
+        """Without roll and partition commit tasks of any engine write; with them the driver."""
+        plain = HdfsSink("s3a://bucket/lake/orders")
+        assert isinstance(plain, HdfsSink)
+        assert isinstance(plain, TaskSink)
+        assert not isinstance(plain, FrameSink)
+        assert plain.settings()["path"] == "s3://bucket/lake/orders"
+        assert isinstance(plain.writer_factory(), ContinuousWriterFactory)
+        for more in (
+            {"roll": Roll()},
+            {"partition_commit": PartitionCommit(), "partition_by": "dt"},
+        ):
+            sink = HdfsSink("gs://bucket/lake/orders", **more)  # type: ignore[arg-type]
+            assert isinstance(sink, FrameSink)
+            assert not isinstance(sink, TaskSink)
+        assert isinstance(HdfsSink("file:///lake/orders"), FrameSink)
+
+    def test_a_pickled_sink_stays_what_it_is(self) -> None:
+        """Workers unpickle it."""
+        sink = pickle.loads(pickle.dumps(HdfsSink("s3://bucket/orders", format="json")))
+        assert isinstance(sink, TaskSink)
+        assert sink.settings()["format"] == "json"
+
+    def test_options_of_the_job_count_unless_the_sink_has_its_own(self) -> None:
+        """Tasks get them with the location."""
+        jobs = {"aws_endpoint_url": "http://job:1"}
+        for own, endpoint in (
+            (None, "http://job:1"),
+            ({"aws_endpoint_url": "http://own:1"}, "http://own:1"),
+        ):
+            sink = HdfsSink("s3://bucket/orders", storage_options=own)
+            for _ in range(2):
+                sink.use_storage_options(jobs)
+            factory = pickle.loads(pickle.dumps(sink.writer_factory()))
+            assert factory.parent.endpoint == endpoint
+        assert "own:1" not in repr(factory)
+
+    @pytest.mark.parametrize("form", ["orc", "csv"])
+    def test_a_format_that_tasks_do_not_write_is_refused_at_once(self, form: str) -> None:
+        """ORC, and CSV without doubled quotes."""
+        with pytest.raises(ConfigError):
+            HdfsSink("s3://bucket/orders", format=form)
+        HdfsSink("s3://bucket/orders", format="csv", options={"escape": '"'})
+
+    def test_a_bucket_alone_is_no_target(self) -> None:
+        """The lease lies beside the target."""
+        with pytest.raises(ConfigError, match="target"):
+            HdfsSink("s3://bucket")
