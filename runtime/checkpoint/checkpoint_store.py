@@ -455,8 +455,8 @@ class CheckpointStore(MetadataStore):
         return cleaned
 
     def _clear_slots(self, first: int) -> None:
-        """Delete markers that the deletion of an earlier job has left in slots from ``first`` on:
-        an object store deletes a slot's record first, and a killed deletion the rest never.
+        """Delete markers that the deletion of an earlier job has left in slots from ``first`` on.
+        An object store deletes a slot's record first; a killed deletion leaves the rest.
 
         A marker of a decision that another run publishes meanwhile may go, too: the decision is
         then committed again, which changes nothing.

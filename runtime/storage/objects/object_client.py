@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["PART_BYTES", "FoundObject", "ObjectClient"]
 
 PART_BYTES = 8 << 20
-"""Of one request: larger objects are read and written in parts."""
+"""The most bytes of one request: larger objects are read and written in parts."""
 _UPLOADS = 4  # parts of one object at the same time
 _TRIES = 4
 _CUT_SHORT = re.compile(r"response body|IncompleteBody|IncompleteMessage|UnexpectedEof")

@@ -94,7 +94,7 @@ class ObjectFileSystem(FileSystem):
         """See `FileSystem.make_durable`: an object that readers see is durable."""
 
     def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
-        """See `FileSystem.replace`: the rights of the bucket say who reads it, not this call."""
+        """See `FileSystem.replace`: the rights of the bucket decide on readers, not this call."""
         self._client.put(self._key(path), data)
 
     def length_bytes(self, path: str) -> int | None:

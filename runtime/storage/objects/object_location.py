@@ -1,4 +1,4 @@
-"""Where objects lie, and how to reach them: from a URI, options and the environment."""
+"""The location of objects and the way to reach them: from a URI, options and the environment."""
 
 import os
 import posixpath
@@ -95,7 +95,7 @@ _RENAMED = {
     "fs.s3a.session.token": "aws_session_token",
     "fs.s3a.endpoint": "aws_endpoint_url_s3",
     "fs.s3a.endpoint.region": "aws_region",
-    # As the emulators of Google's store are told.
+    # As Google's own clients name an emulator.
     "storage_emulator_host": "google_base_url",
     "fs.gs.auth.service.account.json.keyfile": "google_service_account",
     "fs.gs.storage.root.url": "google_base_url",
