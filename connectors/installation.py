@@ -12,10 +12,12 @@ from sluice.connectors.iceberg import iceberg_drop_in as iceberg
 from sluice.connectors.kafka import kafka_drop_in as kafka
 from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
 from sluice.connectors.kafka.kafka_progress import lags_of
-from sluice.runtime.service.driver_host import checked_port, require_reachable
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
+from sluice.runtime.service.listener import Listener
 from sluice.runtime.service.page.live_job import LiveJobs
 from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.service_settings import ServiceSettings, checked_port
+from sluice.runtime.service.service_tls import ServiceTls
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
 from sluice.runtime.spark.drop_in.frame_writes import FrameWrites
 from sluice.runtime.spark.drop_in.query_metrics import QueryMetricsPort
@@ -64,6 +66,9 @@ def install(
     spark: SparkSession,
     *,
     host: str | None = None,
+    bind_address: str | None = None,
+    service_port: int | str | None = None,
+    service_tls: bool | ServiceTls | None = None,
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
 ) -> Installation:
@@ -77,34 +82,43 @@ def install(
 
     Args:
         spark: the session whose queries use the format.
-        host: address of this process for the executors. None: loopback for a local master, else
-            ``spark.driver.host``. See docs/guide/security.md for addresses beyond loopback.
+        host: address of this process for the executors; see `sluice.Job`, also for the next three.
+            One port serves all queries.
+        bind_address: address that the service listens on.
+        service_port: its port, or a range of ports.
+        service_tls: its certificate, or whether it makes one.
         metrics_port: serves ``/metrics`` of all queries of the session there without a token; 0: a
             free port, which the log names; None: no such port, or the one of an earlier call.
         metrics_host: address that this port listens on.
     Raises:
-        MissingRequirementError: ``metrics_port`` is in use.
+        MissingRequirementError: ``service_port`` or ``metrics_port`` is in use.
         ConfigError: the session has been stopped, or has a setting that breaks exactly-once; or
             executors could not reach this process at ``host``.
     """
-    require_reachable(host)
     require_running(spark)
+    settings = ServiceSettings.of(
+        spark.conf.getAll,
+        default_host=driver_address(spark),
+        host=host,
+        bind_address=bind_address,
+        port=service_port,
+        tls=service_tls,
+    )
     checked_port(metrics_port, host=metrics_host)
     application = spark.sparkContext.applicationId
     found = _installed.get(application)
     if found is None or found.queries.is_closed:
         prepare(spark)
-        host = driver_address(spark, host)
         sinks = {
             kafka.FORMAT: kafka.kafka_sink,
             files.FORMAT: files.file_sink,
             iceberg.FORMAT: iceberg.iceberg_sink,
         }
-        queries = DropInQueries(spark, sinks, host=host)
+        service = CoordinatorService(listener=Listener.of(settings))
+        queries = DropInQueries(spark, sinks, service)
         metrics = QueryMetricsPort(
             lags=lags_of, statuses=queries.statuses, pages=LiveJobs(queries.pages)
         )
-        service = CoordinatorService(host=host)
         service.mount(HANDLER_KEY, queries)
         service.mount(FrameRuns.key, FrameRuns())
         service.start()

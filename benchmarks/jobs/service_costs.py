@@ -20,7 +20,7 @@ _PAYLOAD = {"region": "main", "attempt_id": 1, "batch_id": 17, "resource": "x" *
 
 
 class _Answering:
-    """Implements `sluice.runtime.service.server.QueryHandler`."""
+    """Implements `sluice.runtime.service.coordinator_app.QueryHandler`."""
 
     def call(self, call: str, payload: Mapping[str, Any]) -> object:
         """An answer like that to a registration."""

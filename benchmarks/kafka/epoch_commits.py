@@ -47,6 +47,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.functions.function_run import FunctionRun
 from sluice.runtime.functions.task_writers import TaskWriters
 from sluice.runtime.model.splits import SplitKey, SplitRange
+from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
@@ -294,7 +295,9 @@ def _measure_once(
             barrier_service = BarrierService(coordinator, commits)
             for name in regions:
                 barrier_service.open(AttemptEpochs(region=name, attempt_id=started.attempt_id))
-            with CoordinatorService(coordinator, barrier_service=barrier_service) as service:
+            with CoordinatorService(
+                CoordinatorApp(coordinator, barrier_service=barrier_service)
+            ) as service:
                 context = multiprocessing.get_context("spawn")
                 process = context.Process(
                     target=_run_tasks,

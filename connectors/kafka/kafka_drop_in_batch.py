@@ -207,7 +207,8 @@ class _Frame:
 class FrameRuns:
     """Resolves the ranges of each run of each loaded frame. Driver, service threads.
 
-    Implements `sluice.runtime.service.server.QueryHandler`. Keeps the newest frames and runs only.
+    Implements `sluice.runtime.service.coordinator_app.QueryHandler`. Keeps the newest frames and
+    runs only.
     """
 
     key = _KEY

@@ -255,6 +255,7 @@ class KafkaSource(
         cluster = self._cluster()
         try:
             cluster_id = cluster.cluster_id(timeout_s=timeout_s)
+            self._require_requests(cluster.missing_requests(timeout_s=timeout_s))
             partitions = self._made("", cluster).check(timeout_s=timeout_s)
         finally:
             cluster.close()
@@ -267,6 +268,26 @@ class KafkaSource(
                 "It ends at once." if self._bounded else "Discovery continues.",
             )
         return {"cluster_id": cluster_id, "partitions": str(partitions)}
+
+    def _require_requests(self, missing: Sequence[str]) -> None:
+        """Refuse brokers that cannot serve a source, at its start and not at a timeout."""
+        # Imported here, for it brings in the wire client, which no executor needs.
+        from sluice.connectors.kafka.client.broker_requests import READING, TRUNCATION
+
+        where = {"servers": self._options.connection.bootstrap_servers}
+        lacking = [name for name in missing if name in READING]
+        if lacking:
+            raise ConfigError(
+                "the brokers lack requests that a source sends",
+                {"missing": ", ".join(lacking), **where},
+                "Use Kafka 2.1 or later. Nothing of Sluice works without them.",
+            )
+        if any(name in TRUNCATION for name in missing):
+            log.warning(
+                "the brokers lack a request, so truncated logs are not detected: "
+                "source=%s missing=%s servers=%s. An unclean leader election may lose records.",
+                *(self._name, ", ".join(TRUNCATION), where["servers"]),
+            )
 
     def enumerator(self, source_id: str) -> SplitEnumerator:
         """Driver side."""

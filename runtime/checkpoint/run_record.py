@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 LEADER_FILE = "_leader"
 _COMMAND = "_command-"
 _COMMAND_FILES = re.compile(rf"{_COMMAND}\d+")
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
+_WITHOUT_TLS = 1  # readable for earlier releases
 _LOCAL = "file://"
 _HDFS = "hdfs://"
 
@@ -52,10 +53,12 @@ class RunRecord:
 
     Attributes:
         leader_session_id: of its coordinator.
-        address: ``http://host:port`` of its service.
+        address: ``http://host:port`` of its service, or ``https``.
         attempt_id: slot of its fencing record; a later run has a larger one.
         job_uid: of the job.
         token: for commands; only ``_command-{attempt_id}`` holds it.
+        ca: PEM text of the authorities that the service's certificate is checked with, also only
+            there; empty: those of the reader's system.
     """
 
     leader_session_id: str
@@ -63,6 +66,7 @@ class RunRecord:
     attempt_id: int
     job_uid: str
     token: str = field(default="", repr=False)
+    ca: str = field(default="", repr=False)
 
 
 def command_file(attempt_id: int) -> str:
@@ -205,10 +209,13 @@ def _attempt_id_of(name: str) -> int:
 
 
 def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
-    content = {"format_version": _FORMAT_VERSION, **to_json(run)}
+    content = to_json(run)
     if not with_token:
-        del content["token"]
-    return json.dumps(content).encode()
+        del content["token"], content["ca"]
+    elif not run.ca:
+        del content["ca"]
+    version = _FORMAT_VERSION if "ca" in content else _WITHOUT_TLS
+    return json.dumps({"format_version": version, **content}).encode()
 
 
 def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sluice.runtime.contracts import EndableSource, Source, StoredSink
@@ -34,7 +35,8 @@ from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
-from sluice.runtime.service.driver_host import checked_port, require_reachable
+from sluice.runtime.service.service_settings import ServiceSettings, checked_port
+from sluice.runtime.service.service_tls import ServiceTls
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.interrupts import is_interactive
 from sluice.runtime.state.state_settings import StateSettings
@@ -129,8 +131,16 @@ class Job:
         allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
         storage_options: for object stores, before the usual environment variables: credentials,
             endpoint, region, time-outs, as ``aws_access_key_id`` or as ``fs.s3a.access.key``.
-        host: address of the driver for executors and Spark's Python processes. None: loopback for a
-            local master, else the address that Spark's own executors use, ``spark.driver.host``.
+        host: address of the driver for executors and Spark's Python processes. None: Spark's
+            setting ``spark.sluice.service.host``, else loopback for a local master, else the
+            address that Spark's own executors use, ``spark.driver.host``.
+        bind_address: address that the driver's service listens on, in a container ``0.0.0.0``.
+            None: ``spark.sluice.service.bindAddress``, else ``host``.
+        service_port: port of that service; a range ``"7100-7115"`` takes the first free one, for
+            several jobs on a host; 0: any free one. None: ``spark.sluice.service.port``, else 0.
+        service_tls: a `ServiceTls` with the certificate of that service; True: the start makes a
+            certificate, and the tasks get it with their plan (extra ``tls``); False: plain HTTP.
+            None: ``spark.sluice.service.tls``, else False.
         metrics_port: serves ``/metrics`` and other read-only pages there without a token, from the
             start to the end; 0: a free port, which the log names; None: no such port.
         metrics_host: address that the read-only port listens on.
@@ -178,12 +188,21 @@ class Job:
         allow_non_restored_state: bool = False,
         storage_options: Mapping[str, str] | None = None,
         host: str | None = None,
+        bind_address: str | None = None,
+        service_port: int | str | None = None,
+        service_tls: bool | ServiceTls | None = None,
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
         registry: str | os.PathLike[str] | None = None,
         listeners: Iterable[ProgressListener] = (),
     ) -> None:
-        require_reachable(host)
+        service = partial(
+            ServiceSettings.of,
+            host=host,
+            bind_address=bind_address,
+            port=service_port,
+            tls=service_tls,
+        )
         settings = CheckpointSettings(
             interval_s=_interval(interval_s),
             timeout_s=timeout_s,
@@ -221,12 +240,13 @@ class Job:
             restore_rules=RestoreRules.of(
                 restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
             ),
-            host=host,
+            service=service({}),
             metrics_port=checked_port(metrics_port, host=metrics_host),
             metrics_host=metrics_host,
             registry=_registry(registry),
             listeners=tuple(listeners),
         )
+        self._service_of = service
         self._pipelines: list[Pipeline] = []
 
     @property
@@ -335,7 +355,11 @@ class Job:
                 "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
             )
         _require_session(self._spec.spark)
-        return self.spec
+        from sluice.runtime.spark.session.spark_session import driver_address
+
+        spark = self._spec.spark
+        service = self._service_of(spark.conf.getAll, default_host=driver_address(spark))
+        return replace(self.spec, service=service)
 
 
 def _required(text: str, setting: str) -> str:

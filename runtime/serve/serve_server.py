@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import ssl
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +10,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.http_thread import HttpThread, LimitedConnections
+from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.service_tls import server_context
 
 __all__ = ["ServeServer", "checked_tls", "made_token", "read_token", "state_directory"]
 
@@ -33,13 +34,19 @@ class ServeServer(HttpThread):
         "service listens beyond this machine, without TLS: address=%s. Its token can be read on "
         "that network: give --tls-cert and --tls-key (docs/guide/security.md)."
     )
-    _remedy: ClassVar[str] = "Choose another --port or --host; port 0 is a free one."
     _protocol: ClassVar[type[HttpToolsProtocol]] = _LimitedRequests
 
     def __init__(
         self, app: ASGIApp, *, host: str, port: int, tls: tuple[Path, Path] | None
     ) -> None:
-        super().__init__(app, host=host, port=port, tls=tls)
+        listener = Listener.open(
+            host,
+            range(port, port + 1),
+            name=self._name,
+            remedy="Choose another --port or --host; port 0 is a free one.",
+            context=None if tls is None else server_context(*tls),
+        )
+        super().__init__(app, listener)
 
 
 def checked_tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
@@ -54,10 +61,8 @@ def checked_tls(certificate: Path | None, key: Path | None) -> tuple[Path, Path]
     if certificate is None or key is None:
         raise ConfigError("TLS needs a certificate and a key", where, "Give both files.")
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
-            certificate, key, password=lambda: b""
-        )
-    except (OSError, ssl.SSLError) as err:
+        server_context(certificate, key)
+    except OSError as err:
         raise ConfigError(
             "the certificate or its key cannot be used",
             {**where, "reason": str(err)},

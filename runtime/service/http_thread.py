@@ -2,12 +2,9 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
-import socket
 import threading
 import time
-from pathlib import Path
 from typing import ClassVar, Self
 
 import uvicorn
@@ -15,6 +12,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
+from sluice.runtime.service.listener import Listener
 
 __all__ = ["BoundedHead", "HttpThread", "LimitedConnections"]
 
@@ -109,55 +107,49 @@ class HttpThread:
 
     Args:
         app: the application that answers.
-        host: address to listen on.
-        port: 0 for a free one.
-        tls: files with the certificate chain and the key, in PEM; None: plain HTTP.
-
-    Raises:
-        MissingRequirementError: it cannot listen there.
+        listener: where; `stop` closes it.
     """
 
     _name: ClassVar[str] = "the coordinator's service"
     _started: ClassVar[str] = "service started: address=%s"
     _warning: ClassVar[str] = (
         "service listens beyond this machine, without TLS: address=%s. Its token can be read on "
-        "that network: allow only the executors on it (docs/guide/security.md)."
+        "that network: set service_tls, or allow only the executors on it "
+        "(docs/guide/security.md)."
     )
-    _remedy: ClassVar[str] = "Choose a host of this machine and a free port, or port 0."
     _protocol: ClassVar[type[HttpToolsProtocol]] = BoundedHead
 
-    def __init__(
-        self, app: ASGIApp, *, host: str, port: int, tls: tuple[Path, Path] | None = None
-    ) -> None:
-        self._host = host
-        self._tls = tls
-        certificate, key = tls or (None, None)
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                http=self._protocol,
-                ws="none",
-                proxy_headers=False,
-                server_header=False,
-                date_header=False,
-                log_config=None,
-                log_level="warning",
-                access_log=False,
-                timeout_keep_alive=60,
-                timeout_graceful_shutdown=1,
-                ssl_certfile=certificate,
-                ssl_keyfile=key,
-            )
+    def __init__(self, app: ASGIApp, listener: Listener) -> None:
+        self._listener = listener
+        config = uvicorn.Config(
+            app,
+            interface="asgi3",
+            http=self._protocol,
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            timeout_keep_alive=60,
+            timeout_graceful_shutdown=1,
         )
+        config.load()
+        config.ssl = listener.context
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="sluice-service", daemon=True)
-        self._socket = self._listen(port)  # after this line nothing can fail and leave it open
-        self._port: int = self._socket.getsockname()[1]
+        self._address = listener.address  # also after its end
 
     @property
     def address(self) -> str:
         """``http://host:port``, or ``https``."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{'http' if self._tls is None else 'https'}://{host}:{self._port}"
+        return self._address
+
+    @property
+    def ca(self) -> str:
+        """What clients trust; see `sluice.runtime.service.service_tls.ServedTls`."""
+        return self._listener.ca
 
     def start(self) -> None:
         """Returns as soon as the server answers requests.
@@ -173,13 +165,12 @@ class HttpThread:
             self._await_start()
             stack.pop_all()
         log.info(self._started, self.address)
-        is_local = ipaddress.ip_address(self._socket.getsockname()[0]).is_loopback
-        if self._tls is None and not is_local:
+        if self._listener.context is None and not self._listener.is_local:
             log.warning(self._warning, self.address)
 
     def stop(self) -> None:
         """Stop answering. A repeated call is safe."""
-        with contextlib.closing(self._socket):
+        with self._listener:
             self._server.should_exit = True
             if self._thread.is_alive():
                 self._thread.join(_STOP_S)
@@ -209,21 +200,4 @@ class HttpThread:
             time.sleep(_POLL_S)  # uvicorn sets a flag when it listens, not an event
 
     def _serve(self) -> None:
-        self._server.run(sockets=[self._socket])
-
-    def _listen(self, port: int) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        # Named as TCP; otherwise asyncio keeps Nagle's algorithm on: 40 ms for each answer.
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((self._host, port))
-            listening.listen(512)
-        except OSError as err:
-            listening.close()
-            raise MissingRequirementError(
-                f"{self._name} cannot listen on this address",
-                {"host": self._host, "port": port, "reason": err.strerror or str(err)},
-                self._remedy,
-            ) from err
-        return listening
+        self._server.run(sockets=[self._listener.socket])

@@ -25,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.service.endpoints import Answer, metrics_endpoint
 from sluice.runtime.service.http_thread import HttpThread, LimitedConnections
+from sluice.runtime.service.listener import Listener
 
 __all__ = ["ReadOnlyServer"]
 
@@ -73,7 +74,6 @@ class ReadOnlyServer(HttpThread):
         "client on that network can read metrics and status: allow only those that may "
         "(docs/guide/security.md)."
     )
-    _remedy: ClassVar[str] = "Choose another metrics_port or metrics_host; port 0 is a free one."
     _protocol: ClassVar[type[HttpToolsProtocol]] = _FewConnections
 
     def __init__(
@@ -89,7 +89,13 @@ class ReadOnlyServer(HttpThread):
             exception_handlers={HTTPException: _refused, Exception: _failed},
             lifespan=_few_threads,
         )
-        super().__init__(_Guard(app), host=host, port=port)
+        listener = Listener.open(
+            host,
+            range(port, port + 1),
+            name=self._name,
+            remedy="Choose another metrics_port or metrics_host; port 0 is a free one.",
+        )
+        super().__init__(_Guard(app), listener)
 
 
 class _Guard:

@@ -29,7 +29,10 @@ def region_key(region: str) -> str:
 
 
 class RegionDoor:
-    """Answers for a handle of this process; a `sluice.runtime.service.server.QueryHandler`."""
+    """Answers for a handle of this process.
+
+    Implements `sluice.runtime.service.coordinator_app.QueryHandler`.
+    """
 
     def __init__(self, handle: RegionHandle) -> None:
         self._handle = handle

@@ -40,6 +40,7 @@ from sluice.runtime.service.service_messages import (
     TokenMessage,
     WaitMessage,
 )
+from sluice.runtime.service.service_tls import client_context
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,
@@ -69,13 +70,15 @@ class CoordinatorAddress:
     """Address of a job's coordinator, and the token for it. Picklable.
 
     Attributes:
-        address: ``http://host:port``.
+        address: ``http://host:port``, or ``https``, and perhaps a path.
         token: bearer token; never logged, never in ``repr``.
         leader_session_id: of the coordinator; another one refuses our messages.
         job_uid: of the job.
         attempt_id: of its run: the checkpoint slot that it fenced; None: not known.
         checkpoint_uri: directory with the leader record; empty: there is none.
         checkpoint_web: how to read that directory if it is not local; see `find_leader`.
+        ca: PEM text of the authorities that an ``https`` address is checked with; empty: those of
+            this system.
     """
 
     address: str
@@ -85,6 +88,7 @@ class CoordinatorAddress:
     attempt_id: int | None = None
     checkpoint_uri: str = ""
     checkpoint_web: WebHdfsAddress | ObjectLocation | None = None
+    ca: str = ""
 
     def __repr__(self) -> str:
         return (
@@ -106,6 +110,7 @@ def command_address(fs: FileSystem) -> CoordinatorAddress:
         token=run.token,
         leader_session_id=run.leader_session_id,
         job_uid=run.job_uid,
+        ca=run.ca,
     )
 
 
@@ -136,10 +141,12 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         }
         self._deadline_s = deadline_s
         self._leader_read_s: float | None = None
+        is_tls = address.address.startswith("https://")
         self._pool = urllib3.PoolManager(
             num_pools=1,
             maxsize=2,
             retries=False,
+            ssl_context=client_context(address.ca) if is_tls else None,
             headers={
                 "Authorization": f"Bearer {address.token}",
                 "Content-Type": "application/json",
@@ -304,7 +311,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         return self._send("/v1/stop", body, timeout_s=timeout_s, deadline_s=0.0)
 
     def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
-        """Call a mounted `sluice.runtime.service.server.QueryHandler` (drop-in).
+        """Call a mounted `sluice.runtime.service.coordinator_app.QueryHandler` (drop-in).
 
         The handler has already retried: its answer that a cluster is unreachable is final, and not
         requested again.

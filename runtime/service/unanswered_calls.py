@@ -5,6 +5,7 @@ A cause that may pass is an `UnreachableError`, and the call is repeated; a perm
 another error.
 """
 
+import ssl
 from collections.abc import Mapping
 
 import urllib3
@@ -67,12 +68,19 @@ def no_connection(
                 {**where, "waited_s": timeout_s},
                 "Read the driver's log: its process may hang, or its machine is very busy.",
             )
+        case exceptions.SSLError() if isinstance(error.args[0], ssl.SSLCertVerificationError):
+            return UnreachableError(
+                "the coordinator's certificate is not accepted here",
+                {**where, "detail": error.args[0].verify_message},
+                "Check that no other service listens on that port, and that service_tls has a "
+                "valid certificate of the authority that it names.",
+            )
         case exceptions.SSLError():
             return UnreachableError(
                 "the coordinator's address does not speak TLS",
                 {**where, "detail": _short(str(error))},
-                "Use http for a coordinator. Only a proxy speaks https, and its certificate must "
-                "be valid.",
+                "Use the address object of this run: it says whether the service has TLS "
+                "(service_tls).",
             )
     return UnreachableError(
         "the connection to the coordinator broke before its answer",

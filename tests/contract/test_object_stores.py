@@ -145,6 +145,15 @@ def test_checkpoints_live_with_random_faults(s3_proxied: ProxiedBucket, seed: in
     assert direct.read(7) == record(7)
 
 
+def test_an_answer_that_was_cut_short_is_asked_for_again(s3_proxied: ProxiedBucket) -> None:
+    store = store_at(s3_proxied)
+    publish(store, record(1))
+    s3_proxied.proxy.add(FaultKind.TRUNCATED, method="GET", times=2)
+    assert store.slots() == [1]
+    s3_proxied.proxy.add(FaultKind.TRUNCATED, method="GET", key=_RECORD, times=2)
+    assert store.read(1) == record(1)
+
+
 def test_half_a_record_is_never_read(s3_proxied: ProxiedBucket) -> None:
     publish(store_at(s3_proxied), record(1))
     s3_proxied.proxy.add(FaultKind.TRUNCATED, method="GET", key=_RECORD, times=None)

@@ -15,13 +15,11 @@ from sluice.connectors.kafka.sink.committer.kafka_sink_coordinator import KafkaS
 from sluice.connectors.kafka.sink.committer.transaction_requests import TransactionState
 from sluice.connectors.kafka.sink.handles import TransactionIdentity
 from sluice.runtime.contracts import CommitOutcome, SweepView
-from sluice.runtime.errors import ConfigError, TransactionAbortedError
+from sluice.runtime.errors import TransactionAbortedError
 from tests.kit.coordinator.sink_region import Region, no_pools_left, rows
 from tests.kit.kafka.kafka_proxy import (
     ADD_PARTITIONS_TO_TXN,
-    DESCRIBE_TRANSACTIONS,
     END_TXN,
-    LIST_TRANSACTIONS,
 )
 from tests.kit.kafka.kafka_releases import OLDER_VERSION, older_kafka_jars
 from tests.kit.kafka.proxied_kafka import ProxiedKafka
@@ -267,22 +265,3 @@ def test_ids_never_reused_a_transaction_that_begins_when_its_writer_is_dead_is_s
         wait_for(is_ended, what="the ownerless transaction is swept")
     bed.finish(alive.identity)
     assert bed.harness.visible() == 4
-
-
-def test_a_broker_without_part_of_the_transaction_api_is_refused_at_the_start(
-    kafka_behind: ProxiedKafka,
-) -> None:
-    """By what it lacks; before, such a start hung until its transactions timed out."""
-    (proxy,) = kafka_behind.proxies.values()
-    proxy.hide(DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS)
-    sink = KafkaSink(
-        bootstrap_servers=kafka_behind.proxied, topic="any", transactional_id_prefix="any"
-    )
-    with contextlib.closing(sink.coordinator()) as coordinator:
-        try:
-            with pytest.raises(
-                ConfigError, match=r"=DescribeTransactions, ListTransactions .*3\.0"
-            ):
-                coordinator.check(timeout_s=PATIENCE_S)
-        finally:
-            proxy.hide()

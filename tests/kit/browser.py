@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 
 from sluice.runtime.service.endpoints import ERROR_ANSWERS
 from sluice.runtime.service.http_thread import HttpThread
+from sluice.runtime.service.listener import Listener
 from tests.kit.waiting import PATIENCE_S
 
 __all__ = ["Look", "chromium", "looking", "pictures", "serving"]
@@ -113,4 +114,4 @@ def looking(browser: Browser, address: str, *, path: str = "/", **options: Any) 
 def serving(routes: list[BaseRoute], *, port: int = 0) -> HttpThread:
     """A service with these routes, which answers errors as the driver's does."""
     app = Starlette(routes=routes, exception_handlers=ERROR_ANSWERS)
-    return HttpThread(app, host="127.0.0.1", port=port)
+    return HttpThread(app, Listener.open("127.0.0.1", range(port, port + 1)))

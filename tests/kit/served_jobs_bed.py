@@ -29,6 +29,7 @@ from sluice.runtime.serve.store_access import StoreAccess
 from sluice.runtime.serve.submissions import Submissions, SubmitSettings
 from sluice.runtime.service.error_json import error_to_json
 from sluice.runtime.service.http_thread import HttpThread
+from sluice.runtime.service.listener import Listener
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.registered_jobs import a_registration
 from tests.kit.waiting import PATIENCE_S
@@ -120,7 +121,7 @@ class PlayedJobs(HttpThread):
         self._command_files = contextlib.ExitStack()
         methods = ["GET", "POST"]
         app = Starlette(routes=[Route("/{path:path}", self._answer, methods=methods)])
-        super().__init__(app, host="127.0.0.1", port=0)
+        super().__init__(app, Listener.open("127.0.0.1", range(1)))
 
     def start_job(self, uid: str, **changes: Any) -> PlayedJob:
         """Write its command file, and register it."""

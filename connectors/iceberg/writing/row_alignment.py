@@ -32,16 +32,16 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:  # noqa: C901 - one 
         return True
     for kinds in (_INTEGERS, _FLOATS):
         if source in kinds and target in kinds:
-            return kinds[source] <= kinds[target]
+            return bool(kinds[source] <= kinds[target])
     for names in (_TEXTS, _BYTES):
         if source in names and target in names:
             return True
     if pt.is_fixed_size_binary(source) and target in _BYTES:
         return True
     if pt.is_timestamp(source) and pt.is_timestamp(target):
-        return (source.tz is None) == (target.tz is None)
+        return bool((source.tz is None) == (target.tz is None))
     if pt.is_decimal(source) and pt.is_decimal(target):
-        return source.scale == target.scale and source.precision <= target.precision
+        return bool(source.scale == target.scale and source.precision <= target.precision)
     if _is_list(source) and _is_list(target):
         return fits(source.value_type, target.value_type)
     if pt.is_map(source) and pt.is_map(target):
@@ -133,7 +133,7 @@ def require_known(columns: Sequence[pa.Field], target: pa.Schema, *, table: str)
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def _conformed(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -18,6 +18,7 @@ __all__ = [
     "PREFIX",
     "Role",
     "check_known",
+    "is_no",
     "is_of_consumers",
     "is_sendable",
     "refuse_owned",
@@ -205,6 +206,11 @@ _KNOWN = (
 _EXACTLY_ONCE = "exactly-once"
 _NO = frozenset({"false", "f", "0"})
 _OF_ALL = frozenset({"all", "-1"})
+
+
+def is_no(value: str) -> bool:
+    """Whether a value of an option means false."""
+    return value.strip().lower() in _NO
 
 
 def check_known(options: Mapping[str, str]) -> None:

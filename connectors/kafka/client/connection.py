@@ -18,6 +18,7 @@ from sluice.connectors.kafka.client.client_options import (
     PREFIX,
     Role,
     check_known,
+    is_no,
     is_sendable,
     refuse_owned,
     translate_names,
@@ -147,6 +148,11 @@ class KafkaConnection:
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, REDACTED)
         return text
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether the user left a producer's idempotence on."""
+        return not is_no(self.options.get("enable.idempotence", "true"))
 
     def librdkafka(self, role: Role) -> dict[str, Any]:
         """Configuration of a librdkafka client; holds secrets, which its ``repr`` hides."""

@@ -24,6 +24,7 @@ from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.service.drop_in_client import REGION, DropInMessage
 from sluice.runtime.service.page.live_job import LiveJob
+from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, active_query, find_query
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, require_logged
@@ -76,16 +77,16 @@ class DropInQueries:
         spark: the user's session.
         sinks: makes a sink from the options of ``writeStream``, by Spark's name of the sink; may
             raise ConfigError.
-        host: address at which executors reach this process.
+        service: tasks reach the runs at its port.
     """
 
     def __init__(
-        self, spark: SparkSession, sinks: Mapping[str, DropInSinkMaker], *, host: str
+        self, spark: SparkSession, sinks: Mapping[str, DropInSinkMaker], service: CoordinatorService
     ) -> None:
         self._spark = spark
         self._sessions = [spark]
         self._sinks = sinks
-        self._host = host
+        self._service = service
         self._runs: dict[str, OpenRun] = {}
         # One lock for each location: a start that waits for its remotes delays no other query.
         self._begins: dict[str, threading.Lock] = {}
@@ -257,7 +258,7 @@ class DropInQueries:
             name,
             sink,
             CheckpointStore(self.file_system(store)),
-            host=self._host,
+            service=self._service,
             spark_version=self._spark.version,
             check=check,
         )

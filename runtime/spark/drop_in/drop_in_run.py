@@ -29,9 +29,11 @@ from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.service.drop_in_client import REGION, QueryRun
 from sluice.runtime.service.page.live_job import LiveJob
-from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.service.server import CoordinatorService, ServedRun
+from sluice.runtime.service.service_client import fetch_issued_token
 from sluice.runtime.spark.microbatch.batch_strategies import OpenBatch, PlannedBatch
 from sluice.runtime.spark.tasks.region_tasks import BATCH_ID, RegionTasks
+from sluice.runtime.storage.delegation_tokens import fetching_tokens
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
 __all__ = ["DropInRun", "PreCommitted"]
@@ -62,7 +64,7 @@ class DropInRun:
     """
 
     coordinator: BarrierCoordinator
-    service: CoordinatorService
+    served: ServedRun
     job_uid: str
     attempt_id: int
     operator_id: str
@@ -77,15 +79,15 @@ class DropInRun:
         sink: TaskSink,
         store: CheckpointStore,
         *,
-        host: str,
+        service: CoordinatorService,
         spark_version: str,
         check: Callable[[RegionRecord], None],
     ) -> Self:
-        """Fence earlier runs, settle decided work, sweep the rest, and listen for tasks.
+        """Fence earlier runs, settle decided work, sweep the rest, and answer tasks.
 
         Args:
             name: of the job that the store belongs to.
-            host: address at which executors reach this process.
+            service: tasks reach the run at its port.
             check: raises an error if the region cannot resume from its record.
         """
         graph = build_graph([OperatorSpec(kind="sink", name=sink.name, uid=sink.uid)])
@@ -108,13 +110,12 @@ class DropInRun:
             opened.callback(coordinator.stop)
             started = coordinator.start(timeout_s=_START_TIMEOUT_S)
             check(started.regions[REGION])
-            service = CoordinatorService(coordinator, host=host)
-            opened.callback(service.stop)
-            service.start()
+            served = service.serve_run(coordinator)
+            opened.callback(served.stop)
             RunRecordStore(store.fs).announce(
                 RunRecord(
                     leader_session_id=started.session,
-                    address=service.address,
+                    address=served.address,
                     attempt_id=started.attempt_id,
                     job_uid=started.job_uid,
                 ),
@@ -124,7 +125,7 @@ class DropInRun:
             opened.pop_all()  # the run closes them now
         return cls(
             coordinator=coordinator,
-            service=service,
+            served=served,
             job_uid=started.job_uid,
             attempt_id=started.attempt_id,
             operator_id=operator_id,
@@ -137,19 +138,22 @@ class DropInRun:
         """End the run: no later task or batch belongs to it."""
         with ExitStack() as stack:
             stack.callback(self.coordinator.stop)
-            stack.callback(self.service.stop)
+            stack.callback(self.served.stop)
             self.coordinator.cancel()
 
     def for_tasks(self, run_id: str) -> QueryRun:
         """The run as its tasks need it; ``run_id`` is Spark's."""
+        address = self.served.coordinator_address
+        with fetching_tokens(partial(fetch_issued_token, address)):
+            writer_factory = pickle.dumps(self.writer_factory)
         return QueryRun(
             run_id=run_id,
             job_uid=self.job_uid,
             attempt_id=self.attempt_id,
             operator_id=self.operator_id,
             committed_through=self.coordinator.settled_through,
-            address=self.service.coordinator_address,
-            writer_factory=pickle.dumps(self.writer_factory),
+            address=address,
+            writer_factory=writer_factory,
         )
 
     def batch(self, batch_id: int) -> BatchKey:
@@ -195,7 +199,7 @@ class DropInRun:
         """Run the frame once; its tasks write and pre-commit. Raises the error of a task."""
         batch = self.batch(batch_id)
         tasks = RegionTasks(
-            address=self.service.coordinator_address,
+            address=self.served.coordinator_address,
             job_uid=self.job_uid,
             region=REGION,
             attempt_id=self.attempt_id,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
+from sluice.runtime.service.service_settings import ServiceSettings
 from sluice.runtime.state.state_settings import StateSettings
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class JobSpec:
         regions: number of parts of each source; None: chosen at the start.
         restore_from: checkpoint id, or URI of another job's state.
         restore_rules: of a restore from a URI.
+        service: where the driver's service listens.
         pipelines: in the order in which they were described.
         uid: known before the start, if topics are named after it; None: it is not.
     """
@@ -36,7 +38,7 @@ class JobSpec:
     name: str
     spark: SparkSession
     checkpoint_dir: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)
     settings: CheckpointSettings
     regions: int | None
     engine: Engine
@@ -47,7 +49,7 @@ class JobSpec:
     state: StateSettings
     restore_from: int | str | None
     restore_rules: RestoreRules
-    host: str | None
+    service: ServiceSettings
     metrics_port: int | None
     metrics_host: str
     registry: str | None

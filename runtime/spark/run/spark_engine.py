@@ -43,6 +43,8 @@ from sluice.runtime.job_registry.job_registrar import JobRegistrar
 from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import wall_ms
+from sluice.runtime.service.coordinator_app import CoordinatorApp
+from sluice.runtime.service.listener import Listener
 from sluice.runtime.service.metrics import job_registry
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.page.page_routes import api_routes, page_routes
@@ -67,7 +69,6 @@ from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
 from sluice.runtime.spark.session.spark_session import (
-    driver_address,
     enter_session,
     is_fair,
     local_properties,
@@ -223,9 +224,7 @@ class JobRun:
             )
             stack.enter_context(registrar)
             history = JobHistory(
-                store.fs,
-                lambda: coordinator.status(),
-                savepoints=lambda: _copies_of(coordinator),
+                store.fs, lambda: coordinator.status(), savepoints=lambda: _copies_of(coordinator)
             )
             stack.enter_context(history)
             listeners = [*job.listeners, self.totals, history]
@@ -248,6 +247,7 @@ class JobRun:
                     routes=[*page_routes(), *api_routes(shown)],
                 )
                 stack.enter_context(self._read_only)
+            listener = stack.enter_context(Listener.of(job.service))
             started = self._start(
                 coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
             )
@@ -265,6 +265,7 @@ class JobRun:
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
+                listener=listener,
                 on_address=partial(self._register, registrar, started),
             )
 
@@ -398,6 +399,7 @@ def _announced(
         attempt_id=started.attempt_id,
         job_uid=started.job_uid,
         token=service.command_address.token,
+        ca=service.ca,
     )
     records = RunRecordStore(store.fs)
     records.announce(run, is_newest=is_newest)
@@ -436,6 +438,7 @@ def _run_regions(
     registry: CollectorRegistry,
     shown: LiveJob,
     *,
+    listener: Listener,
     on_address: Callable[[str], None],
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
@@ -444,14 +447,16 @@ def _run_regions(
     with contextlib.ExitStack() as stack:
         service = stack.enter_context(
             CoordinatorService(
-                coordinator,
-                host=driver_address(job.spark, job.host),
-                checkpoint_uri=absolute_uri(store.fs.uri),
-                checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
-                commands=commands,
-                barrier_service=continuous.barrier_service,
-                registry=registry,
-                pages=shown,
+                CoordinatorApp(
+                    coordinator,
+                    checkpoint_uri=absolute_uri(store.fs.uri),
+                    checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
+                    commands=commands,
+                    barrier_service=continuous.barrier_service,
+                    registry=registry,
+                    pages=shown,
+                ),
+                listener=listener,
             )
         )
         stack.enter_context(_announced(store, started, service))

@@ -456,12 +456,10 @@ def is_local(spark: SparkSession) -> bool:
     return bool(spark.sparkContext._jsc.sc().isLocal())  # noqa: SLF001 - not in Python
 
 
-def driver_address(spark: SparkSession, host: str | None) -> str:
-    """Address at which executors reach this process: ``host``, if it is set. Else loopback for a
-    local master, and Spark's own address of the driver on a cluster: in YARN's cluster mode no
+def driver_address(spark: SparkSession) -> str:
+    """Address at which executors reach this process, unless the user sets another one: loopback for
+    a local master, and Spark's own address of the driver on a cluster: in YARN's cluster mode no
     program knows its host before it runs."""
-    if host is not None:
-        return host
     if is_local(spark):
         return "127.0.0.1"
     return (spark.sparkContext.getConf().get("spark.driver.host") or "").strip("[]")

@@ -2,12 +2,13 @@
 
 import contextlib
 import hashlib
+import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 
 from sluice.runtime.extras import extras_named
 from sluice.runtime.storage.file_system import FileDigest
@@ -23,6 +24,10 @@ __all__ = ["PART_BYTES", "FoundObject", "ObjectClient"]
 PART_BYTES = 8 << 20
 """Of one request: larger objects are read and written in parts."""
 _UPLOADS = 4  # parts of one object at the same time
+_TRIES = 4
+_CUT_SHORT = re.compile(r"response body|IncompleteBody|IncompleteMessage|UnexpectedEof")
+
+T = TypeVar("T")
 
 
 class FoundObject(NamedTuple):
@@ -61,7 +66,7 @@ class ObjectClient:
         """A whole object of one request; None: there is none."""
         with self._translated("read an object", key):
             try:
-                return bytes(self._api.get(self._store, key).bytes())
+                return self._asked(lambda: bytes(self._api.get(self._store, key).bytes()))
             except FileNotFoundError as error:
                 _require_bucket(error)
                 return None
@@ -89,7 +94,7 @@ class ObjectClient:
             found = bytearray()
             while offset < end:
                 stop = min(end, offset + PART_BYTES)
-                found += self._api.get_range(self._store, key, start=offset, end=stop)
+                found += self._range(key, offset, stop)
                 offset = stop
             return bytes(found)
 
@@ -104,7 +109,8 @@ class ObjectClient:
         for offset in range(0, size, PART_BYTES):
             with self._translated("read an object", key):
                 end = min(size, offset + PART_BYTES)
-                yield bytes(self._api.get_range(self._store, key, start=offset, end=end))
+                part = self._range(key, offset, end)
+            yield part
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object if there is none, in one step. False: the store refused.
@@ -157,15 +163,17 @@ class ObjectClient:
     def list_directory(self, key: str) -> tuple[list[FoundObject], list[str]]:
         """The objects directly below a key, and the keys of directories there."""
         with self._translated("list objects", key):
-            found = self._api.list_with_delimiter(self._store, prefix=key or None)
+            prefix = key or None
+            found = self._asked(lambda: self._api.list_with_delimiter(self._store, prefix=prefix))
             return [_found(each) for each in found["objects"]], list(found["common_prefixes"])
 
     def list_below(self, key: str) -> Iterator[FoundObject]:
         """All objects below a key, in the store's order."""
         with self._translated("list objects", key):
-            chunks = self._api.list(self._store, prefix=key or None, chunk_size=1000)
-            for chunk in chunks:
-                yield from map(_found, chunk)
+            prefix = key or None
+            chunks = self._asked(lambda: list(self._api.list(self._store, prefix=prefix)))
+        for chunk in chunks:
+            yield from map(_found, chunk)
 
     def delete(self, keys: list[str]) -> None:
         """Delete objects; those that are gone do not matter."""
@@ -177,6 +185,22 @@ class ObjectClient:
     def close(self) -> None:
         """Forget the connections; a later call connects again."""
         self.__dict__.pop("_store", None)
+
+    def _range(self, key: str, start: int, end: int) -> bytes:
+        return self._asked(
+            lambda: bytes(self._api.get_range(self._store, key, start=start, end=end))
+        )
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """The answer to a request that changes nothing. obstore repeats a request that failed, but
+        not one whose answer was cut short."""
+        for _ in range(_TRIES - 1):
+            try:
+                return call()
+            except self._api.exceptions.GenericError as error:
+                if not _CUT_SHORT.search(str(error)):
+                    raise
+        return call()
 
     @contextlib.contextmanager
     def _translated(self, action: str, key: str) -> Iterator[None]:

@@ -58,7 +58,7 @@ class ObjectFileSystem(FileSystem):
         key = self._key(path)
         if path and self._client.length_bytes(key) is not None:
             return True
-        return next(self._client.list_below(key), None) is not None
+        return any(self._client.list_directory(key))
 
     def write_temporary(self, path: str, data: bytes) -> None:
         self._client.put(self._key(path), data)

@@ -18,11 +18,18 @@ from dataclasses import dataclass, field
 from sluice.runtime.embedded.ports import HOST
 from tests.kit.waiting import wait_for
 
+FETCH = 1
 API_VERSIONS = 18
+INIT_PRODUCER_ID = 22
+OFFSET_FOR_LEADER_EPOCH = 23
 ADD_PARTITIONS_TO_TXN = 24
 END_TXN = 26
 DESCRIBE_TRANSACTIONS = 65
 LIST_TRANSACTIONS = 66
+TRANSACTION_API = frozenset(
+    {ADD_PARTITIONS_TO_TXN, 25, END_TXN, 27, 28, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS}
+)
+"""With AddOffsetsToTxn, WriteTxnMarkers and TxnOffsetCommit."""
 
 _HEADER = struct.Struct(">ihhih")  # size, api key, api version, correlation id, client id's length
 _CONNECT_S = 30.0

@@ -83,6 +83,7 @@ class FakeSourceCluster:
         self.looks = 0
         self.epoch_requests: list[Mapping[PartitionKey, EpochRequest]] = []
         self.end_requests: list[set[PartitionKey]] = []
+        self.lacks: tuple[str, ...] = ()
 
     def create(self, name: str, *logs: FakeLog, topic_id: str | None = None) -> None:
         """Make a topic with these partitions."""
@@ -95,6 +96,9 @@ class FakeSourceCluster:
     def cluster_id(self, *, timeout_s: float) -> str:
         self._require_reachable()
         return "fake"
+
+    def missing_requests(self, *, timeout_s: float) -> tuple[str, ...]:
+        return self.lacks
 
     def topic_names(self, *, timeout_s: float) -> frozenset[str]:
         self._require_reachable()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from sluice.connectors.kafka.client.broker_requests import EXACTLY_ONCE, IDEMPOTENCE, WRITING
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
@@ -117,14 +118,15 @@ class KafkaSinkCoordinator(SinkCoordinator):
         """See `SinkCoordinator.check`. Facts: cluster_id, transaction_version, timeout."""
         self._connection.refuse_owned(exactly_once=True)
         cluster = self._wire.cluster(timeout_s=timeout_s)
-        if cluster.missing_requests:
+        lacking = [name for name in cluster.missing_requests if name in EXACTLY_ONCE]
+        if lacking:
             raise ConfigError(
                 "the brokers lack requests that an exactly-once sink sends",
                 {
-                    "missing": ", ".join(cluster.missing_requests),
+                    "missing": ", ".join(lacking),
                     "servers": self._connection.bootstrap_servers,
                 },
-                f"Use Kafka {_OLDEST_KAFKA} or later, or the guarantee at-least-once.",
+                f"Use Kafka {_OLDEST_KAFKA} or later. {_works_without(lacking)}",
             )
         missing = self._wire.missing_topics(self._topics, timeout_s=timeout_s)
         if missing:
@@ -291,6 +293,15 @@ class _LeftoverCommitter(Committer):
         return True
 
 
+def _works_without(missing: Sequence[str]) -> str:
+    """A sentence about what these brokers can do."""
+    if any(name in WRITING for name in missing):
+        return "Without it, these brokers serve sources only."
+    if any(name in IDEMPOTENCE for name in missing):
+        return "Without it, guarantee=at-least-once works with kafka.enable.idempotence=false."
+    return "Without it, guarantee=at-least-once and sources work."
+
+
 class PlainSinkCoordinator(SinkCoordinator):
     """Implements `SinkCoordinator` for at-least-once and unguaranteed sinks.
 
@@ -318,6 +329,7 @@ class PlainSinkCoordinator(SinkCoordinator):
         with contextlib.closing(self._connect()) as wire:
             cluster = wire.cluster(timeout_s=timeout_s)
             missing = wire.missing_topics(self._topics, timeout_s=timeout_s)
+        self._require_requests(cluster.missing_requests)
         if missing:
             raise SourceChangedError(
                 "an output topic does not exist",
@@ -325,6 +337,20 @@ class PlainSinkCoordinator(SinkCoordinator):
                 "Create it with its partitions, then start again.",
             )
         return {"cluster_id": cluster.cluster_id, "guarantee": self._guarantee}
+
+    def _require_requests(self, missing: Sequence[str]) -> None:
+        is_idempotent = self._guarantee == "at-least-once" and self._connection.is_idempotent
+        lacking = [n for n in missing if n in (*WRITING, *(IDEMPOTENCE if is_idempotent else ()))]
+        if lacking:
+            raise ConfigError(
+                "the brokers lack requests that this sink sends",
+                {
+                    "missing": ", ".join(lacking),
+                    "guarantee": self._guarantee,
+                    "servers": self._connection.bootstrap_servers,
+                },
+                f"Use other brokers. {_works_without(lacking)}",
+            )
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """Nothing to own."""

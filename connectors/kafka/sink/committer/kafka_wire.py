@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from sluice.connectors.kafka.client.broker_requests import missing_requests, versions_of
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.client.wire_client import (
     REFUSED_CREDENTIALS,
-    ApiVersionsRequest,
     DescribeConfigsRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -52,12 +52,6 @@ _T = TypeVar("_T")
 _TRANSACTION_KEY = 1  # FindCoordinator's key type
 _BROKER_RESOURCE = 4  # DescribeConfigs' resource type
 _BATCH = 500  # ids in one request
-_NEEDED = (  # API key, least version, name
-    (10, 4, "FindCoordinator v4"),
-    (26, 0, "EndTxn"),
-    (65, 0, "DescribeTransactions"),
-    (66, 0, "ListTransactions"),
-)
 _RENEWAL_S = 2.0
 _SLOW = (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError)
 
@@ -277,22 +271,9 @@ def _is_unreachable(failures: Iterable[BaseException]) -> bool:
     return any(not isinstance(err, _SLOW) for err in failures)
 
 
-async def _versions_of(net: Net, node_id: int | None) -> Message:
-    """The requests and the finalised features of a broker; None: of any."""
-    response = await net.send(
-        ApiVersionsRequest(
-            client_software_name="sluice", client_software_version="1", min_version=3
-        ),
-        node_id,
-    )
-    if response.error_code != 0:
-        raise kafka_errors.for_code(response.error_code)("ApiVersions")
-    return response
-
-
 async def _transaction_version(net: Net, node_id: int | None) -> int:
     """Finalised level of ``transaction.version`` as this broker knows it; 0 when absent."""
-    for feature in (await _versions_of(net, node_id)).finalized_features or ():
+    for feature in (await versions_of(net, node_id)).finalized_features or ():
         if feature.name == "transaction.version":
             return int(feature.max_version_level)
     return 0
@@ -390,26 +371,15 @@ async def _missing(net: Net, topics: list[str]) -> tuple[str, ...]:
 async def _cluster(net: Net) -> Cluster:
     response = await metadata_of(net, [])
     level = await _transaction_version(net, None)
-    missing = [name for b in response.brokers for name in await _missing_requests(net, b.node_id)]
+    missing = await missing_requests(net, [broker.node_id for broker in response.brokers])
     limits = [await _max_timeout_s(net, broker.node_id) for broker in response.brokers]
     known = [limit for limit in limits if limit is not None]
     return Cluster(
         cluster_id=response.cluster_id or "",
         transaction_version=level,
         max_transaction_timeout_s=min(known) if known else None,
-        missing_requests=tuple(dict.fromkeys(missing)),
+        missing_requests=missing,
     )
-
-
-async def _missing_requests(net: Net, node_id: int) -> tuple[str, ...]:
-    """Requests of a commit or a sweep that a broker lacks; none if the broker does not answer."""
-    try:
-        response = await _versions_of(net, node_id)
-    except kafka_errors.KafkaError as err:
-        log.debug("the requests of a broker are unknown: broker=%s error=%s", node_id, err)
-        return ()
-    newest = {each.api_key: each.max_version for each in response.api_keys}
-    return tuple(name for key, version, name in _NEEDED if newest.get(key, -1) < version)
 
 
 async def _max_timeout_s(net: Net, node_id: int) -> float | None:

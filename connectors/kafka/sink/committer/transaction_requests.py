@@ -118,7 +118,7 @@ class Cluster:
             (`endtxn-version`).
         max_transaction_timeout_s: the least ``transaction.max.timeout.ms`` of its brokers
             (`transaction-timeout`), None if it cannot be read.
-        missing_requests: requests of a commit or a sweep that a broker lacks.
+        missing_requests: names of `broker_requests.REQUESTS` that a broker lacks.
     """
 
     cluster_id: str

@@ -147,6 +147,10 @@ class SourceCluster(Protocol):
         """Publish a group's offsets."""
         ...
 
+    def missing_requests(self, *, timeout_s: float) -> tuple[str, ...]:
+        """Names of `broker_requests.REQUESTS` that a broker lacks, as far as brokers answer."""
+        ...
+
     def close(self) -> None:
         """Release connections."""
         ...
@@ -255,6 +259,12 @@ class KafkaCluster(SourceCluster):
     ) -> None:
         group = self._group(group_id)
         self._request(lambda left_s: group.publish(offsets, timeout_s=left_s), timeout_s)
+
+    def missing_requests(self, *, timeout_s: float) -> tuple[str, ...]:
+        # Imported here, as `fetch_epoch_ends`: only the driver needs the wire client.
+        from sluice.connectors.kafka.client.broker_requests import fetch_missing_requests
+
+        return fetch_missing_requests(self._connection, timeout_s=timeout_s)
 
     def close(self) -> None:
         with self._lock:

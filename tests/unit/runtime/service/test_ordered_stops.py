@@ -146,7 +146,7 @@ def test_a_service_that_is_slow_to_start_is_ended(monkeypatch: pytest.MonkeyPatc
     _require_free(port)
 
 
-def test_a_drop_in_query_whose_service_does_not_start_keeps_nothing(
+def test_a_drop_in_query_that_is_not_served_keeps_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its coordinator would renew the lease for ever, and refuse the next start."""
@@ -154,11 +154,11 @@ def test_a_drop_in_query_whose_service_does_not_start_keeps_nothing(
     try:
         before = _of_sluice()
 
-        def refused(self: CoordinatorService) -> None:
+        def refused(self: CoordinatorService, coordinator: object) -> None:
             raise MissingRequirementError("no thread is left", {}, "End others.")
 
         with monkeypatch.context() as patch:
-            patch.setattr(CoordinatorService, "start", refused)
+            patch.setattr(CoordinatorService, "serve_run", refused)
             with pytest.raises(MissingRequirementError, match="no thread is left"):
                 world.begin()
         wait_for(lambda: _of_sluice() <= before, what="the end of its threads")

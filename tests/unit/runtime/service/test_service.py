@@ -24,7 +24,8 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.keyed.keyed_plan import LOADING, STATE_FILES
-from sluice.runtime.service import server
+from sluice.runtime.service import coordinator_app
+from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
 from tests.kit.coordinator.coordinated_service import BATCH
@@ -86,7 +87,7 @@ def test_a_continuous_task_that_waits_before_its_first_epoch_has_its_core(
     book = AttemptEpochs(region="main", attempt_id=0)
     barrier_service.open(book)
     with (
-        CoordinatorService(coordinator, barrier_service=barrier_service) as service,
+        CoordinatorService(CoordinatorApp(coordinator, barrier_service=barrier_service)) as service,
         CoordinatorClient(service.coordinator_address) as client,
     ):
         with pytest.raises(FencedError):
@@ -133,7 +134,7 @@ class _Handler:
         self.leave = threading.Event()
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:
-        """See `sluice.runtime.service.server.QueryHandler`."""
+        """See `sluice.runtime.service.coordinator_app.QueryHandler`."""
         self.calls.append((call, payload))
         if call == "wait":
             self.entered.release()
@@ -187,7 +188,7 @@ def test_a_drop_in_query_is_reported_at_once_what_its_handler_met(
 def test_status_and_refusals_are_answered_while_every_thread_waits(
     coordinator: BarrierCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_THREADS", _FEW_THREADS)
+    monkeypatch.setattr(coordinator_app, "_THREADS", _FEW_THREADS)
     handler = _Handler()
     with CoordinatorService(coordinator) as service:
         service.mount("key", handler)

@@ -30,7 +30,9 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.splits import Barrier
 from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.error_json import error_from_json, error_to_json
+from sluice.runtime.service.listener import Listener
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient, fetch_issued_token
@@ -112,7 +114,7 @@ def test_peoples_token_is_good_for_no_message_whatever_the_host_is_called(
 def test_peoples_token_shows_the_job(coordinator: BarrierCoordinator) -> None:
     shown = LiveJob(coordinator, checkpoint_uri="file:///checkpoints")
     with (
-        CoordinatorService(coordinator, pages=shown) as service,
+        CoordinatorService(CoordinatorApp(coordinator, pages=shown)) as service,
         CoordinatorClient(service.command_address, deadline_s=300.0) as client,
     ):
         (summary,) = client.jobs()
@@ -156,7 +158,7 @@ def test_a_message_of_another_version_is_refused_by_name(service: CoordinatorSer
 def warned_of(caplog: pytest.LogCaptureFixture, host: str) -> list[str]:
     caplog.clear()
     watched = caplog.at_level(logging.WARNING, "sluice.runtime.service.http_thread")
-    with watched, CoordinatorService(host=host):
+    with watched, CoordinatorService(listener=Listener.open(host, range(1))):
         return [record.getMessage() for record in caplog.records]
 
 
@@ -235,7 +237,7 @@ def test_an_occupied_port_is_one_clear_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(MissingRequirementError, match=f"port={port}"):
-            CoordinatorService(port=port)
+            Listener.open("127.0.0.1", range(port, port + 1))
 
 
 def test_a_stop_may_be_repeated(service: CoordinatorService) -> None:

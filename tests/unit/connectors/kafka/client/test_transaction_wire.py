@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from sluice.connectors.kafka.client.broker_requests import REQUESTS
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.client.wire_client import Net, kafka_errors
 from sluice.connectors.kafka.sink.committer import kafka_wire as transaction_wire
@@ -101,14 +102,11 @@ def features(level: int | None) -> Answer:
     )
 
 
-def requests(**newest: int) -> list[SimpleNamespace]:
-    known = {"FindCoordinator": (10, 6), "EndTxn": (26, 5)}
-    known |= {"DescribeTransactions": (65, 0), "ListTransactions": (66, 2)}
-    return [
-        said(api_key=key, max_version=newest.get(name, version))
-        for name, (key, version) in known.items()
-        if newest.get(name, version) >= 0
-    ]
+def requests(**changed: int) -> list[SimpleNamespace]:
+    """What a current broker knows; other newest versions by name, -1: none."""
+    newest = {name.partition(" ")[0]: each for name, each in REQUESTS.items()}
+    known = {key: changed.get(name, version) for name, (key, version) in newest.items()}
+    return [said(api_key=key, max_version=known[key]) for key in known if known[key] >= 0]
 
 
 def ended(
@@ -476,6 +474,7 @@ def test_the_smallest_timeout_limit_of_the_brokers_is_the_clusters(
             requests(ListTransactions=-1),
             ("DescribeTransactions", "ListTransactions"),
         ),
+        (requests(Fetch=3), requests(InitProducerId=-1), ("Fetch v4", "InitProducerId")),
         (requests(), kafka_errors.RequestTimedOutError(), ()),
     ],
 )

@@ -34,6 +34,7 @@ from sluice.runtime.job.job_cli import app
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import (
     CoordinatorAddress,
@@ -109,7 +110,7 @@ def directory(coordinator: BarrierCoordinator, hosts: Hosts, tmp_path: Path) -> 
     open_store(str(tmp_path)).publish(record(0), timeout_s=60)
     commands = JobCommands(coordinator, hosts=hosts)
     with (
-        CoordinatorService(coordinator, commands=commands) as service,
+        CoordinatorService(CoordinatorApp(coordinator, commands=commands)) as service,
         _told(LocalFileSystem(tmp_path), service.command_address),
     ):
         yield tmp_path

@@ -27,6 +27,7 @@ from sluice.runtime.job.job_cli import app, checkpoint_app
 from sluice.runtime.job.running_job import await_end, await_request, running_job
 from sluice.runtime.job.savepoint_cli import app as savepoint_app
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord
+from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
@@ -104,7 +105,9 @@ def directory(
     """The checkpoint directory of the job, which is served until it ends."""
     open_store(str(tmp_path)).publish(record(0), timeout_s=60)
     served = ExitStack()
-    service = served.enter_context(CoordinatorService(coordinator, commands=commands))
+    service = served.enter_context(
+        CoordinatorService(CoordinatorApp(coordinator, commands=commands))
+    )
     address = service.command_address
     assert address.attempt_id is not None
     run = RunRecord(

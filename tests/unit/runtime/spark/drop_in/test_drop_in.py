@@ -141,7 +141,7 @@ def test_drop_in_abort_a_batch_is_not_decided_without_the_word_of_each_of_its_ta
 
 def test_no_run_begins_once_the_queries_are_being_stopped() -> None:
     """Its transactions would stay open behind the last sweep of this process."""
-    queries = DropInQueries(cast(Any, None), cast(Any, None), host="127.0.0.1")
+    queries = DropInQueries(cast(Any, None), cast(Any, None), cast(Any, None))
     queries.close()
     with pytest.raises(FencedError, match="being stopped"):
         queries.call("begin", {"format_name": "any", "location": "/at", "options": {}})

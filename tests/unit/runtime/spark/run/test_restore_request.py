@@ -92,7 +92,7 @@ def test_a_path_is_a_uri_and_a_number_is_a_checkpoint() -> None:
     assert (rules.by_name, rules.topic_map) == (False, {"a": "b"})
 
 
-@pytest.mark.parametrize("origin", ["", "7", "s3://bucket/savepoint"])
+@pytest.mark.parametrize("origin", ["", "7", "ftp://server/savepoint"])
 def test_what_is_no_savepoint_is_refused(origin: str) -> None:
     with pytest.raises(ConfigError):
         job(restore_from=origin)

@@ -266,19 +266,57 @@ def test_what_a_sink_has_decided_is_committed_also_where_it_has_no_transactions_
     assert harness.visible() == 3
 
 
-def test_brokers_without_part_of_the_transaction_api_are_refused_at_the_start() -> None:
-    """By the missing requests and the oldest Kafka that has them; at least once needs none."""
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (
+            ("FindCoordinator v4", "DescribeTransactions"),
+            "=FindCoordinator v4, DescribeTransactions .*Use Kafka 3.0 or later. "
+            "Without it, guarantee=at-least-once and sources work.",
+        ),
+        (("AddPartitionsToTxn",), "guarantee=at-least-once and sources work"),
+        (("EndTxn", "OffsetForLeaderEpoch"), "=EndTxn servers"),
+        (("InitProducerId", "EndTxn"), "works with kafka.enable.idempotence=false"),
+        (("Produce v3",), "serve sources only"),
+    ],
+)
+def test_brokers_without_part_of_the_transaction_api_are_refused_at_the_start(
+    missing: tuple[str, ...], told: str
+) -> None:
+    """By the missing requests, the oldest Kafka that has them, and what works without them."""
     harness = FakeHarness(2)
-    old = dataclasses.replace(
-        CLUSTER, missing_requests=("DescribeTransactions", "FindCoordinator v4")
+    old = dataclasses.replace(CLUSTER, missing_requests=missing)
+    with (
+        patch.object(FakeWire, "cluster", lambda *_, **__: old),
+        pytest.raises(ConfigError, match=told),
+    ):
+        _coordinator(harness).check(timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("missing", "options", "guarantee", "refused"),
+    [
+        (("EndTxn", "ListTransactions"), {}, "at-least-once", False),
+        (("InitProducerId",), {}, "at-least-once", True),
+        (("InitProducerId",), {"enable.idempotence": "False"}, "at-least-once", False),
+        (("InitProducerId",), {}, "none", False),
+        (("Produce v3",), {"enable.idempotence": "false"}, "none", True),
+    ],
+)
+def test_a_sink_without_transactions_needs_only_its_own_requests(
+    missing: tuple[str, ...], options: dict[str, str], guarantee: str, refused: bool
+) -> None:
+    harness = FakeHarness(2)
+    old = dataclasses.replace(CLUSTER, missing_requests=missing)
+    plain = PlainSinkCoordinator(
+        KafkaConnection(bootstrap_servers="fake:1", options=options),
+        topics=(),
+        guarantee=guarantee,
+        connect=lambda _: harness.wire,
     )
     with patch.object(FakeWire, "cluster", lambda *_, **__: old):
-        with pytest.raises(ConfigError, match=r"DescribeTransactions, FindC.*Kafka 3\.0"):
-            _coordinator(harness).check(timeout_s=1)
-        plain = PlainSinkCoordinator(
-            KafkaConnection(bootstrap_servers="fake:1"),
-            topics=(),
-            guarantee="at-least-once",
-            connect=lambda _: harness.wire,
-        )
-        assert plain.check(timeout_s=1)["guarantee"] == "at-least-once"
+        if refused:
+            with pytest.raises(ConfigError, match=f"missing={missing[0]} guarantee={guarantee}"):
+                plain.check(timeout_s=1)
+        else:
+            assert plain.check(timeout_s=1)["guarantee"] == guarantee

@@ -1,0 +1,1 @@
+"""How fast the Iceberg sink writes and commits."""
