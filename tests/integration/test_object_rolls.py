@@ -78,7 +78,9 @@ def test_files_with_decision_rolled_files_hold_each_row_once(
     assert len(keys) == 2, "one file for each partition"
     assert seen.open_uploads() == []
     answer = CliRunner().invoke(app, ["list", str(tmp_path / "chk"), "--json"])
-    assert {line["standing"] for line in json.loads(answer.stdout)["files"]} == {"published"}
+    standings = {line["standing"] for line in json.loads(answer.stdout)["files"]}
+    assert "published" in standings
+    assert standings <= {"published", "pending"}, "earlier records still name what waited then"
 
 
 def test_partitions_are_marked_after_their_files(
