@@ -162,7 +162,16 @@ class TestContainer:
     def test_the_image_starts_sparks_executor_for_kubernetes(self, image: str) -> None:
         """With a read-only root file system. No driver answers, so the executor ends."""
         settings = [word for name, value in SPARKS.items() for word in ("--env", f"{name}={value}")]
-        where = "--rm --read-only --tmpfs /tmp:exec,mode=1777 --cap-drop ALL --network none".split()
+        where = [
+            "--rm",
+            "--read-only",
+            "--tmpfs",
+            "/tmp:exec,mode=1777",
+            "--cap-drop",
+            "ALL",
+            "--network",
+            "none",
+        ]
         done = subprocess.run(
             ["docker", "run", *where, *settings, image, "executor"],
             capture_output=True,
