@@ -66,6 +66,9 @@ _PARTS: Mapping[str, _Measure] = {
     "files": lambda rig, args: file_costs.measure(
         rig, records=args.records, repeat=args.repeat, files=args.files
     ),
+    "object-files": lambda rig, args: file_costs.measure_objects(
+        rig, records=args.records, repeat=args.repeat
+    ),
     "hot-path": lambda rig, args: hot_path.measure(rig, records=args.records, repeat=args.repeat),
     "serdes": lambda _, args: avro_serdes.measure(records=args.records, repeat=args.repeat),
     "rolling": lambda rig, args: rolling.measure(rig, minutes=args.minutes),

@@ -1,4 +1,4 @@
-"""Servers on this machine, for first steps and tests: Kafka, HDFS, and the topics they need."""
+"""Servers on this machine, for first steps and tests: Kafka, HDFS, YARN, and topics."""
 
 from sluice.runtime.extras import extras_named
 
@@ -6,5 +6,6 @@ with extras_named():
     from sluice.connectors.kafka.client.topic_creation import NewTopic, create_topics
     from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
     from sluice.runtime.embedded.hdfs.embedded_hdfs import EmbeddedHdfs
+    from sluice.runtime.embedded.yarn.embedded_yarn import EmbeddedYarn
 
-__all__ = ["EmbeddedHdfs", "EmbeddedKafka", "NewTopic", "create_topics"]
+__all__ = ["EmbeddedHdfs", "EmbeddedKafka", "EmbeddedYarn", "NewTopic", "create_topics"]

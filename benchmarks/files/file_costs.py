@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.files.restarts import measure_restarts
 from benchmarks.measuring import topics
+from benchmarks.measuring.bench_bucket import bench_bucket
 from benchmarks.measuring.figures import Figure
 from benchmarks.measuring.rig import PARTITIONS, Rig
 from sluice.connectors.hdfs.committing.file_committer import FileCommitter
@@ -21,7 +22,7 @@ from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 
-__all__ = ["measure"]
+__all__ = ["measure", "measure_objects"]
 
 _EPOCH_RECORDS = "250000"
 _FILES = 1_000
@@ -42,21 +43,7 @@ def measure(rig: Rig, *, records: int, repeat: int, files: int) -> list[Figure]:
 
 def _copies(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
     """Seconds of a copy, query start and end included, over those of Spark's own sink."""
-    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
-    topics.fill(rig.connection, source, records, value_bytes=100, partitions=PARTITIONS)
-    directory = Path(tempfile.mkdtemp(dir=rig.directory))
-    progress = directory / "progress"
-    arguments = ["--directory", str(directory / "out"), "--progress", str(progress)]
-    arguments += ["--max-records", _EPOCH_RECORDS, "--repeat", str(repeat)]
-    with rig.start("file_copies", source, "", directory, arguments) as running:
-        code = running.program.await_exit(timeout_s=_RUN_S)
-        assert code == 0, running.program.log_tail()
-    lines = [json.loads(line) for line in progress.read_text("utf-8").splitlines()]
-    assert {line["rows"] for line in lines} == {records}, lines
-    seconds = {
-        way: [line["seconds"] for line in lines if line["way"] == way and line["turn"] > 0]
-        for way in ("spark", "chained", "transform")
-    }
+    seconds = _copied(rig, records=records, repeat=repeat)
     peer = seconds.pop("spark")
     return [
         Figure(what="peer: Spark's own file sink, Parquet, whole run", runs=peer, unit="s"),
@@ -72,6 +59,45 @@ def _copies(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
             for way, runs in seconds.items()
         ),
     ]
+
+
+def _copied(
+    rig: Rig, *, records: int, repeat: int, more: Sequence[str] = ()
+) -> dict[str, list[float]]:
+    """Seconds of each copy, by its way."""
+    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    topics.fill(rig.connection, source, records, value_bytes=100, partitions=PARTITIONS)
+    directory = Path(tempfile.mkdtemp(dir=rig.directory))
+    progress = directory / "progress"
+    arguments = ["--directory", str(directory / "out"), "--progress", str(progress)]
+    arguments += ["--max-records", _EPOCH_RECORDS, "--repeat", str(repeat), *more]
+    with rig.start("file_copies", source, "", directory, arguments) as running:
+        code = running.program.await_exit(timeout_s=_RUN_S)
+        assert code == 0, running.program.log_tail()
+    lines = [json.loads(line) for line in progress.read_text("utf-8").splitlines()]
+    assert {line["rows"] for line in lines} == {records}, lines
+    seconds: dict[str, list[float]] = {line["way"]: [] for line in lines}
+    for line in lines:
+        if line["turn"] > 0:
+            seconds[line["way"]].append(line["seconds"])
+    return seconds
+
+
+def measure_objects(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
+    """Measure copies to an object store, and the same copies to a local disk."""
+    with bench_bucket() as bucket:
+        uri = f"{bucket}/{uuid.uuid4().hex}"
+        seconds = _copied(rig, records=records, repeat=repeat, more=["--objects", uri])
+    ours, local = seconds["objects"], seconds["chained"]
+    rate = Figure(
+        what="files to an object store over files to a local disk, rate",
+        runs=[theirs / mine for mine, theirs in zip(ours, local, strict=True)],
+        unit="x",
+        goal=">= 0.90",
+        least=0.90,
+        note="s: " + " ".join(f"{run:.1f}" for run in ours),
+    )
+    return [rate]
 
 
 def _local_restarts(rig: Rig) -> Figure:

@@ -1,30 +1,23 @@
 """A continuous job with checkpoints on an S3 server, beside one with a local directory."""
 
-import contextlib
 import os
 import statistics
-import subprocess
-import sys
 import time
-import urllib.request
 import uuid
-from collections.abc import Iterator
 
 from benchmarks.measuring import topics
+from benchmarks.measuring.bench_bucket import BUCKET, bench_bucket
 from benchmarks.measuring.figures import Figure
 from benchmarks.measuring.rig import PARTITIONS, Rig
-from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.storage.objects.object_client import ObjectClient
 from sluice.runtime.storage.objects.object_location import object_location
 
 __all__ = ["measure"]
 
-_BUCKET = "sluice-bench"
 _WARM_UP = 100_000
 _EPOCHS = 40
 _PUTS = 200
 _RECORD_BYTES = 4_000  # of a checkpoint of few splits
-_START_S = 120.0
 _KINDS = ("local", "s3")
 
 
@@ -33,7 +26,7 @@ def measure(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
     rates: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     decisions: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     puts: list[float] = []
-    with _server():
+    with bench_bucket():
         for turn in range(repeat):
             puts.append(_put_ms())
             for kind in _KINDS if turn % 2 == 0 else reversed(_KINDS):
@@ -81,7 +74,7 @@ def _sample(rig: Rig, kind: str, records: int) -> tuple[float, float]:
     topics.fill(rig.connection, source, _WARM_UP, value_bytes=100, partitions=PARTITIONS)
     arguments = ["--mode", "chained", "--engine", "continuous", "--interval", "1"]
     if kind == "s3":
-        arguments += ["--checkpoint", f"s3://{_BUCKET}/{uuid.uuid4().hex}"]
+        arguments += ["--checkpoint", f"s3://{BUCKET}/{uuid.uuid4().hex}"]
     with rig.run("pipeline", source, output, arguments) as running:
         running.await_committed(_WARM_UP)
         running.copy_more(_WARM_UP)
@@ -98,46 +91,10 @@ def _sample(rig: Rig, kind: str, records: int) -> tuple[float, float]:
 
 
 def _put_ms() -> float:
-    client = ObjectClient(object_location(f"s3://{_BUCKET}/{uuid.uuid4().hex}"))
+    client = ObjectClient(object_location(f"s3://{BUCKET}/{uuid.uuid4().hex}"))
     data, waits = os.urandom(_RECORD_BYTES), []
     for number in range(_PUTS):
         began_s = time.perf_counter()
         client.create(f"{client.location.prefix}/{number}", data)
         waits.append((time.perf_counter() - began_s) * 1000)
     return statistics.median(waits)
-
-
-@contextlib.contextmanager
-def _server() -> Iterator[None]:
-    """moto's server with an empty bucket; its address is in this process's environment, which
-    programs take over."""
-    (port,) = free_ports(1)
-    environment = {
-        "AWS_ENDPOINT_URL": f"http://{HOST}:{port}",
-        "AWS_ACCESS_KEY_ID": "sluice",
-        "AWS_SECRET_ACCESS_KEY": "sluice",
-        "AWS_REGION": "us-east-1",
-    }
-    command = [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            _make_bucket(environment["AWS_ENDPOINT_URL"])
-            os.environ.update(environment)
-            yield
-        finally:
-            for name in environment:
-                os.environ.pop(name, None)
-            server.kill()
-
-
-def _make_bucket(endpoint: str) -> None:
-    deadline = time.monotonic() + _START_S
-    request = urllib.request.Request(f"{endpoint}/{_BUCKET}", data=b"", method="PUT")
-    while True:
-        try:
-            urllib.request.urlopen(request, timeout=10).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)  # the server does not tell when it listens

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.hdfs.formats.choice import format_name
 from sluice.connectors.hdfs.partition_commit.settings import PartitionCommit
@@ -82,16 +82,6 @@ class HdfsSink(EventTimeSink):
 
     is_exactly_once = True
 
-    def __new__(cls, path: str | os.PathLike[str] = "", **given: object) -> Self:
-        """A sink for the store of ``path``."""
-        if cls is not HdfsSink:
-            return super().__new__(cls)
-        if not is_object_store(os.fspath(path)):
-            return object.__new__(_FrameFileSink)  # type: ignore[return-value]
-        if given.get("partition_commit") is None:
-            return object.__new__(_UploadSink)  # type: ignore[return-value]
-        return object.__new__(_UploadFrameSink)  # type: ignore[return-value]
-
     def __init__(
         self,
         path: str | os.PathLike[str] = "",
@@ -125,6 +115,19 @@ class HdfsSink(EventTimeSink):
             partition_commit.check_columns(self._partition_by)
         self._session_zone = "UTC"  # set when a job starts, as is `_marks`
         self._marks: PartitionMarks | None = None
+        if type(self) is HdfsSink:
+            self.__class__ = self._kind()  # type: ignore[assignment]  # a subclass
+        self._check_store()
+
+    def _kind(self) -> "type[HdfsSink]":
+        """How files get into the store of the path."""
+        if not is_object_store(self._target):
+            return _FrameFileSink
+        is_plain = self._roll is None and self._partition_commit is None
+        return _UploadSink if is_plain else _UploadFrameSink
+
+    def _check_store(self) -> None:
+        """Refuse settings that files in this store cannot have; ConfigError."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_marks": None}
@@ -290,8 +293,7 @@ class _FrameFileSink(HdfsSink, FrameSink):
 class _ObjectSink(HdfsSink, CheckedSink):
     """Files that tasks upload in parts, and the decision completes."""
 
-    def __init__(self, path: str | os.PathLike[str] = "", **given: Any) -> None:  # noqa: ANN401 - those of `HdfsSink`
-        super().__init__(path, **given)
+    def _check_store(self) -> None:
         if self._format == "orc":
             raise ConfigError(
                 "files in an object store cannot have this format",
@@ -354,15 +356,40 @@ class _UploadSink(_ObjectSink, TaskSink):
 
 
 class _UploadFrameSink(_ObjectSink, FrameSink):
-    """The driver knows each batch's files before the decision: it marks partitions."""
+    """The driver knows each batch's files before the decision: it rolls them, and marks
+    partitions."""
 
     def frame_writer(self) -> FrameWriter:
+        from sluice.connectors.hdfs.rolling.rolling_writer import RollingFrameWriter
+        from sluice.connectors.hdfs.rolling.uploading import UploadedRolls, merger_of, task_layout
+        from sluice.connectors.hdfs.staging.pending_files import pending_partitions
+        from sluice.connectors.hdfs.writing.frame_writer import FileFrameWriter
+        from sluice.connectors.hdfs.writing.task_saver import TaskFrameSaver
         from sluice.connectors.hdfs.writing.upload_frame_writer import UploadFrameWriter
+        from sluice.runtime.storage.objects.object_task_files import ObjectTaskFiles
 
-        writer = UploadFrameWriter(factory=self._factory(), open_file_system=self._opener())
+        factory, form, target = self._factory(), self._form(), self._object_target
+        files = ObjectTaskFiles(factory.parent)
+        saver = TaskFrameSaver(
+            target=self._target,
+            form=form,
+            partition_by=self._partition_by,
+            columns=self._columns,
+            files=files,
+        )
+        writer = RollingFrameWriter(
+            files=FileFrameWriter(
+                target=self._target, saver=saver, open_file_system=self._opener()
+            ),
+            roll=self._roll,
+            merger=merger_of(self._format, form, files),
+            layout=task_layout(form, self._partition_by, self._columns),
+            publication=UploadedRolls(factory=factory, files=files, locate=target.locate),
+            unpending=UploadFrameWriter(factory=factory, open_file_system=self._opener()),
+        )
         if self._marks is None:
             return writer
-        return self._marks.writer(writer, columns=self._partition_by)
+        return self._marks.writer(writer, columns=self._partition_by, pending=pending_partitions)
 
 
 def _names(columns: str | Iterable[str], argument: str) -> tuple[str, ...]:

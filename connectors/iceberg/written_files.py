@@ -6,7 +6,7 @@ Tasks make them; the committer and a recovery in another process read them.
 import base64
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Self
@@ -291,7 +291,7 @@ def _decoded(value: object) -> PartitionValue:
     return _DECODERS[kind](text(shown))
 
 
-_DECODERS = {
+_DECODERS: Mapping[str, Callable[[str], PartitionValue]] = {
     "float": float.fromhex,
     "bytes": base64.b64decode,
     "decimal": Decimal,

@@ -5,12 +5,14 @@ and obtains tokens. Tasks get one with their plan; a task that runs longer fetch
 the driver.
 """
 
+import contextlib
 import logging
 import re
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ __all__ = [
     "TaskTokens",
     "TokenSource",
     "expired_token",
+    "fetching_tokens",
     "issued_token",
     "without_tokens",
 ]
@@ -204,7 +207,7 @@ class DriverTokens(TokenSource):
         return TaskTokens(name=self.name, issued=self.issued(), fetch=fetch)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _task_tokens, (self.for_tasks(),)
+        return _task_tokens, (self.for_tasks(_fetch.get()),)
 
     def _renewing(self) -> threading.Thread | None:
         """The thread that obtains the next token; None: the last try was just now."""
@@ -234,6 +237,19 @@ def issued_token(name: str) -> IssuedToken | None:
     """The newest token of that name; None: this process has none. Driver."""
     found = _issuers.get(name)
     return None if found is None else found.issued()
+
+
+_fetch: ContextVar[FetchToken | None] = ContextVar("fetch", default=None)
+
+
+@contextlib.contextmanager
+def fetching_tokens(fetch: FetchToken) -> Iterator[None]:
+    """Tokens that are pickled in this block, in a plan, let their tasks fetch newer ones so."""
+    before = _fetch.set(fetch)
+    try:
+        yield
+    finally:
+        _fetch.reset(before)
 
 
 def _task_tokens(found: TaskTokens) -> TaskTokens:

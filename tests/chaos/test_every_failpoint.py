@@ -27,6 +27,7 @@ from tests.chaos import (
     test_timeouts,
 )
 from tests.chaos.beds import ACCEPTANCE, LOSSES, OF_STATE, REGIONAL, REPAIR, STATE_MOVES
+from tests.integration import test_object_files
 from tests.kit.coordinator.coordinator_failpoints import FAILPOINTS
 
 pytestmark = pytest.mark.chaos
@@ -46,6 +47,8 @@ _TWICE = [
     test_keyed.test_state_with_output_two_kills_in_a_row_where_a_split_comes_with_its_state,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
     test_objects.test_a_copy_survives_two_kills_in_a_row_on_an_object_store,
+    test_object_files.test_upload_settled_each_record_is_seen_once_after_kills,
+    test_object_files.test_upload_settled_a_kill_in_the_look_of_a_restart_changes_nothing,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
     test_restored_jobs.test_a_restore_survives_two_kills_in_a_row,
     test_stop_kills.test_copy_protected_two_kills_in_a_row_in_a_savepoint,
@@ -88,8 +91,8 @@ _OF_A_COMMAND = {
 # no record names changes nothing. `test_keyed` pauses in one of them.
 _OF_KEYED_STATE = {*OF_STATE, *STATE_MOVES}
 # On an object store they stand where `after-link` and the end of a deletion stand on a local disk;
-# `test_objects` also pauses before the put.
-_OF_OBJECTS = {*test_objects.OF_OBJECTS}
+# `test_objects` also pauses before the put. Uploads open no transaction.
+_OF_OBJECTS = {*test_objects.OF_OBJECTS, *test_object_files.OF_UPLOADS}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 

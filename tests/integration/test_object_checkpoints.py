@@ -45,7 +45,7 @@ def test_the_example_needs_the_environment_alone(
 ) -> None:
     """Two runs: the second one continues from the first one's last checkpoint; then the commands."""
     assert spark
-    source, output = topic("in", 2), topic("out", 2)
+    source, output = topic(partitions=2), topic(partitions=2)
     checkpoint = f"{s3_environment.uri}/jobs/copy"
     wanted = []
     for run in range(2):
@@ -54,7 +54,7 @@ def test_the_example_needs_the_environment_alone(
         wanted += [value + b"!" for value in sent]
         _copy(source, output, kafka.bootstrap, "--checkpoint", checkpoint)
         assert sorted(values(kafka.bootstrap, output)) == sorted(wanted)
-    assert "decided" in _sluice("checkpoint", "list", checkpoint)
+    assert checkpoint in _sluice("checkpoint", "list", checkpoint)
     assert checkpoint in _sluice("checkpoint", "clean", checkpoint)
 
 
@@ -62,7 +62,7 @@ def test_a_savepoint_lies_in_the_bucket_and_begins_a_new_job(
     spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, s3: S3Bucket
 ) -> None:
     """By options instead of the environment. The counts of the keys go on where they were."""
-    source, output = topic("in", 2), topic("out", 2)
+    source, output = topic(partitions=2), topic(partitions=2)
     sent = [
         Record(key=b"a", value=b"x"),
         Record(key=b"b", value=b"x"),
@@ -129,7 +129,7 @@ def test_micro_batches_are_refused_where_spark_cannot_write(
     s3: S3Bucket,
 ) -> None:
     """Before anything is written."""
-    source, output = topic("in", 1), topic("out", 1)
+    source, output = topic(), topic()
     job = Job(
         "batches",
         spark,

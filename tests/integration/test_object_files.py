@@ -28,6 +28,8 @@ _RECORDS = 3_000
 _UPLOAD = ["before-upload", "before-part", "after-part", "mid-upload", "after-upload"]
 _COMPLETE = ["before-complete", "after-complete"]
 _LOOK = ["before-look", "after-look"]
+OF_UPLOADS = (*_UPLOAD, *_COMPLETE, *_LOOK)
+"""Reached by files in object stores alone."""
 
 
 def _values(count: int = _RECORDS, first: int = 0) -> list[Record]:

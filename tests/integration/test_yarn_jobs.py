@@ -41,7 +41,8 @@ def _submit(
         "Submit to YARN",
         {
             "/etc/hadoop/conf": str(yarn.conf_dir),
-            "/opt/orders/bin/spark-submit ": f"{_BIN}/spark-submit {_JARS}",
+            "/opt/orders/bin": str(_BIN),
+            "spark-submit ": f"spark-submit {_JARS}",
             "--executor-memory 1g --driver-memory 1g": "--executor-memory 512m --driver-memory 512m",
             "deploy/orders.py KAFKA_SERVERS=kafka-1:9092 INPUT=orders OUTPUT=orders-copy": " ".join(
                 (f"{DEPLOY}/orders.py", f"ENGINE={engine}", *copied.settings.values())

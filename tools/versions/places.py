@@ -35,6 +35,10 @@ _NOT_NEEDED = re.compile(
 )
 
 
+# Sluice names this process's Python to Spark; the wheels are in a directory of this machine.
+_OF_THIS_PYTHON = ("PYSPARK_", "SPARK_HOME", "VIRTUAL_ENV", "PIP_FIND_LINKS")
+
+
 class NoPlaceError(Exception):
     """Why a cell cannot run here."""
 
@@ -64,7 +68,8 @@ class Place:
 
     def call(self, command: Sequence[str], **settings: str) -> int:
         """Run a command of the place in the checkout, with its output; return its exit code."""
-        environment = {**os.environ, "JAVA_HOME": self.java_home, "SLUICE_CACHE": str(cache_dir())}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(_OF_THIS_PYTHON)}
+        environment |= {"JAVA_HOME": self.java_home, "SLUICE_CACHE": str(cache_dir())}
         environment |= {"PATH": f"{self.java_home}/bin:{_path(self.tree)}", **settings}
         return subprocess.run(
             [*self._inside(), *command], cwd=_ROOT, env=environment, check=False

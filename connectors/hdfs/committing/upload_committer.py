@@ -1,7 +1,7 @@
 """Completes the uploads that a decision names, and aborts those of no decision.
 
 One request publishes a file, and a repeated one does no harm: an upload makes one object, once. If
-the store has no such upload any more, a look at the object tells why: rule `upload-settled`.
+the store has no such upload any more, a look at the object shows why: rule `upload-settled`.
 """
 
 import enum
@@ -44,7 +44,7 @@ COMPLETIONS_AT_ONCE = 16
 
 
 class Found(enum.Enum):
-    """What a look at a file's name found."""
+    """The result of a look at a file's name."""
 
     OURS = "ours"  # the whole object: completed by us or by an earlier run
     NOTHING = "nothing"
@@ -52,7 +52,7 @@ class Found(enum.Enum):
 
 
 def found_object(found: CompletedObject | None, *, length_bytes: int, mark: str) -> Found:
-    """What an object is to an upload of this length and mark. Pure."""
+    """Compare an object with an upload of this length and mark. Pure."""
     if found is None:
         return Found.NOTHING
     is_ours = found.length_bytes == length_bytes and found.mark == mark

@@ -1,15 +1,16 @@
 """The driver's side of a file sink in an object store."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sluice.connectors.hdfs.committing.file_sink_coordinator import FileSinkCoordinator, Sweeper
+from sluice.connectors.hdfs.committing.file_sweep import StagingSweeper
 from sluice.connectors.hdfs.committing.upload_committer import OpenUploads, UploadCommitter
 from sluice.connectors.hdfs.committing.upload_sweep import UploadSweeper
 from sluice.connectors.hdfs.partition_commit.partition_marks import PartitionMarks
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_target
 from sluice.connectors.hdfs.staging.upload_names import UploadName, sink_tag
-from sluice.runtime.contracts import Clock, SinkContext
+from sluice.runtime.contracts import Clock, SinkContext, SweepView
 from sluice.runtime.errors import StorageError, StorageUnreachableError
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.file_system import OpenFileSystem
@@ -23,8 +24,9 @@ _PROBE = BatchKey(region="probe", attempt_id=0, batch_id=0)
 class UploadSinkCoordinator(FileSinkCoordinator):
     """Implements `sluice.runtime.contracts.SinkCoordinator` for files in an object store. Driver.
 
-    Only the lease lies in the staging directory. Uploads are under their final names from the
-    beginning, and the job's uid is part of them, so several jobs may write into one directory.
+    The lease, and files that wait for a roll, lie in the staging directory. Uploads are under their
+    final names from the beginning, and the job's uid is part of them, so several jobs may write
+    into one directory.
 
     Args:
         target: URI of the directory that readers read.
@@ -57,7 +59,6 @@ class UploadSinkCoordinator(FileSinkCoordinator):
 
     def _try_publication(self, context: SinkContext, root: str) -> Sweeper:
         """Begin an upload, put a part and abort it; returns what sweeps the uploads."""
-        del root
         parent, name = split_target(self._target)
         uploads = self._open_uploads(parent)
         sink = sink_tag(job_uid=context.job_uid, operator_id=context.operator_id)
@@ -82,9 +83,18 @@ class UploadSinkCoordinator(FileSinkCoordinator):
                 {"path": self._target, "error": str(err)},
                 "Use a store with S3's multipart uploads, and allow them in its policies.",
             ) from err
-        return UploadSweeper(
-            uploads,
-            target_name=name,
-            sink=sink,
-            operator_id=context.operator_id,
+        swept = UploadSweeper(uploads, target_name=name, sink=sink, operator_id=context.operator_id)
+        staged = StagingSweeper(
+            self._fs, root=root, operator_id=context.operator_id, clock=self._clock
         )
+        return _Sweepers((swept, staged))
+
+
+class _Sweepers(Sweeper):
+    """Uploads first: the staged files of a sink that rolls cost less than they."""
+
+    def __init__(self, sweepers: Sequence[Sweeper]) -> None:
+        self._sweepers = sweepers
+
+    def sweep(self, view: SweepView) -> int:
+        return sum(each.sweep(view) for each in self._sweepers)

@@ -4,6 +4,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from sluice.connectors.hdfs.rolling.merging import FileMerger
 from sluice.connectors.hdfs.rolling.roll_plan import (
@@ -30,13 +31,60 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system import close_quietly
 
-__all__ = ["RollingFrameWriter"]
+__all__ = ["Publication", "PublishedWork", "RollingFrameWriter", "require_whole"]
 
 _ROLLED = "rolled"
 
 
 def _wall_ms() -> int:
     return int(time.time() * 1000)
+
+
+class PublishedWork(NamedTuple):
+    """Files that a decision publishes."""
+
+    committable: StateEntry
+    staging: str | None
+    """A directory that the committable names; None: it needs no staged file."""
+
+
+class Publication(Protocol):
+    """Prepares pending files for the decision that publishes them. Driver, in the callback."""
+
+    def published(
+        self,
+        files: Sequence[PendingFile],
+        target: str,
+        into: StagingDirectory,
+        scope: TaskScope,
+        *,
+        own: str,
+    ) -> PublishedWork:
+        """The files of several attempts as one committable. Retained records still name those of
+        other attempts, so they stay.
+
+        Args:
+            into: a directory of a registered attempt, for what the committable names.
+            own: staging directory of the files that this epoch wrote.
+        """
+        ...
+
+
+class MovedFiles(Publication):
+    """Staged files under one attempt's directory, which renames publish."""
+
+    def published(
+        self,
+        files: Sequence[PendingFile],
+        target: str,
+        into: StagingDirectory,
+        scope: TaskScope,
+        *,
+        own: str,
+    ) -> PublishedWork:
+        found = _file_set(files, target, into, own=own)
+        entry = encode_file_set(found, operator_id=scope.operator_id)
+        return PublishedWork(committable=entry, staging=found.staging)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +101,8 @@ class RollingFrameWriter(FrameWriter):
         roll: the policy; None: no file stays pending.
         merger: merges files of one layout.
         layout: of a frame's files.
+        publication: makes the committable of files that the decision publishes.
+        unpending: writes a frame of which no file stays pending; None: `files` does.
         wall_ms: wall clock; later runs read from it when rows were staged.
     """
 
@@ -60,12 +110,14 @@ class RollingFrameWriter(FrameWriter):
     roll: Roll | None
     merger: FileMerger
     layout: Callable[[Frame], str]
+    publication: Publication = field(default_factory=MovedFiles)
+    unpending: FrameWriter | None = None
     wall_ms: Callable[[], int] = field(default=_wall_ms)
 
     def write(self, frame: Frame, scope: TaskScope, registry: AttemptRegistry) -> StagedFrame:
         pending = _pending_in(scope.operator_states)
         if self.roll is None and not pending:
-            return self.files.write(frame, scope, registry)
+            return (self.unpending or self.files).write(frame, scope, registry)
         directory = self.files.open(self.files.target, scope, registry)
         staged = self.files.save(frame, directory)
         now_ms = self.wall_ms()
@@ -76,12 +128,12 @@ class RollingFrameWriter(FrameWriter):
         if self.roll is not None:
             files = (*mine, *own)
             outcome = self._rolled(frame, files, scope, directory, now_ms=now_ms, roll=self.roll)
-        sets = [*self._published(outcome, scope, registry, directory)]
-        sets += [self._given_up(each, scope, registry) for each in others if each.files]
-        _tidy(directory, sets, outcome)
+        published = [*self._published(outcome, scope, registry, directory)]
+        published += [self._given_up(each, scope, registry) for each in others if each.files]
+        _tidy(directory, published, outcome)
         return StagedFrame(
             rows=staged.rows,
-            committables=tuple(encode_file_set(s, operator_id=scope.operator_id) for s in sets),
+            committables=tuple(each.committable for each in published),
             operator_states=self._state(outcome.keep, layout, scope),
             again_in_s=again_in_s(outcome.keep, self.roll, now_ms=now_ms) if self.roll else None,
         )
@@ -127,7 +179,7 @@ class RollingFrameWriter(FrameWriter):
         if not self.merger.counts_rows:  # a merger that counts rows finds a damaged file itself
             with self.files.outages_reported(directory):
                 for file in (file for merge in merges for file in merge.files):
-                    _require_whole(file, directory, directory.fs.length_bytes(file.path))
+                    require_whole(file, directory, directory.fs.length_bytes(file.path))
         groups = [[file.path for file in merge.files] for merge in merges]
         with self.files.outages_reported(directory):
             answers = self.merger.merge(frame, groups, directory)
@@ -154,23 +206,27 @@ class RollingFrameWriter(FrameWriter):
         scope: TaskScope,
         registry: AttemptRegistry,
         directory: StagingDirectory,
-    ) -> Iterator[FileSet]:
-        """The file set that the decision publishes, in a directory that its commit may delete."""
+    ) -> Iterator[PublishedWork]:
+        """The files that the decision publishes, in a directory that its commit may delete."""
         if not outcome.publish:
             return
         into = directory
         if any(file.staging == directory.path for file in outcome.keep):
             into = self.files.open(self.files.target, scope, registry)
-        yield _file_set(outcome.publish, self.files.target, into, own=directory.path)
+        yield self.publication.published(
+            outcome.publish, self.files.target, into, scope, own=directory.path
+        )
 
     def _given_up(
         self, pending: PendingFiles, scope: TaskScope, registry: AttemptRegistry
-    ) -> FileSet:
+    ) -> PublishedWork:
         """Files that another run kept under other settings: published to their own target, as
         they are."""
         into = self.files.open(pending.target, scope, registry)
         try:
-            return _file_set(pending.files, pending.target, into, own=into.path)
+            return self.publication.published(
+                pending.files, pending.target, into, scope, own=into.path
+            )
         finally:
             if pending.target != self.files.target:
                 close_quietly(into.fs)
@@ -254,12 +310,10 @@ def _bring(file: PendingFile, into: StagingDirectory, staged: str, *, is_fresh: 
         length_bytes = file.length_bytes if into.fs.move(file.path, path) else None
     else:
         length_bytes = into.fs.join([file.path], path)
-    _require_whole(file, into, length_bytes)
+    require_whole(file, into, length_bytes)
 
 
-def _require_whole(
-    file: PendingFile, directory: StagingDirectory, length_bytes: int | None
-) -> None:
+def require_whole(file: PendingFile, directory: StagingDirectory, length_bytes: int | None) -> None:
     """Refuse a file of another length than recorded: without a row count only the length shows
     it."""
     if length_bytes != file.length_bytes:
@@ -275,8 +329,10 @@ def _require_whole(
         )
 
 
-def _tidy(directory: StagingDirectory, sets: Sequence[FileSet], outcome: Outcome) -> None:
+def _tidy(
+    directory: StagingDirectory, published: Sequence[PublishedWork], outcome: Outcome
+) -> None:
     """Delete an attempt's directory at once if no record names a file in it."""
-    needed = {file.staging for file in outcome.keep} | {found.staging for found in sets}
+    needed = {file.staging for file in outcome.keep} | {work.staging for work in published}
     if directory.path not in needed:
         directory.fs.delete(directory.path)

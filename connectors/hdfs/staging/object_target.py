@@ -29,11 +29,15 @@ class ObjectTarget:
     @property
     def parent(self) -> ObjectLocation:
         """The location above it, with the options and variables of this process."""
-        return object_location(split_target(self.uri)[0], self.options)
+        return self.locate(split_target(self.uri)[0])
+
+    def locate(self, uri: str) -> ObjectLocation:
+        """A URI of the same store."""
+        return object_location(uri, self.options)
 
     def open_uploads(self, uri: str) -> MultipartUploads:
         """The uploads below a URI of the same store."""
-        return uploads_at(object_location(uri, self.options))
+        return uploads_at(self.locate(uri))
 
     def opener(self, others: OpenFileSystem) -> OpenFileSystem:
         """Opens any file system, this one's with its options.
@@ -44,7 +48,7 @@ class ObjectTarget:
 
         def opened(uri: str) -> FileSystem:
             if is_object_store(uri):
-                return ObjectFileSystem(object_location(uri, self.options))
+                return ObjectFileSystem(self.locate(uri))
             return others(uri)
 
         return opened

@@ -21,6 +21,7 @@ __all__ = [
     "split_target",
     "staged_name",
     "staging_root",
+    "written_type",
 ]
 
 _PREFIX = ".sluice-staging-"
@@ -131,6 +132,13 @@ def rolled_name(attempt: StagingAttempt, written: str, *, number: int, checkpoin
         number: among the files that the decision publishes in one directory.
         checkpoint_id: that the batch was expected to join.
     """
-    _, dot, kind = written.removesuffix(_STAGED).replace(_DOT, ".").partition(".")
     region = attempt.batch.region[:_MOST_OF_A_REGION]
-    return f"part-{checkpoint_id:012d}-{region}-{number:05d}-{attempt.attempt}{dot}{kind}"
+    kind = written_type(written)
+    return f"part-{checkpoint_id:012d}-{region}-{number:05d}-{attempt.attempt}{kind}"
+
+
+def written_type(staged: str) -> str:
+    """The type of a staged file, from the first dot of its writer's name on."""
+    name = staged.rpartition("/")[2].removesuffix(_STAGED).replace(_DOT, ".")
+    _, dot, kind = name.partition(".")
+    return f"{dot}{kind}"

@@ -34,18 +34,22 @@ class UploadedFile:
         upload_id: drawn by the store.
         tags: of its parts, in order.
         length_bytes: > 0.
-        rows: in the file; >= 1.
+        rows: in the file, >= 1; None if several epochs' rows are published and the format has no
+            row count in its footer.
     """
 
     final: str
     upload_id: str
     tags: tuple[str, ...]
     length_bytes: int
-    rows: int
+    rows: int | None
 
     def __post_init__(self) -> None:
         has_upload = bool(self.upload_id and self.tags and all(self.tags))
-        if not (is_within(self.final) and has_upload) or min(self.length_bytes, self.rows) < 1:
+        if (
+            not (is_within(self.final) and has_upload)
+            or min(self.length_bytes, 1 if self.rows is None else self.rows) < 1
+        ):
             raise InvalidFileSetError(
                 "an uploaded file is out of range",
                 {"final": self.final, "length": self.length_bytes, "rows": self.rows},
@@ -125,7 +129,7 @@ def _from_content(content: Mapping[str, object]) -> UploadSet:
                 upload_id=text(upload_id),
                 tags=tuple(map(text, _listed(tags))),
                 length_bytes=number(length),
-                rows=number(count),
+                rows=None if count is None else number(count),
             )
             for final, upload_id, tags, length, count in rows(content["files"])
         ),

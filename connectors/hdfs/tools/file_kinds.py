@@ -46,7 +46,7 @@ def _describe_uploads(entry: StateEntry) -> Mapping[str, object]:
     found = decode_upload_set(entry)
     return {
         "target": found.target,
-        "rows": sum(file.rows for file in found.files),
+        "rows": sum(file.rows or 0 for file in found.files),
         "length_bytes": sum(file.length_bytes for file in found.files),
         "files": [file.final for file in found.files],
         "upload_ids": [file.upload_id for file in found.files],

@@ -68,10 +68,7 @@ def clean(
         found = list(orphans_of(places, file_system, _open_uploads, checkpoint_uri=uri))
         if delete:
             for one in found:
-                if one.upload_id is None:
-                    file_system(one.parent).delete(one.path)
-                else:
-                    _open_uploads(one.parent).abort(one.path, one.upload_id)
+                _delete(one, file_system)
     if as_json:
         print_json({"deleted": delete, "orphans": [_of_orphan(one) for one in found]})
         return
@@ -93,6 +90,13 @@ def _opened(path: str) -> Iterator[tuple[str, Sequence[Slot], OpenFileSystem]]:
 def _open_uploads(uri: str) -> MultipartUploads:
     """The uploads below a URI, by the environment's credentials."""
     return uploads_at(object_location(uri))
+
+
+def _delete(one: Orphan, file_system: OpenFileSystem) -> None:
+    if one.upload_id is None:
+        file_system(one.parent).delete(one.path)
+    else:
+        _open_uploads(one.parent).abort(one.path, one.upload_id)
 
 
 def _of_line(line: FileLine) -> dict[str, object]:

@@ -229,10 +229,12 @@ def orphans_of(
         if parent.partition("://")[0] in OBJECT_SCHEMES:
             tag = sink_tag(job_uid=job_uid, operator_id=sink.operator_id)
             open_ones = open_uploads(parent).open_uploads(f"{name}/")
-            for upload, upload_name in uploads_of(open_ones, sink=tag):
-                is_old = upload_name.attempt.batch.attempt_id < newest_run
-                if is_old and upload.upload_id not in named_uploads:
-                    yield _orphan_upload(sink, parent, upload)
+            yield from (
+                _orphan_upload(sink, parent, upload)
+                for upload, its_name in uploads_of(open_ones, sink=tag)
+                if its_name.attempt.batch.attempt_id < newest_run
+                and upload.upload_id not in named_uploads
+            )
 
 
 def _require_ours(

@@ -152,16 +152,18 @@ class TaskFrameSaver(FrameSaver):
         form: of the files.
         partition_by: columns that become directories.
         columns: that are written; None: all.
+        files: how tasks write to the target's store; None: as the session's configuration says.
     """
 
     target: str
     form: FileFormat
     partition_by: tuple[str, ...]
     columns: tuple[str, ...] | None
+    files: TaskFiles | None = None
 
     @functools.cached_property
     def _files(self) -> TaskFiles:
-        return session_task_files(self.target)
+        return self.files or session_task_files(self.target)
 
     def check(self, frame: DataFrame) -> None:
         """See `FrameSaver`; also refuses a file system that tasks without a JVM cannot write to."""

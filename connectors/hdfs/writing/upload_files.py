@@ -23,7 +23,7 @@ __all__ = ["PART_BYTES", "UploadFiles"]
 log = logging.getLogger(__name__)
 
 PART_BYTES = 8 << 20
-"""Of each part but the last one; a file has at most 78 GiB."""
+"""The size of each part but the last one; a file has at most 78 GiB."""
 
 _PARTS_AT_ONCE = 4
 _MOST_WAITING = 8  # parts of a task in memory; then the task waits for the store
@@ -115,7 +115,7 @@ class _Upload(OutputFile[UploadedFile]):
     def stream(self) -> BinaryIO:
         return cast("BinaryIO", self._stream)
 
-    def finish(self, rows: int) -> UploadedFile:
+    def finish(self, rows: int | None) -> UploadedFile:
         self._stream.put_rest()
         tags = tuple(tag.result() for tag in self._tags)
         failpoint("mid-upload")

@@ -103,7 +103,7 @@ class UploadFrameWriter(FrameWriter):
             return StagedFrame(rows=0)
         found = UploadSet(target=self.factory.target, mark=attempt.attempt, files=files)
         return StagedFrame(
-            rows=sum(file.rows for file in files),
+            rows=sum(file.rows or 0 for file in files),
             committables=(encode_upload_set(found, operator_id=scope.operator_id),),
         )
 

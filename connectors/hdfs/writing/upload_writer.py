@@ -119,7 +119,7 @@ class UploadWriter(ContinuousWriter):
         del ranges, checkpoint_id
 
     def pre_commit(self) -> list[StateEntry]:
-        """Upload what is left. Nothing is completed: readers see no file."""
+        """Upload the last parts. Nothing is completed: readers see no file."""
         if self._writer is None:
             return []
         files = self._writer.finish()

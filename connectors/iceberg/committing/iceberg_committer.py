@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from sluice.connectors.iceberg.committing.commit_positions import CommitPositions
 from sluice.connectors.iceberg.committing.table_commit import append_files, expire_snapshots
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings, load_table
-from sluice.connectors.iceberg.table.client_errors import client_errors
+from sluice.connectors.iceberg.table.client_errors import (
+    client_errors,
+    client_errors_translated,
+)
 from sluice.connectors.iceberg.table.table_store import TableStore, sink_root
 from sluice.connectors.iceberg.writing.write_notes import note_name
 from sluice.connectors.iceberg.written_files import WrittenFiles, decode_written_files
@@ -204,13 +207,14 @@ class IcebergCommitter(CheckpointCommitter):
     def _expire(self) -> None:
         """Metadata only; whatever goes wrong, a later commit tries again."""
         try:
-            expired = expire_snapshots(self._current(), least=_EXPIRES_AT_ONCE)
-        except (StorageError, AuthenticationError, ConfigError, *client_errors()) as err:
+            with client_errors_translated("expire snapshots", self._settings.where()):
+                expired = expire_snapshots(self._current(), least=_EXPIRES_AT_ONCE)
+        except (StorageError, AuthenticationError, ConfigError) as err:
             self._table = None
             log.warning("snapshots were not expired: table=%s error=%s", self._name, err)
-        else:
-            if expired:
-                log.info("snapshots expired: table=%s snapshots=%d", self._name, expired)
+            return
+        if expired:
+            log.info("snapshots expired: table=%s snapshots=%d", self._name, expired)
 
 
 def _foreign(works: Iterable[WrittenFiles], table_uuid: str) -> CommitReport | None:

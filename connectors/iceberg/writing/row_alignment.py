@@ -32,7 +32,7 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:  # noqa: C901 - one 
         return True
     for kinds in (_INTEGERS, _FLOATS):
         if source in kinds and target in kinds:
-            return kinds[source] <= kinds[target]
+            return bool(kinds[source] <= kinds[target])
     for names in (_TEXTS, _BYTES):
         if source in names and target in names:
             return True
@@ -133,7 +133,7 @@ def require_known(columns: Sequence[pa.Field], target: pa.Schema, *, table: str)
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+    return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def _conformed(array: pa.Array, target: pa.DataType) -> pa.Array:

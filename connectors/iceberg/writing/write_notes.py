@@ -54,7 +54,7 @@ def noted_files(store: TableStore, attempt: WriteAttempt) -> list[str] | None:
     """The files that a note names; None: it is gone, or was not written whole."""
     data = store.read(note_name(attempt))
     try:
-        found = None if data is None else parsed_json(data)
-        return None if found is None else [str(name) for name in found["files"]]
+        found = {} if data is None else parsed_json(data)
+        return [str(name) for name in found["files"]] if isinstance(found, dict) else None
     except (ValueError, LookupError, TypeError):
         return None

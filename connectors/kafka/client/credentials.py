@@ -359,8 +359,8 @@ _MODULES = {
     "PlainLoginModule": "PLAIN",
     "ScramLoginModule": "SCRAM",
     "OAuthBearerLoginModule": "OAUTHBEARER",
-    "IAMLoginModule": "AWS_MSK_IAM",
     "Krb5LoginModule": "GSSAPI",
+    "IAMLoginModule": "AWS_MSK_IAM",
 }
 _OPTION = re.compile(
     r"""\s*([\w.-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))"""
@@ -368,7 +368,7 @@ _OPTION = re.compile(
 
 
 def parse_jaas(text: str) -> tuple[str, dict[str, str]]:
-    """The login module's family (PLAIN, SCRAM, OAUTHBEARER, AWS_MSK_IAM, GSSAPI) and its options.
+    """The login module's family (PLAIN, SCRAM, OAUTHBEARER, …) and its options.
 
     Raises:
         ConfigError: without the text, which holds a password.

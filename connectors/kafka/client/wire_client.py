@@ -19,7 +19,12 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from sluice.connectors.kafka.client.tokens import KeptToken, kept_token
-from sluice.runtime.errors import MissingRequirementError, StreamError, UnreachableError
+from sluice.runtime.errors import (
+    AuthenticationError,
+    MissingRequirementError,
+    StreamError,
+    UnreachableError,
+)
 
 with warnings.catch_warnings():
     # kafka-python reads its schemas by a function that Python 3.11 deprecates.
@@ -199,11 +204,25 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]  # kafka-python ha
         super().maybe_raise_auth_failure(node_id)
 
     def _note(self, error: BaseException) -> None:
-        is_away = isinstance(error, UnreachableError)  # no token was available
+        if type(error).__module__.startswith("gssapi."):
+            error = _kerberos_failure(error)
+        is_away = isinstance(error, UnreachableError)  # no token, or no KDC
         if isinstance(error, (*REFUSED_CREDENTIALS, StreamError)) and not is_away:
             self.refused = error
         else:
             self.failed = error
+
+
+def _kerberos_failure(error: BaseException) -> StreamError:
+    if "Cannot contact any KDC" in str(error):
+        return UnreachableError(
+            "the KDC did not answer", {"error": error}, "Check that the KDC runs, and krb5.conf."
+        )
+    return AuthenticationError(
+        "Kerberos refused the login to Kafka",
+        {"error": error},
+        "Check principal and keytab with klist -k -t, or run kinit.",
+    )
 
 
 def with_tickets(settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -53,7 +53,8 @@ def start(
 ) -> None:
     """Start a YARN, print the settings of its clients; the first start downloads its jars.
 
-    Copy the two printed lines into the shell that runs spark-submit.
+    Copy the two printed lines into the shell that runs spark-submit. For tests on a machine of your
+    own: YARN has no log-in, so each of its users can run programs as you.
     """
     servers = EmbeddedYarn(
         data_dir=data_dir or state_dir() / "yarn-data",

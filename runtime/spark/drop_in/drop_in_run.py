@@ -30,8 +30,10 @@ from sluice.runtime.model.timestamps import earliest
 from sluice.runtime.service.drop_in_client import REGION, QueryRun
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService, ServedRun
+from sluice.runtime.service.service_client import fetch_issued_token
 from sluice.runtime.spark.microbatch.batch_strategies import OpenBatch, PlannedBatch
 from sluice.runtime.spark.tasks.region_tasks import BATCH_ID, RegionTasks
+from sluice.runtime.storage.delegation_tokens import fetching_tokens
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
 __all__ = ["DropInRun", "PreCommitted"]
@@ -141,14 +143,17 @@ class DropInRun:
 
     def for_tasks(self, run_id: str) -> QueryRun:
         """The run as its tasks need it; ``run_id`` is Spark's."""
+        address = self.served.coordinator_address
+        with fetching_tokens(partial(fetch_issued_token, address)):
+            writer_factory = pickle.dumps(self.writer_factory)
         return QueryRun(
             run_id=run_id,
             job_uid=self.job_uid,
             attempt_id=self.attempt_id,
             operator_id=self.operator_id,
             committed_through=self.coordinator.settled_through,
-            address=self.served.coordinator_address,
-            writer_factory=pickle.dumps(self.writer_factory),
+            address=address,
+            writer_factory=writer_factory,
         )
 
     def batch(self, batch_id: int) -> BatchKey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
@@ -38,7 +38,7 @@ class JobSpec:
     name: str
     spark: SparkSession
     checkpoint_dir: str
-    storage_options: Mapping[str, str]
+    storage_options: Mapping[str, str] = field(repr=False)
     settings: CheckpointSettings
     regions: int | None
     engine: Engine

@@ -44,8 +44,8 @@ _APPLICATION = ("tenant_id", "client_id", "client_secret")
 class AzureUploads(MultipartUploads):
     """`MultipartUploads` of a container. A picklable value.
 
-    An upload is a prefix of block ids, so Azure does not list uploads, and has no request that
-    aborts one: it discards blocks that no list names after a week.
+    An upload is a prefix of block ids, so Azure does not list uploads, and no request aborts one.
+    Azure discards blocks that no list names after a week.
 
     Attributes:
         location: of the root.

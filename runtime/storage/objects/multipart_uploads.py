@@ -16,10 +16,10 @@ __all__ = [
 ]
 
 LEAST_PART_BYTES = 5 << 20
-"""Of each part but the last one: S3's limit; other stores allow less."""
+"""The size of each part but the last one: S3's limit; other stores allow less."""
 
 MOST_PARTS = 10_000
-"""Of one upload: the limit of S3 and Google; Azure allows more."""
+"""The limit of one upload on S3 and Google's store; Azure allows more."""
 
 
 class UploadGoneError(StorageError):
@@ -56,8 +56,8 @@ class MultipartUploads(Protocol):
     """Uploads below one root. Driver, tasks and commands; any thread, also several at once.
 
     Every call repeats itself a few times. Then it raises `AuthenticationError` without permission,
-    `StorageUnreachableError` if the store did not answer, answered with a fault of its own or
-    asked for less speed, and another `StorageError` for all else. After an error of a call that
+    `StorageUnreachableError` without an answer, after a fault of the store, or if it asks for less
+    speed, and another `StorageError` for all else. After an error of a call that
     writes, it is unknown whether the store acted.
     """
 
@@ -92,7 +92,7 @@ class MultipartUploads(Protocol):
             tags: of parts 1, 2, …
             mark: as at `create`.
         Raises:
-            UploadGoneError: `look` tells whether it was completed.
+            UploadGoneError: `look` shows whether it was completed.
         """
         ...
 

@@ -22,7 +22,13 @@ OBJECT_SCHEMES = ("s3", "gs", "abfss")
 
 _URI = re.compile(r"(?P<scheme>(?i:s3a?|gs|abfss))://(?P<authority>[^/?#]*)(?P<path>.*)", re.DOTALL)
 _AZURE_HOST = re.compile(r"(?P<container>[^@]+)@(?P<account>[^.@]+)\.(?P<suffix>.+)")
-_OPTION_PREFIXES = ("aws_", "azure_", "google_", "fs.s3a.", "fs.gs.", "fs.azure.")
+_OPTIONS = {
+    "s3": ("aws_", "fs.s3a."),
+    "gs": ("google_", "fs.gs."),
+    "abfss": ("azure_", "fs.azure."),
+}
+"""How the options of a store begin; a job's options may be for several stores."""
+_OPTION_PREFIXES = tuple(prefix for prefixes in _OPTIONS.values() for prefix in prefixes)
 
 _ENVIRONMENT = {
     "s3": (
@@ -71,7 +77,18 @@ _RENAMED = {
     # The endpoint of one service: obstore takes it before every other one.
     "aws_endpoint": "aws_endpoint_url_s3",
     "aws_endpoint_url": "aws_endpoint_url_s3",
-    "endpoint_url": "aws_endpoint_url_s3",
+    # Names with one meaning: an option goes before a variable that is spelled otherwise.
+    "aws_token": "aws_session_token",
+    "google_service_account_path": "google_service_account",
+    **dict.fromkeys(
+        ("azure_storage_access_key", "account_key", "access_key"), "azure_storage_account_key"
+    ),
+    **dict.fromkeys(("azure_storage_sas_key", "sas_key", "sas_token"), "azure_storage_sas_token"),
+    **dict.fromkeys(("azure_storage_client_id", "client_id"), "azure_client_id"),
+    **dict.fromkeys(("azure_storage_client_secret", "client_secret"), "azure_client_secret"),
+    **dict.fromkeys(("azure_storage_tenant_id", "tenant_id"), "azure_tenant_id"),
+    **dict.fromkeys(("azure_endpoint", "endpoint"), "azure_storage_endpoint"),
+    "google_endpoint": "google_base_url",
     # As Hadoop's S3A spells them.
     "fs.s3a.access.key": "aws_access_key_id",
     "fs.s3a.secret.key": "aws_secret_access_key",
@@ -86,6 +103,8 @@ _RENAMED = {
     "fs.azure.account.oauth2.client.secret": "azure_client_secret",
     "fs.azure.sas.fixed.token": "azure_storage_sas_token",
 }
+_PREFIXES = {"s3": "aws_", "gs": "google_", "abfss": ""}
+"""Before an option that has no prefix."""
 _ENDPOINTS = ("aws_endpoint_url_s3", "google_base_url", "azure_storage_endpoint")
 _CLIENT = {
     "allow_http",
@@ -212,40 +231,47 @@ def object_location(
     set_for_all = {
         name: environment[name] for name in _ENVIRONMENT[scheme] if environment.get(name)
     }
-    config, client = _sorted_out(set_for_all)
-    own_config, own_client = _sorted_out(storage_options or {})
+    config, client = _sorted_out(scheme, set_for_all)
+    own_config, own_client = _sorted_out(scheme, storage_options or {})
+    config |= own_config | account
+    client |= own_client
+    if any(config.get(name, "").startswith("http://") for name in _ENDPOINTS):
+        client.setdefault("allow_http", "true")
     return ObjectLocation(
         uri=f"{scheme}://{authority}" + (f"/{prefix}" if prefix else ""),
         scheme=scheme,
         bucket=bucket,
         prefix=prefix,
-        config={**config, **own_config, **account},
-        client={**client, **own_client},
+        config=config,
+        client=client,
     )
 
 
-def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def _sorted_out(scheme: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Options of the store, and options of its HTTP client."""
     config, client = {}, {}
+    others = tuple(each for each in _OPTION_PREFIXES if each not in _OPTIONS[scheme])
     for name, value in given.items():
+        if name.lower().startswith(others):
+            continue
         bare = re.sub(r"^(aws|google|azure)_", "", name.lower())
         if bare in _CLIENT:
             client[bare] = str(value)
         else:
-            config[_config_name(name.lower())] = str(value)
+            config[_config_name(scheme, name.lower())] = str(value)
     if "storage_emulator_host" in map(str.lower, given):
         config.setdefault("google_skip_signature", "true")
     for name in _ENDPOINTS:
         if name in config:
             config[name] = _with_scheme(name, config[name])
-            if config[name].startswith("http://"):
-                client.setdefault("allow_http", "true")
     return config, client
 
 
-def _config_name(name: str) -> str:
+def _config_name(scheme: str, name: str) -> str:
     if name.startswith("fs.azure.account.key."):
         return "azure_storage_account_key"
+    if not name.startswith((*_OPTION_PREFIXES, "storage_emulator")):
+        name = f"{_PREFIXES[scheme]}{name}"
     return _RENAMED.get(name, name)
 
 

@@ -30,6 +30,7 @@ REGIONAL_FAILPOINTS: tuple[str, ...] = (
 FAILPOINTS: tuple[str, ...] = (
     *(f"{when}-{step}" for step in _STEPS for when in ("before", "after")),
     "mid-commit",  # after the first of several committables
+    "during-state-files",  # between the last look for a newer run and the deletion
     *REGIONAL_FAILPOINTS,
 )
 """Every failpoint of the coordinator: before and after each numbered step of the protocol."""

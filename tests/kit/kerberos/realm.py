@@ -13,10 +13,10 @@ from tests.kit.kerberos.secure_hdfs import BRIEF, USER, SecureHdfs
 
 __all__ = ["TOKEN_LIFE_S", "Realm", "realm"]
 
-TOKEN_LIFE_S = 40
+TOKEN_LIFE_S = 90
 """Of a delegation token; a renewal adds nothing to it."""
 
-_TICKET_LIFE_S = 40
+_TICKET_LIFE_S = 90
 _TOKENS = "dfs.namenode.delegation.token"
 
 

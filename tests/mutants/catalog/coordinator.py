@@ -539,4 +539,34 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="older-run-goes-on-without-decisions",
+        rules=("fence-first",),
+        wrong="An older run that has nothing to decide does not look for its successor.",
+        catchers=(
+            "tests/unit/runtime/coordinator/shell/test_coordinator.py::test_fence_first_an_older_run_without_anything_to_decide_ends",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.run_threads:RunThreads._sweep",
+                old="self._require_newest()",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="load-of-a-batch-expires",
+        rules=("state-with-output",),
+        wrong="A checkpoint expires while a batch loads its keyed state, so the next attempt loads it again.",
+        catchers=(
+            "tests/unit/runtime/coordinator/core/test_timed_out_regions.py::test_a_batch_that_loads_keyed_state_may_take_long_as_long_as_it_makes_progress",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.alignment:_timeout_s",
+                old="return timeout_s + max(0.0, loading_s - barrier_s)",
+                new="return timeout_s",
+            ),
+        ),
+    ),
 )

@@ -77,11 +77,11 @@ MUTANTS = (
                 function="sluice.connectors.hdfs.committing.file_committer:_publish_one",
                 old="""
                 if fs.move(staged, final):
-                    return _DONE
+                    return DONE
                 """,
                 new="""
                 fs.move(staged, final)
-                return _DONE
+                return DONE
                 """,
             ),
         ),

@@ -200,4 +200,19 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="failing-merges-in-silence",
+        rules=("state-with-output",),
+        wrong="Merges that keep failing end no attempt, and each epoch adds a part.",
+        catchers=(
+            "tests/unit/runtime/state/test_state_writer.py::test_merges_that_keep_failing_end_the_attempt",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.state.state_writer:StateWriter._bound_parts",
+                old="if failure is None:",
+                new="if True:",
+            ),
+        ),
+    ),
 )

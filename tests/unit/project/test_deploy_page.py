@@ -11,7 +11,12 @@ import pytest
 
 from tests.kit.deploy_page import DEPLOY, ROOT, commands
 
-TESTS = ("tests/containers/test_deploy.py", "tests/integration/test_deploy_cluster.py")
+TESTS = (
+    "tests/containers/test_deploy.py",
+    "tests/integration/test_deploy_cluster.py",
+    "tests/integration/test_yarn_command.py",
+    "tests/integration/test_yarn_jobs.py",
+)
 
 
 def test_a_test_runs_each_block_of_commands() -> None:

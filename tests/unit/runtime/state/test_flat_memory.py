@@ -17,6 +17,8 @@ KEYS = 500
 CHANGED = 40
 SAMPLE_EVERY = 250
 BUDGET_MIB = 64
+MOST_PARTS = 33
+"""Of a split: one with 32 parts waits for its merge, and then gets the part of its epoch."""
 
 
 def resident_mib() -> float:
@@ -46,8 +48,6 @@ def test_ten_thousand_epochs_of_a_bounded_key_set_take_no_more_memory(
     named: set[str] = set()
     resident: list[float] = []
     overlay: list[int] = []
-    parts: list[int] = []
-    files: list[int] = []
     handles: list[int] = []
     threads: list[int] = []
     for epoch in range(EPOCHS):
@@ -65,20 +65,17 @@ def test_ten_thousand_epochs_of_a_bounded_key_set_take_no_more_memory(
         before, named = named, {file.path for file in acknowledged.files}
         for path in before - named:
             (root / path).unlink()
+        assert max(len(split.parts) for split in acknowledged.splits) <= MOST_PARTS
+        assert len(acknowledged.files) <= 2 * MOST_PARTS
         if epoch % SAMPLE_EVERY == SAMPLE_EVERY - 1:
             resident.append(resident_mib())
-            parts.append(max(len(split.parts) for split in acknowledged.splits))
-            files.append(len(acknowledged.files))
             handles.append(psutil.Process().num_fds())
             threads.append(threading.active_count())
             assert task.state.base_bytes < BUDGET_MIB * 2**20
     task.close()
     quarter = len(resident) // 4
     grown = median(resident[-quarter:]) - median(resident[quarter : 2 * quarter])
-    assert grown < 8, resident
-    # Epochs follow at once: while a merge runs, more of them end than in a job.
-    for chain in (parts, files):
-        assert median(chain[-quarter:]) <= 2 * median(chain[quarter : 2 * quarter]) + 8, chain
-    assert max(handles[-quarter:]) <= max(handles[quarter : 2 * quarter]) + 4, handles
+    assert grown < (4 if backend == "memory" else 8), resident  # RocksDB's own memory moves more
+    assert max(handles[-quarter:]) <= max(handles[quarter : 2 * quarter]) + 2, handles
     assert max(threads[-quarter:]) <= max(threads[quarter : 2 * quarter]) + 1, threads
-    assert max(overlay[-1000:]) <= 2 * max(overlay[1000:2000])
+    assert max(overlay[-1000:]) <= 1.2 * max(overlay[1000:2000])

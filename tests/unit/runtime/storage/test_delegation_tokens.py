@@ -15,6 +15,7 @@ from sluice.runtime.storage.delegation_tokens import (
     IssuedToken,
     TaskTokens,
     TokenSource,
+    fetching_tokens,
     issued_token,
     without_tokens,
 )
@@ -62,6 +63,10 @@ class _Driver:
         if isinstance(self.issued, Exception):
             raise self.issued
         return self.issued
+
+
+def _driver(name: str) -> IssuedToken:
+    raise UnreachableError("the driver is away", {"name": name}, "Wait.")
 
 
 @pytest.fixture
@@ -119,6 +124,8 @@ class TestDriver:
         assert found.current() == _token("a")
         assert issued_token(found.name) == IssuedToken(token=_token("a"))
         assert issued_token("other") is None
+        with fetching_tokens(_driver):
+            assert pickle.loads(pickle.dumps(tokens)).fetch is _driver
 
 
 class TestTask:

@@ -2,13 +2,19 @@
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from sluice.connectors.kafka.client import confluent, wire_client
 from sluice.connectors.kafka.client.client_options import Role
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.runtime.errors import ConfigError, MissingRequirementError
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    MissingRequirementError,
+    UnreachableError,
+)
 from tests.kit.kafka.kafka_options import connection_with
 
 _KEYTAB = {
@@ -73,6 +79,22 @@ def test_a_client_without_gssapi_says_which_package_to_replace() -> None:
     with pytest.raises(ConfigError, match="--no-binary confluent-kafka") as caught:
         confluent.make_admin(_kerberos(**_KEYTAB).librdkafka(Role.ADMIN))
     assert confluent.CLIENT_VERSION in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Cannot contact any KDC for realm 'EXAMPLE.COM'", UnreachableError),
+        ("Client 'orders@EXAMPLE.COM' not found in Kerberos database", AuthenticationError),
+    ],
+)
+def test_a_refusal_of_kerberos_has_a_type(text: str, kind: type[Exception]) -> None:
+    """gssapi has errors of its own, which no caller knows."""
+    foreign = type("GSSError", (Exception,), {"__module__": "gssapi.raw.exceptions"})
+    noted = SimpleNamespace(refused=None, failed=None)
+    wire_client._Manager._note(noted, foreign(text))  # type: ignore[arg-type]  # noqa: SLF001
+    assert type(noted.refused or noted.failed) is kind
+    assert (noted.refused is None) is (kind is UnreachableError)
 
 
 def test_the_second_client_needs_a_package(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:

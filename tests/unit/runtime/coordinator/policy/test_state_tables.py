@@ -76,8 +76,8 @@ def test_the_page_in_the_docs_is_current() -> None:
 
 
 def test_failpoints_stand_before_and_after_every_step() -> None:
-    assert len(set(FAILPOINTS)) == len(FAILPOINTS) == 36
-    between = {"mid-commit", "mid-move"}
+    assert len(set(FAILPOINTS)) == len(FAILPOINTS) == 37
+    between = {"mid-commit", "mid-move", "during-state-files"}
     steps = {name.partition("-")[2] for name in FAILPOINTS if name not in between}
     around = {f"{when}-{step}" for when in ("before", "after") for step in steps}
     assert around | between == set(FAILPOINTS)

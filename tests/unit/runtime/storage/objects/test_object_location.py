@@ -63,11 +63,13 @@ class TestOptions:
 
     def test_an_option_goes_before_every_variable_also_with_another_spelling(self) -> None:
         environment = {**_SET, "AWS_ENDPOINT_URL_S3": "http://other"}
-        options = {"fs.s3a.endpoint": "minio:9000", "FS.S3A.ACCESS.KEY": "you"}
+        options = {"fs.s3a.endpoint": "minio:9000", "FS.S3A.ACCESS.KEY": "you", "region": "x"}
         found = object_location("s3://b", options, environment=environment)
         assert found.endpoint == "https://minio:9000"
         assert found.config["aws_access_key_id"] == "you"
         assert found.config["aws_secret_access_key"] == "hidden"
+        assert found.config["aws_region"] == "x"
+        assert found.open() is not None
 
     def test_the_variable_of_the_service_goes_before_that_of_all_services(self) -> None:
         environment = {"AWS_ENDPOINT_URL_S3": "http://s3", "AWS_ENDPOINT_URL": "http://all"}
@@ -77,6 +79,18 @@ class TestOptions:
         found = object_location("gs://b", environment={"STORAGE_EMULATOR_HOST": "localhost:4443"})
         assert found.endpoint == "http://localhost:4443"
         assert found.config["google_skip_signature"] == "true"
+
+    def test_azure_takes_its_names_with_and_without_prefix(self) -> None:
+        environment = {"AZURE_STORAGE_ACCOUNT_KEY": "a2V5", "AZURE_STORAGE_ENDPOINT": "http://h/a"}
+        uri = "abfss://c@acc.dfs.core.windows.net"
+        found = object_location(uri, {"account_key": "b3RoZXI="}, environment=environment)
+        assert found.config["azure_storage_account_key"] == "b3RoZXI="
+        assert found.endpoint == "http://h/a"
+        assert found.open() is not None
+
+    def test_options_of_other_stores_are_left_to_them(self) -> None:
+        found = object_location("s3://b", {"google_base_url": "http://g"}, environment={})
+        assert found.config == {}
 
     def test_an_unknown_option_is_named(self) -> None:
         location = object_location("s3://b", {"aws_acces_key": "x"}, environment={})
