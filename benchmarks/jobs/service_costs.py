@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.measuring.figures import Figure
+from sluice.runtime.service.listener import Listener
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_settings import ServiceSettings
 
 __all__ = ["measure"]
 
@@ -29,15 +31,21 @@ class _Answering:
 
 
 def measure(*, repeat: int) -> list[Figure]:
-    """Messages of one client, one after the other, to a service in a process of its own."""
-    with CoordinatorService() as service:
+    """Messages of one client, one after the other, to a service in a process of its own; without
+    and with TLS."""
+    return [*_figures(repeat, tls=False), *_figures(repeat, tls=True)]
+
+
+def _figures(repeat: int, *, tls: bool) -> list[Figure]:
+    listener = Listener.of(ServiceSettings(tls=tls))
+    with CoordinatorService(listener=listener) as service:
         service.mount(_KEY, _Answering())
         _measure_messages(service.coordinator_address, _WARM)
         turns = [_measure_messages(service.coordinator_address, _MESSAGES) for _ in range(repeat)]
     sides = ("the driver", "the task")
     return [
         Figure(
-            what=f"a message to the coordinator: {side}",
+            what=f"a message to the coordinator{', TLS' if tls else ''}: {side}",
             runs=[1000 * turn[at] for turn in turns],
             unit="ms",
             note="processor time",

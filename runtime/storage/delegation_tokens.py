@@ -67,7 +67,7 @@ class IssuedToken:
         problem: why there is no newer one, although it is due; empty: there is no problem.
     """
 
-    token: DelegationToken
+    token: DelegationToken = field(repr=False)
     problem: str = ""
 
 

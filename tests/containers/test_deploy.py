@@ -16,6 +16,19 @@ from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.containers, pytest.mark.extended]
 
+SPARKS = {
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:7078",
+    "SPARK_EXECUTOR_ID": "1",
+    "SPARK_EXECUTOR_CORES": "1",
+    "SPARK_APPLICATION_ID": "app",
+    "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
+    "SPARK_EXECUTOR_POD_NAME": "pod",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_MEMORY": "256m",
+    "SPARK_USER": "orders",
+}
+"""Variables of an executor's pod that Spark sets."""
+
 INSTALL = "/opt/orders/bin/pip install --no-index --find-links wheels 'sluice-spark[spark,cli]'"
 
 PACKAGES = [ROOT, *(Path(place) for place in sys.path if place.endswith("site-packages"))]
@@ -145,6 +158,29 @@ class TestContainer:
         stop = mine | {"docker stop orders": f"docker stop {name}"}
         told = run_commands("Stop the container", stop, directory=tmp_path)
         assert told.split() == [name, "143"], docker("logs", "--tail", "20", name)
+
+    def test_the_image_starts_sparks_executor_for_kubernetes(self, image: str) -> None:
+        """With a read-only root file system. No driver answers, so the executor ends."""
+        settings = [word for name, value in SPARKS.items() for word in ("--env", f"{name}={value}")]
+        where = [
+            "--rm",
+            "--read-only",
+            "--tmpfs",
+            "/tmp:exec,mode=1777",
+            "--cap-drop",
+            "ALL",
+            "--network",
+            "none",
+        ]
+        done = subprocess.run(
+            ["docker", "run", *where, *settings, image, "executor"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode not in (0, 126, 127)
+        assert "KubernetesExecutorBackend" in done.stderr + done.stdout
+        assert "ClassNotFoundException" not in done.stderr + done.stdout
 
 
 def inspect(name: str, field: str) -> str:

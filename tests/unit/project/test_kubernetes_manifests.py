@@ -1,6 +1,8 @@
 """`deploy/kubernetes` fits Kubernetes' schemas, and its parts fit each other and the image."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -151,3 +153,54 @@ def test_the_page_names_the_manifests() -> None:
     page = (ROOT / "docs" / "guide" / "deploy.md").read_text("utf-8")
     for file in FILES:
         assert f"deploy/kubernetes/{file.name}" in page
+
+
+SPARKS = {
+    "SPARK_DRIVER_URL": "spark://driver",
+    "SPARK_EXECUTOR_ID": "1",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_APPLICATION_ID": "app",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.1",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_POD_NAME": "pod",
+    "SPARK_EXECUTOR_MEMORY": "1g",
+    "SPARK_JAVA_OPT_0": "-Da=1 2",
+    "SPARK_JAVA_OPT_1": "-Db=3",
+}
+"""Variables of an executor's pod that Spark sets."""
+
+
+def started(tools: Path, *arguments: str) -> list[str]:
+    """What the image's entry point starts, a word in each line."""
+    (tools / "java").write_text('#!/bin/bash\nprintf "%s\\n" java "$@"\n')
+    (tools / "python").write_text(
+        f'#!/bin/bash\n[[ $1 = -c ]] && exec {sys.executable} "$@"\nprintf "%s\\n" python "$@"\n'
+    )
+    for each in tools.iterdir():
+        each.chmod(0o755)
+    done = subprocess.run(
+        ["bash", DEPLOY / "entrypoint.sh", *arguments],
+        env={"PATH": f"{tools}:/usr/bin:/bin", **SPARKS},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_image_starts_the_job_or_an_executor(tmp_path: Path) -> None:
+    assert started(tmp_path, "A=B c") == ["python", "/opt/orders/orders.py", "A=B c"]
+    words = started(tmp_path, "executor")
+    assert words[:5] == ["java", "-Da=1 2", "-Db=3", "-Xms1g", "-Xmx1g"]
+    assert words[5] == "-cp"
+    assert words[6].endswith("/pyspark/jars/*")
+    given = dict(zip(words[8::2], words[9::2], strict=True))
+    assert given == {
+        "--driver-url": "spark://driver",
+        "--executor-id": "1",
+        "--cores": "2",
+        "--app-id": "app",
+        "--hostname": "10.0.0.1",
+        "--resourceProfileId": "0",
+        "--podName": "pod",
+    }

@@ -1,14 +1,13 @@
 """How runs of drop-in queries begin and end in the user's process: one at a time, with no rest."""
 
 import contextlib
-import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
+import urllib3
 
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
@@ -31,18 +30,15 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def _answers(address: str) -> bool:
-    """Whether somebody listens there."""
-    found = urlsplit(address)
-    try:
-        with socket.create_connection((found.hostname or "", found.port or 0), timeout=60):
-            return True
-    except ConnectionRefusedError:
-        return False
+    """Whether that run is served there; an ended one is refused, also without a token."""
+    status = urllib3.request("GET", f"{address}/v1/status", timeout=60).status
+    assert status in (401, 409)
+    return status == 401
 
 
 def test_the_run_before_has_ended_when_the_next_one_of_its_query_has_begun(world: World) -> None:
-    """Whatever was left of it, threads and a port for each run, would last as long as the process,
-    and its sweep go on beside the new one's."""
+    """Whatever was left of it, as threads, would last as long as the process, and its sweep go on
+    beside the new one's."""
     old = world.begin()
     assert _answers(old.address.address)
     world.query.runId = "run-2"
@@ -51,7 +47,7 @@ def test_the_run_before_has_ended_when_the_next_one_of_its_query_has_begun(world
     assert _answers(new.address.address)
 
 
-def test_a_run_that_has_ended_listens_no_more(world: World) -> None:
+def test_a_run_that_has_ended_is_refused(world: World) -> None:
     """A program may start queries for as long as it lives."""
     run = world.begin()
     world.query.isActive = False
@@ -80,7 +76,7 @@ def test_queries_are_closed_though_a_jvm_does_not_say_whether_its_query_goes_on(
     assert not _answers(run.address.address)
 
 
-def test_a_start_that_fails_behind_its_seal_listens_no_more(
+def test_a_start_that_fails_behind_its_seal_is_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that slept, and finds that a later one has announced itself; Spark tries again."""
