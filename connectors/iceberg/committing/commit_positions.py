@@ -1,6 +1,6 @@
 """How far each region of a job has committed to a table: a property that each commit also sets.
 
-The property stands in the metadata that the commit makes current. So it is there if and only if the
+The property stands in the metadata that the commit makes current. It is there if and only if the
 snapshot was appended; other writers, expired snapshots and compaction do not change it. Pure.
 """
 
@@ -133,5 +133,5 @@ class CommitPositions:
 
 
 def _short(attempt: WriteAttempt) -> str:
-    """Enough to tell the tasks of one batch apart; the whole ids would make large properties."""
+    """Enough to distinguish the tasks of one batch; the whole ids would make large properties."""
     return hashlib.sha256(attempt.attempt.encode()).hexdigest()[:12]

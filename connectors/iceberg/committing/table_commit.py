@@ -18,7 +18,7 @@ __all__ = ["append_files", "expire_snapshots", "summary_of"]
 
 log = logging.getLogger(__name__)
 
-# Of the table if it has no such property. Without merging, each commit would list all manifests of
+# The sink uses these if the table has no such property. Without merging, each commit would list all manifests of
 # earlier ones; pyiceberg writes a manifest in Python, so that a large one would take seconds.
 _DEFAULTS = {
     "commit.manifest-merge.enabled": "true",
@@ -35,7 +35,7 @@ def summary_of(
     """Entries of the snapshot's summary: which checkpoint of which job, and which regions."""
     regions = sorted({work.attempt.batch.region for work in works})
     checkpoint = checkpoint_id
-    if checkpoint is None:  # not told, as in a command
+    if checkpoint is None:  # not known, as in a command
         checkpoint = max(work.checkpoint_id for work in works)
     return {
         f"{PROPERTY_PREFIX}job-id": works[0].job_uid,

@@ -18,7 +18,7 @@ __all__ = ["as_typed", "client_errors", "client_errors_translated"]
 
 @functools.cache
 def client_errors() -> tuple[type[Exception], ...]:
-    """What catalogs and stores raise when a request failed. It may have been carried out.
+    """Catalogs and stores raise these when a request failed. It may have happened all the same.
 
     A ValueError is an answer that pyiceberg could not read, or a change that it could not apply.
     """

@@ -1,4 +1,4 @@
-"""What a task needs of a table to write its data files: no catalog, no password of one."""
+"""The part of a table that a task needs to write data files, without the catalog."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["PROPERTY_PREFIX", "WritingPlan"]
 
 PROPERTY_PREFIX = "sluice."
-"""Of table properties and summary entries of this connector."""
+"""Begins the names of this connector's table properties and summary entries."""
 
 _OF_STORES = ("s3.", "gcs.", "adls.", "hdfs.", "oss.", "hf.", "client.", "py-io-impl")
 

@@ -24,7 +24,7 @@ _BYTES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
 def fits(source: pa.DataType, target: pa.DataType) -> bool:  # noqa: C901 - one case for each kind
     """Whether every value of a type has the same value in another.
 
-    Nanoseconds fit into microseconds as long as nothing is cut off: the conversion checks that.
+    Nanoseconds fit into microseconds as long as no digit is lost: the conversion checks that.
     """
     if pt.is_dictionary(source):
         source = source.value_type
