@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -206,7 +206,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
         raise local_failure(error, "copy a file", {"path": file}) from error
 
 
-def _written(parts: Iterator[bytes], write: object) -> Iterator[bytes]:
+def _written(parts: Iterator[bytes], write: Callable[[bytes], object]) -> Iterator[bytes]:
     for part in parts:
-        write(part)  # type: ignore[operator]
+        write(part)
         yield part
