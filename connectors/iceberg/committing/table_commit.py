@@ -18,7 +18,7 @@ __all__ = ["append_files", "expire_snapshots", "summary_of"]
 
 log = logging.getLogger(__name__)
 
-# The sink uses these if the table has no such property. Without merging, each commit would list all manifests of
+# Used if the table has no such property. Without merging, each commit would list all manifests of
 # earlier ones; pyiceberg writes a manifest in Python, so that a large one would take seconds.
 _DEFAULTS = {
     "commit.manifest-merge.enabled": "true",
