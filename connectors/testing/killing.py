@@ -21,7 +21,7 @@ __all__ = ["STEPS", "KillReport", "ProgramRun", "UnexpectedEndError", "kill_and_
 
 STEPS: Mapping[str, tuple[str, ...]] = {
     "start": ("after-first", "after-fencing"),
-    "record": ("mid-write", "mid-stage", "after-stage", "after-part"),
+    "record": ("mid-write", "mid-stage", "after-part", "after-stage"),
     "pre-commit": ("before-decision",),
     "decision": ("after-decision",),
     "commit": ("mid-commit", "after-commit"),
