@@ -41,8 +41,7 @@ log = logging.getLogger(__name__)
 LEADER_FILE = "_leader"
 _COMMAND = "_command-"
 _COMMAND_FILES = re.compile(rf"{_COMMAND}\d+")
-_FORMAT_VERSION = 2
-_WITHOUT_TLS = 1  # readable for earlier releases
+_FORMAT_VERSION = 1
 _LOCAL = "file://"
 _HDFS = "hdfs://"
 
@@ -214,8 +213,7 @@ def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
         del content["token"], content["ca"]
     elif not run.ca:
         del content["ca"]
-    version = _FORMAT_VERSION if "ca" in content else _WITHOUT_TLS
-    return json.dumps({"format_version": version, **content}).encode()
+    return json.dumps({"format_version": _FORMAT_VERSION, **content}).encode()
 
 
 def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:
