@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from sluice.connectors.hdfs.partition_commit.partition_state import decode_state
 from sluice.connectors.hdfs.staging.committables import decode_file_set
 from sluice.connectors.hdfs.staging.pending_files import decode_pending_files
+from sluice.connectors.hdfs.staging.uploaded_files import decode_upload_set
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.runtime.checkpoint.acceptance import decode_accepted, decode_unsettled
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store, slot_name
@@ -251,6 +252,7 @@ _CODECS: dict[str, tuple[str, Callable[[StateEntry], object]]] = {
     "staged-files-v1.json": ("staged-files", decode_file_set),
     "pending-files-v1.json": ("pending-files", decode_pending_files),
     "open-partitions-v1.json": ("open-partitions", decode_state),
+    "uploaded-files-v1.json": ("uploaded-files", decode_upload_set),
     "record-counts-v1.json": ("record-counts", decode_totals),
     "dropped-ranges-v1.json": ("dropped-ranges", decode_drops),
 }

@@ -24,8 +24,10 @@ from sluice.runtime.model.checkpoint_record import (
     RegionStatus,
     Verdict,
 )
-from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.splits import Barrier, SplitRange
+from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.model.state.keyed_state import KeyedState
 from tests.kit.coordinator.checkpoint_records import record
 from tests.kit.kafka.transaction_harness import committable
 from tests.simulation.continuous_mutations import CONTINUOUS_MUTATIONS
@@ -38,6 +40,7 @@ from tests.simulation.lineage import Standing
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.profile import Profile
 from tests.simulation.run_watch import RunWatch
+from tests.simulation.shared_mutations import SHARED_MUTATIONS
 from tests.simulation.state_mutations import STATE_MUTATIONS
 from tests.simulation.watch import ViolationError
 from tests.simulation.world import World
@@ -223,6 +226,12 @@ def _undecided_state() -> None:
     _name_state(_of_first_records(0, 2, batch_id=7), end=2)
 
 
+def _undecided_version() -> None:
+    version = BroadcastVersion(operator_id="rules", state=KeyedState())
+    barrier = Barrier(checkpoint_id=1, region="r1", attempt_id=0, splits=(), broadcasts=(version,))
+    _world().watch.shared.begins("s", barrier)
+
+
 _BROKEN: Mapping[str, Callable[[], None]] = {
     "another file than the decided one is visible": _another_file,
     "a decided file is moved away": _moved_away,
@@ -237,6 +246,7 @@ _BROKEN: Mapping[str, Callable[[], None]] = {
     "a decision names state with a gap or twice": _state_with_a_gap,
     "a decision names state of another place than its offsets": _state_too_old,
     "a decision names state of no decision": _undecided_state,
+    "a version of a broadcast stream is of no decision": _undecided_version,
     "a savepoint of what is not decided": _of_no_decision,
     "a savepoint with open work": _with_open_work,
     "a savepoint skips a region in service": _without_a_region,
@@ -299,7 +309,7 @@ def test_every_promise_is_broken_by_a_mutation_or_here() -> None:
     assert len(found) > 50
     assert "" not in found
     mutations = (*MUTATIONS.values(), *FILE_MUTATIONS.values(), *CONTINUOUS_MUTATIONS.values())
-    mutations += (*STATE_MUTATIONS.values(),)
+    mutations += (*STATE_MUTATIONS.values(), *SHARED_MUTATIONS.values())
     broken = {*_BROKEN, *(what for _, _, what in mutations)}
     # Worlds whose regions write files alone break it: `test_files`.
     broken.add("not every row is in a file in the end")
