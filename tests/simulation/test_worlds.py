@@ -37,7 +37,7 @@ def test_every_record_is_visible_exactly_once_in_order(name: str) -> None:
 
 def test_worlds_are_rough() -> None:
     """The worlds do decide, kill, seal, fail over and repair, or the test above proves little."""
-    worlds = [World(seed, PROFILES["transactions expire and are repaired"]) for seed in range(30)]
+    worlds = [World(seed, PROFILES["transactions expire and are repaired"]) for seed in range(45)]
     for world in worlds:
         world.run()
     records = [record for world in worlds for record in world.history]
