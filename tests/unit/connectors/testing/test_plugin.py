@@ -13,6 +13,7 @@ from sluice import KafkaConnection
 from sluice.connectors.testing.killing import STEPS
 from sluice.connectors.testing.topics import Topic
 from tests.chaos.beds import CONTINUOUSLY, FILES, IN_BATCHES
+from tests.integration.test_object_files import OF_UPLOADS
 
 ROOT = Path(__file__).parents[4]
 HEAVY = {"anyio", "confluent_kafka", "kafka", "numpy", "psutil", "py4j", "pyarrow", "pyspark"}
@@ -37,7 +38,7 @@ def test_the_entry_point_names_the_plugin() -> None:
 def test_a_named_step_is_reached_by_each_engine_and_by_files(step: str) -> None:
     reached = (set(IN_BATCHES), set(CONTINUOUSLY))
     assert all(set(STEPS[step]) & each for each in reached)
-    assert set(STEPS[step]) <= {*IN_BATCHES, *FILES, "after-fencing"}
+    assert set(STEPS[step]) <= {*IN_BATCHES, *FILES, *OF_UPLOADS, "after-fencing"}
 
 
 def test_a_topic_is_its_name_as_text_and_keeps_its_cluster_in_another_process() -> None:
