@@ -47,7 +47,7 @@ def extras_named() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package, _, module = (error.name or "").partition(".")
-        if package == "pyspark" and module:
+        if package == "pyspark" and module not in ("", "sql"):
             raise MissingRequirementError(
                 "the installed PySpark is too old for Sluice",
                 {"missing": error.name},

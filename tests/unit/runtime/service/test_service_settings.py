@@ -101,3 +101,8 @@ def test_it_listens_on_one_address_and_tells_another() -> None:
     with Listener.of(settings) as listener:
         assert listener.address.startswith("http://driver.example:")
         assert listener.is_local
+
+
+def test_an_address_at_which_nobody_is_reached_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"host=0\.0\.0\.0"):
+        ServiceSettings.of({}, default_host="127.0.0.1", host="0.0.0.0")

@@ -51,6 +51,7 @@ class Session:
     """Spark's session, as far as it is asked."""
 
     sparkContext: Context = field(default_factory=Context)
+    version: str = "4.3.0"
 
 
 def test_ids_never_reused_two_regions_that_begin_a_batch_at_once_both_get_sink_workers() -> None:
