@@ -17,6 +17,7 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.savepoint.savepoint import open_savepoint
 from sluice.runtime.spark.run.checkpoint_copies import CheckpointCopies
+from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import record
 
@@ -32,7 +33,9 @@ _COMMITS = "spark/r0/state-0/commits"
 
 @pytest.fixture
 def copies(tmp_path: Path) -> CheckpointCopies:
-    return CheckpointCopies(LocalFileSystem(tmp_path / "checkpoint"), jvm=None, retained=2)
+    return CheckpointCopies(
+        LocalFileSystem(tmp_path / "checkpoint"), open_fs=open_file_system, retained=2
+    )
 
 
 def stateful(status: RegionStatus = RegionStatus.COMPLETED) -> CheckpointRecord:
