@@ -15,7 +15,7 @@ from tests.chaos.published_files import PublishedFiles
 from tests.chaos.scenario import Scenario, Setting
 from tests.kit.files.ha_hdfs import HaHdfs
 
-pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture
