@@ -46,6 +46,7 @@ def _outlive_the_token(program: MortalProgram) -> None:
     wait_for(has_passed, what="the end of the first token")
 
 
+@pytest.mark.long
 def test_a_query_whose_tasks_write_files_outlives_its_ticket_and_token(
     kafka: EmbeddedKafka, tmp_path: Path, realm: Realm, client: Any
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_query_whose_tasks_write_files_outlives_its_ticket_and_token(
         scenario.finish(arguments=at)
 
 
+@pytest.mark.long
 def test_a_job_whose_tickets_expire_waits_for_the_kdc(
     kafka: EmbeddedKafka, tmp_path: Path, realm: Realm, client: Any
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_ticket_cache_is_enough(realm: Realm) -> None:
         assert fs.read("file") == b"1"
 
 
+@pytest.mark.long
 def test_a_driver_with_sparks_token_alone_uses_it(realm: Realm) -> None:
     """As in YARN's cluster mode without a keytab: Spark's client obtained it and sent it along."""
     with realm.hadoop_client() as jvm:

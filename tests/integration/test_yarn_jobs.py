@@ -18,7 +18,7 @@ from tests.kit.mortal_program import MortalProgram
 from tests.kit.waiting import PATIENCE_S, wait_for
 from tests.kit.yarn_applications import Application, newest_application
 
-pytestmark = [pytest.mark.integration, pytest.mark.extended]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 _BIN = Path(sys.executable).parent
 # The page uploads Spark's jars; here each host has them.
