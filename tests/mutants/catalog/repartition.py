@@ -78,7 +78,9 @@ MUTANTS = (
         name="reader-ends-before-its-writers",
         rules=("read-committed-end",),
         wrong="A reader of a repartition topic finishes while a writer has uncommitted output.",
-        catchers=(f"{_READERS}::test_a_reader_may_not_finish_while_a_decision_is_not_committed",),
+        catchers=(
+            f"{_READERS}::test_a_reader_may_finish_once_all_output_of_its_writers_is_committed",
+        ),
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.core.alignment:barrier_polled",

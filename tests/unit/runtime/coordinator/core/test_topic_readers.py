@@ -54,21 +54,6 @@ def test_a_reader_may_finish_once_all_output_of_its_writers_is_committed() -> No
     assert _fetch(driver, "reader").may_finish
 
 
-def test_a_reader_may_not_finish_while_a_decision_is_not_committed() -> None:
-    driver = _driver()
-    driver.tick(1.0)
-    barrier = driver.poll(10, finished=True)
-    assert barrier is not None
-    driver.poll(0, region="reader")
-    driver.auto = False
-    driver.ack(barrier)
-    driver.answer(driver.held.pop(0))  # it is decided
-    driver.tick(1.0)
-    polled = driver.tell(BarrierPolled(region="reader", attempt_id=0))
-    fetched = [each for each in polled if isinstance(each, FetchBarrierOffsets)]
-    assert not any(each.may_finish for each in fetched)
-
-
 def test_a_job_ends_after_the_reader() -> None:
     driver = _driver()
     driver.tick(1.0)
