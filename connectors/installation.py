@@ -13,11 +13,11 @@ from sluice.connectors.kafka import kafka_drop_in as kafka
 from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
 from sluice.connectors.kafka.kafka_progress import lags_of
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, DropInClient
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
+from sluice.runtime.service.listening.service_settings import ServiceSettings, checked_port
+from sluice.runtime.service.listening.service_tls import ServiceTls
 from sluice.runtime.service.page.live_job import LiveJobs
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.service.service_settings import ServiceSettings, checked_port
-from sluice.runtime.service.service_tls import ServiceTls
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
 from sluice.runtime.spark.drop_in.frame_writes import FrameWrites
 from sluice.runtime.spark.drop_in.query_metrics import QueryMetricsPort

@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     )
     from sluice.runtime.model.on_error import DeadLetters, Skip
     from sluice.runtime.model.rate_limit import PidRateLimit
-    from sluice.runtime.service.service_tls import ServiceTls
+    from sluice.runtime.service.listening.service_tls import ServiceTls
     from sluice.runtime.spark.fast_start.fast_start_settings import fast_start
 
 _MODULES = {
@@ -174,7 +174,7 @@ _MODULES = {
     "sluice.runtime.job.job": ("Job",),
     "sluice.runtime.job.job_handle": ("JobHandle", "RunStatus"),
     "sluice.runtime.job.stream": ("KeyedStream", "Stream", "WindowedStream"),
-    "sluice.runtime.service.service_tls": ("ServiceTls",),
+    "sluice.runtime.service.listening.service_tls": ("ServiceTls",),
     "sluice.runtime.keyed.declarations": (
         "ApproxDistinct",
         "Avg",

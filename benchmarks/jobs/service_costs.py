@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.measuring.figures import Figure
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
+from sluice.runtime.service.listening.service_settings import ServiceSettings
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-from sluice.runtime.service.service_settings import ServiceSettings
 
 __all__ = ["measure"]
 

@@ -318,8 +318,8 @@ class BarrierService:
         """A task has sent another request; if it is a continuous one, it has a core and runs.
         Returns whether it is the present attempt of a continuous region.
 
-        A task that waits for brokers before its first epoch polls for no barrier yet. Nor does one
-        that loads its keyed state, which may take longer than any timeout.
+        A task that waits for brokers before its first epoch polls for no barrier yet. A task
+        that loads its keyed state does not either: a load may take longer than any timeout.
 
         Raises:
             FencedError: the attempt is over.

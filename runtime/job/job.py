@@ -35,8 +35,8 @@ from sluice.runtime.job_registry.registration import REGISTRY_VARIABLE
 from sluice.runtime.model.spelling import choice_of
 from sluice.runtime.model.task_memory import DEFAULT_MIB, checked_mib
 from sluice.runtime.process.interpreter import use_this_interpreter
-from sluice.runtime.service.service_settings import ServiceSettings, checked_port
-from sluice.runtime.service.service_tls import ServiceTls
+from sluice.runtime.service.listening.service_settings import ServiceSettings, checked_port
+from sluice.runtime.service.listening.service_tls import ServiceTls
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.session.interrupts import is_interactive
 from sluice.runtime.state.state_settings import StateSettings

@@ -119,7 +119,7 @@ class EventTime:
         max_future: a time that is so far ahead of the clock does not move the watermark. It is
             counted. None: every time does.
         at_end: ``close``: the end of a bounded input closes all windows and fires all timers of
-            event time. ``keep``: they stay in the state, and the next run goes on with them.
+            event time. ``keep``: they stay in the state, and the next run continues with them.
     Raises:
         ConfigError: a setting is out of range, or is no duration.
     """

@@ -1,4 +1,4 @@
-"""Where a process of Sluice keeps temporary files."""
+"""The directory for temporary files of a process of Sluice."""
 
 import os
 import tempfile

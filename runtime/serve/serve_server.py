@@ -10,8 +10,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.http_thread import HttpThread, LimitedConnections
-from sluice.runtime.service.listener import Listener
-from sluice.runtime.service.service_tls import server_context
+from sluice.runtime.service.listening.listener import Listener
+from sluice.runtime.service.listening.service_tls import server_context
 
 __all__ = ["ServeServer", "checked_tls", "made_token", "read_token", "state_directory"]
 

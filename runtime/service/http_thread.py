@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.errors import MissingRequirementError, WaitedTooLongError
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
 
 __all__ = ["BoundedHead", "HttpThread", "LimitedConnections"]
 
@@ -148,7 +148,7 @@ class HttpThread:
 
     @property
     def ca(self) -> str:
-        """What clients trust; see `sluice.runtime.service.service_tls.ServedTls`."""
+        """The authorities that clients trust; see `ServedTls`."""
         return self._listener.ca
 
     def start(self) -> None:

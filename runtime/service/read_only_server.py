@@ -25,7 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sluice.runtime.service.endpoints import Answer, metrics_endpoint
 from sluice.runtime.service.http_thread import HttpThread, LimitedConnections
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
 
 __all__ = ["ReadOnlyServer"]
 

@@ -11,9 +11,9 @@ from sluice.runtime.errors import FencedError
 from sluice.runtime.service.coordinator_app import CoordinatorApp, QueryHandler
 from sluice.runtime.service.endpoints import ERROR_ANSWERS
 from sluice.runtime.service.http_thread import HttpThread
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
+from sluice.runtime.service.listening.service_settings import ServiceSettings
 from sluice.runtime.service.service_client import CoordinatorAddress
-from sluice.runtime.service.service_settings import ServiceSettings
 
 __all__ = ["CoordinatorService", "ServedRun"]
 

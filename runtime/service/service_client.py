@@ -25,6 +25,7 @@ from sluice.runtime.model.state.task_inputs import TaskInputs
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 from sluice.runtime.service.error_json import error_from_json
+from sluice.runtime.service.listening.service_tls import client_context
 from sluice.runtime.service.service_messages import (
     AttemptMessage,
     BarrierMessage,
@@ -40,7 +41,6 @@ from sluice.runtime.service.service_messages import (
     TokenMessage,
     WaitMessage,
 )
-from sluice.runtime.service.service_tls import client_context
 from sluice.runtime.service.unanswered_calls import (
     CONNECT_TIMEOUT_S,
     foreign_answer,

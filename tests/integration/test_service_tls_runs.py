@@ -14,7 +14,7 @@ from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecordStore
 from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import MissingRequirementError
 from sluice.runtime.job.running_job import running_job
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import await_stable, produce, unique, values

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute
 
 from sluice.runtime.service.endpoints import ERROR_ANSWERS
 from sluice.runtime.service.http_thread import HttpThread
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
 from tests.kit.waiting import PATIENCE_S
 
 __all__ = ["Look", "chromium", "looking", "pictures", "serving"]

@@ -29,7 +29,7 @@ from sluice.runtime.serve.store_access import StoreAccess
 from sluice.runtime.serve.submissions import Submissions, SubmitSettings
 from sluice.runtime.service.error_json import error_to_json
 from sluice.runtime.service.http_thread import HttpThread
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.registered_jobs import a_registration
 from tests.kit.waiting import PATIENCE_S

@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sluice.runtime.service.service_tls import ServiceTls
+from sluice.runtime.service.listening.service_tls import ServiceTls
 
 __all__ = ["Authority"]
 

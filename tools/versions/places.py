@@ -24,7 +24,6 @@ __all__ = ["NoPlaceError", "Place", "place_for"]
 
 _ROOT = Path(__file__).parents[2]
 _SUITE, _PYTHON, _JAVA = "trixie", "3.13", 21
-_MIRROR = "http://deb.debian.org/debian"
 _PACKAGES = "python3,python3-venv,openjdk-21-jdk-headless,gcc,libc6-dev,procps,ca-certificates"
 _ANSWER_S = 120
 _BUILD_S = 3600
@@ -143,9 +142,7 @@ def _debian(cache: Path) -> Path:
     made = tree.with_name("debian-13.new")
     shutil.rmtree(made, ignore_errors=True)  # of a run that was stopped
     command = ["debootstrap", "--variant=minbase", f"--include={_PACKAGES}", _SUITE]
-    done = subprocess.run(
-        [*command, str(made), _MIRROR], capture_output=True, timeout=_BUILD_S, check=False
-    )
+    done = subprocess.run([*command, str(made)], capture_output=True, timeout=_BUILD_S, check=False)
     if done.returncode:
         raise NoPlaceError(f"debootstrap failed: {done.stdout[-300:].decode(errors='replace')}")
     return made.rename(tree)

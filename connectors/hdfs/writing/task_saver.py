@@ -133,7 +133,7 @@ def files_of(rows: Sequence[Sequence[bytes]]) -> tuple[Any, ...]:
 
 
 def task_number() -> int:
-    """Of the Spark task that runs here; 0 outside of one."""
+    """The number of the Spark task that runs here; 0 outside of one."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

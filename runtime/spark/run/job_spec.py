@@ -10,7 +10,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
-from sluice.runtime.service.service_settings import ServiceSettings
+from sluice.runtime.service.listening.service_settings import ServiceSettings
 from sluice.runtime.state.state_settings import StateSettings
 
 if TYPE_CHECKING:

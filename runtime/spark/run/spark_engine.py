@@ -44,7 +44,7 @@ from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Regist
 from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.coordinator_app import CoordinatorApp
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.metrics import job_registry
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.page.page_routes import api_routes, page_routes

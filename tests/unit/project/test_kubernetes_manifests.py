@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from sluice.runtime.service.service_settings import ServiceSettings
+from sluice.runtime.service.listening.service_settings import ServiceSettings
 from tests.kit.deploy_page import DEPLOY, ROOT
 
 FILES = sorted((DEPLOY / "kubernetes").glob("*.yaml"))

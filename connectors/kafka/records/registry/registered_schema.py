@@ -28,7 +28,7 @@ class RegisteredSchema:
     Attributes:
         text: of the schema.
         schema_type: ``AVRO``, ``JSON`` or ``PROTOBUF``.
-        schema_id, guid: the ids that the registry gave it, as far as it told them.
+        schema_id, guid: the ids that the registry gave it, as far as it returned them.
         references: what the schema itself refers to.
         named: text of each schema that it refers to, also indirectly, by the name of the reference;
             each one after those that it needs.

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError
+from sluice.runtime.service.listening.service_settings import checked_port
 from sluice.runtime.service.read_only_server import ReadOnlyServer
-from sluice.runtime.service.service_settings import checked_port
 from tests.kit.waiting import PATIENCE_S
 
 LIMITS = "sluice.runtime.service.read_only_server._FewConnections"

@@ -32,7 +32,7 @@ from sluice.runtime.model.splits import Barrier
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.error_json import error_from_json, error_to_json
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorClient, fetch_issued_token

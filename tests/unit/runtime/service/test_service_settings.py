@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import pytest
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError
-from sluice.runtime.service.listener import Listener
-from sluice.runtime.service.service_settings import ServiceSettings
-from sluice.runtime.service.service_tls import ServiceTls
+from sluice.runtime.service.listening.listener import Listener
+from sluice.runtime.service.listening.service_settings import ServiceSettings
+from sluice.runtime.service.listening.service_tls import ServiceTls
 
 _PREFIX = "spark.sluice.service."
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError, UnreachableError
-from sluice.runtime.service.listener import Listener
+from sluice.runtime.service.listening.listener import Listener
+from sluice.runtime.service.listening.service_settings import ServiceSettings
+from sluice.runtime.service.listening.service_tls import ServiceTls, client_context, served_tls
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
-from sluice.runtime.service.service_settings import ServiceSettings
-from sluice.runtime.service.service_tls import ServiceTls, client_context, served_tls
 from tests.kit.service_certificates import Authority
 
 _HOST = "127.0.0.1"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.service.service_tls import ServiceTls
+from sluice.runtime.service.listening.service_tls import ServiceTls
 
 __all__ = ["ServiceSettings", "checked_port"]
 

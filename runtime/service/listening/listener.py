@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from sluice.runtime.errors import MissingRequirementError
-from sluice.runtime.service.service_settings import ServiceSettings
-from sluice.runtime.service.service_tls import ServiceTls, served_tls
+from sluice.runtime.service.listening.service_settings import ServiceSettings
+from sluice.runtime.service.listening.service_tls import ServiceTls, served_tls
 
 __all__ = ["Listener"]
 
@@ -27,7 +27,7 @@ class Listener(AbstractContextManager["Listener"]):
     Attributes:
         host: at which clients reach it.
         context: of TLS; None: plain HTTP.
-        ca: what clients trust; see `sluice.runtime.service.service_tls.ServedTls`.
+        ca: what clients trust; see `sluice.runtime.service.listening.service_tls.ServedTls`.
     """
 
     socket: socket.socket

@@ -1,0 +1,1 @@
+"""Where an HTTP service listens: its settings, its ports and its certificate."""
