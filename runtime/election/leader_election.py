@@ -6,8 +6,10 @@ of them was paused. The fencing record in the checkpoint slots decides between t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol, Self
 
+from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.errors import LeadershipLostError
 
 __all__ = ["Candidate", "ElectionView", "Leader", "LeaderElection"]
@@ -93,8 +95,8 @@ class LeaderElection(Protocol):
         """Call ``on_lost`` once when another candidate leads; now if one already does."""
         ...
 
-    def announce(self, address: str) -> None:
-        """Tell readers the address of the coordinator; the leader calls it after its start."""
+    def announce(self, run: RunRecord) -> None:
+        """Publish the run's address beside ``_leader``; the leader calls it after its start."""
         ...
 
     def view(self) -> ElectionView:
@@ -112,4 +114,11 @@ class LeaderElection(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Resign; the job is finished if no error left the block."""
+        ...

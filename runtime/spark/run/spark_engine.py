@@ -34,6 +34,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
@@ -65,6 +66,7 @@ from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLa
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
 from sluice.runtime.spark.run.resource_watch import ResourceWatch, SparkSlots
 from sluice.runtime.spark.run.restore_request import origin_of
+from sluice.runtime.spark.run.standby import Standby
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -131,6 +133,7 @@ class JobRun:
         self._coordinator: BarrierCoordinator | None = None
         self._read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
+        self._standby = Standby(job, self.totals)
         self._is_settled = threading.Event()  # it has started, or will not
 
     @property
@@ -143,12 +146,24 @@ class JobRun:
         """Of its read-only server; None: it does not run."""
         return None if self._read_only is None else self._read_only.address
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether it waits until the leader of the job is gone."""
+        return self._standby.is_waiting
+
     def status(self) -> JobStatus | None:
         """The coordinator's status; None before it has started."""
         return None if self._coordinator is None else self._coordinator.status()
 
     def result(self) -> JobResult | None:
         """The result so far; None before the coordinator has started."""
+        if (finished := self._standby.finished) is not None:
+            return JobResult(
+                job_uid=finished.job_uid,
+                restored_from=None,
+                last_checkpoint_id=finished.last_checkpoint_id,
+                elapsed_s=self.elapsed_s,
+            )
         coordinator = self._coordinator
         if coordinator is None or coordinator.started is None:
             return None
@@ -215,8 +230,11 @@ class JobRun:
         with contextlib.ExitStack() as stack:
             store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
-            retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
+            election = self._standby.elect(store, stack, ends, on_step)
+            if self._standby.finished is not None:
+                return
+            retain = batches_to_retain(store, retained=job.settings.retained)
             registrar = JobRegistrar(
                 job.registry,
                 _opening(job),
@@ -232,7 +250,7 @@ class JobRun:
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
             coordinator, sources = _coordinator(
-                job, layout, store, listeners, tasks_first, spark_batches=retain
+                *(job, layout, store, listeners, tasks_first, election), spark_batches=retain
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
@@ -315,6 +333,7 @@ def _coordinator(
     store: CheckpointStore,
     listeners: Sequence[ProgressListener],
     tasks_first: TasksFirst,
+    election: LeaderElection | None,
     *,
     spark_batches: int,
 ) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
@@ -359,6 +378,7 @@ def _coordinator(
             require_known=installed_kinds().require_known,
             require_restorable=partial(require_rewindable, store.fs, regions),
             new_job_uid=job.uid,
+            election=election,
             copier=CheckpointCopies(
                 store.fs,
                 open_fs=_opening(job),
