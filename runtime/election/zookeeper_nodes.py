@@ -61,6 +61,13 @@ class ZooKeeperNodes:
         self._client.add_listener(listen)
         self._client.start_async()
 
+    def connect(self) -> None:
+        """Begin, and wait for the connection; UnreachableError: there is none in time."""
+        try:
+            self._client.start(timeout=_CALL_S)
+        except KazooTimeoutError as err:
+            raise self._unreachable(repr(err)) from err
+
     @property
     def is_connected(self) -> bool:
         """Whether it has a session and a connection now."""
@@ -144,7 +151,7 @@ class ZooKeeperNodes:
         return UnreachableError(
             "ZooKeeper does not answer",
             {"hosts": self._where.hosts, "path": self._where.path, "reason": reason},
-            "Check the servers; the job goes on by the leases in its checkpoint store.",
+            "Check the servers; meanwhile the checkpoint store answers.",
         )
 
 

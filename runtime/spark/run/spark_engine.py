@@ -283,6 +283,7 @@ class JobRun:
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
+                election=election,
                 listener=listener,
                 on_address=partial(self._register, registrar, started),
             )
@@ -409,7 +410,10 @@ def _sources(regions: Sequence[Region]) -> dict[str, Source]:
 
 
 def _announced(
-    store: CheckpointStore, started: StartedJob, service: CoordinatorService
+    store: CheckpointStore,
+    started: StartedJob,
+    service: CoordinatorService,
+    election: LeaderElection | None,
 ) -> contextlib.AbstractContextManager[None]:
     """Publish the address of this run, for tasks that get no answer and for operators."""
     is_newest = partial(has_last_record, store, session=started.session)
@@ -423,6 +427,8 @@ def _announced(
     )
     records = RunRecordStore(store.fs)
     records.announce(run, is_newest=is_newest)
+    if election is not None:
+        election.announce(run)
     return records.accept_commands(run, is_newest=is_newest)
 
 
@@ -458,6 +464,7 @@ def _run_regions(
     registry: CollectorRegistry,
     shown: LiveJob,
     *,
+    election: LeaderElection | None,
     listener: Listener,
     on_address: Callable[[str], None],
 ) -> None:
@@ -471,6 +478,7 @@ def _run_regions(
                     coordinator,
                     checkpoint_uri=absolute_uri(store.fs.uri),
                     checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
+                    zookeeper=job.ha.nodes_of(job.name, store.fs.uri) if job.ha else None,
                     commands=commands,
                     barrier_service=continuous.barrier_service,
                     registry=registry,
@@ -479,7 +487,7 @@ def _run_regions(
                 listener=listener,
             )
         )
-        stack.enter_context(_announced(store, started, service))
+        stack.enter_context(_announced(store, started, service, election))
         on_address(service.address)
         launcher = RegionLauncher(
             job,
