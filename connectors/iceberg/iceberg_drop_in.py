@@ -21,7 +21,18 @@ FORMAT = "sluice-iceberg"
 _OF_CATALOG = "catalog."
 _OPTIONS = {
     name.lower(): name
-    for name in ("catalog", "table", "path", "warehouse", "evolve", "expireSnapshots")
+    for name in (
+        *("catalog", "table", "path", "warehouse", "evolve", "expireSnapshots"),
+        *("upsert", "equalityFields"),
+    )
+}
+# Names of Iceberg's Flink sink and of its Kafka Connect sink.
+_ALIASES = {
+    "upsert-enabled": "upsert",
+    "iceberg.tables.upsert-mode-enabled": "upsert",
+    "equality-fields": "equalityfields",
+    "id-columns": "equalityfields",
+    "iceberg.tables.default-id-columns": "equalityfields",
 }
 # Spark passes these to the sink of every format.
 _SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
@@ -109,6 +120,7 @@ class _Options:
         self._properties: dict[str, object] = {}
         for name, value in options.items():
             plain = name.strip().lower()
+            plain = _ALIASES.get(plain, plain)
             if plain.startswith(_OF_CATALOG):
                 self._properties[plain.removeprefix(_OF_CATALOG)] = value
             elif plain in _OPTIONS:
@@ -132,6 +144,10 @@ class _Options:
             warehouse=self._known.get("warehouse"),
             evolve=self.evolve,
             expire_snapshots=self._flag("expiresnapshots"),
+            upsert=self._flag("upsert") if "upsert" in self._known else None,
+            equality_fields=[
+                field.strip() for field in self._known.get("equalityfields", "").split(",") if field
+            ],
             name="iceberg",
             uid="sluice-iceberg",  # another table does not make it another sink
         )

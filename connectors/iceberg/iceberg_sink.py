@@ -1,10 +1,11 @@
-"""`IcebergSink`: what ``.sink(…)`` takes to append to an Iceberg table."""
+"""`IcebergSink`: what ``.sink(…)`` takes to write to an Iceberg table."""
 
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
+from sluice.connectors.iceberg.table.upsert_key import UpsertKey
 from sluice.connectors.iceberg.table.writing_plan import WritingPlan
 from sluice.connectors.iceberg.writing.iceberg_writer import IcebergWriterFactory
 from sluice.connectors.iceberg.written_files import decode_written_files
@@ -18,7 +19,7 @@ _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 
 class IcebergSink(TaskSink):
-    """Appends each epoch's rows to an Iceberg table, one snapshot for each checkpoint.
+    """Appends or upserts each epoch's rows into an Iceberg table, a snapshot for each checkpoint.
 
     Made by the user on the driver; picklable; holds no connection. Tasks write the Parquet data
     files; the driver alone commits. Columns go by name. Partition transforms, sort order and
@@ -34,7 +35,9 @@ class IcebergSink(TaskSink):
             allows it; else such rows are refused.
         expire_snapshots: whether the committer expires snapshots, as the table's properties
             ``history.expire.*`` say. It deletes no files.
-        upsert: columns of an equality key. Refused: pyiceberg writes no equality deletes.
+        upsert: whether a row replaces the rows of its key, as Iceberg's Flink sink does; None: as
+            the table's property ``write.upsert.enabled`` says.
+        equality_fields: columns of the key; none: the table's identifier fields.
         name: of the operator; None: made from the table.
         uid: stable id of the operator; set it before you rename.
 
@@ -52,7 +55,8 @@ class IcebergSink(TaskSink):
         warehouse: str | None = None,
         evolve: bool = False,
         expire_snapshots: bool = False,
-        upsert: Sequence[str] = (),
+        upsert: bool | None = None,
+        equality_fields: Sequence[str] = (),
         name: str | None = None,
         uid: str | None = None,
     ) -> None:
@@ -62,13 +66,9 @@ class IcebergSink(TaskSink):
                 {"table": table},
                 "Write namespace.table.",
             )
-        if upsert:
-            raise ConfigError(
-                "the Iceberg sink cannot upsert",
-                {"table": table, "upsert": ",".join(upsert)},
-                "Append, and keep the newest row of each key when you read: pyiceberg 0.12 neither "
-                "writes nor reads equality-delete files.",
-            )
+        if isinstance(equality_fields, str):
+            equality_fields = [equality_fields]
+        self._key = UpsertKey(is_upsert=upsert, fields=tuple(equality_fields))
         self._settings = CatalogSettings.of(catalog, warehouse=warehouse)
         self._table = table
         self._evolve = evolve
@@ -95,14 +95,17 @@ class IcebergSink(TaskSink):
             IcebergSinkCoordinator,
         )
 
-        return IcebergSinkCoordinator(self._settings, self._table, expires=self._expires)
+        return IcebergSinkCoordinator(
+            self._settings, self._table, key=self._key, expires=self._expires
+        )
 
     def writer_factory(self) -> IcebergWriterFactory:
         """See `TaskSink`: loads the table, so that each attempt of a region begins with its newest
         schema, and with fresh credentials where the catalog gives them out."""
         from sluice.connectors.iceberg.writing.schema_evolution import evolve_table
 
-        plan = WritingPlan.of(self._table, self._settings.load_table(self._table))
+        table = self._settings.load_table(self._table)
+        plan = WritingPlan.of(self._table, table, self._key.ids_in(table, self._table))
         evolved = partial(evolve_table, self._settings, self._table) if self._evolve else None
         return IcebergWriterFactory(plan=plan, evolved=evolved)
 
@@ -119,6 +122,8 @@ class IcebergSink(TaskSink):
         return {
             "table": self._table,
             "evolve": str(self._evolve).lower(),
+            "upsert": "table" if self._key.is_upsert is None else str(self._key.is_upsert).lower(),
+            "equality_fields": ",".join(self._key.fields),
             "expire_snapshots": str(self._expires).lower(),
             **{f"catalog.{key}": value for key, value in self._settings.shown().items()},
         }

@@ -17,6 +17,7 @@ from sluice.connectors.iceberg.table.table_store import TableStore, sink_root
 from sluice.runtime.contracts import AttemptRegistry, CommitReport, RegisteredAttempt, TaskScope
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
+from tests.kit.iceberg.merged_rows import merged_rows
 
 __all__ = ["JOB", "OPERATOR", "SCHEMA", "IcebergBed", "rows_of"]
 
@@ -87,6 +88,10 @@ class IcebergBed:
     def ids(self) -> Counter[int]:
         """How often the table has each id."""
         return Counter(self.table().scan().to_arrow()["id"].to_pylist())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows that a reader of format version 2 sees, with equality deletes applied."""
+        return merged_rows(self.table())
 
     def sink(self, **of_sink: Any) -> IcebergSink:
         """Of the table."""
