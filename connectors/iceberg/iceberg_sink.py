@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
@@ -9,7 +10,7 @@ from sluice.connectors.iceberg.table.upsert_key import UpsertKey
 from sluice.connectors.iceberg.table.writing_plan import WritingPlan
 from sluice.connectors.iceberg.writing.iceberg_writer import IcebergWriterFactory
 from sluice.connectors.iceberg.written_files import decode_written_files
-from sluice.runtime.contracts import SinkCoordinator, TaskSink
+from sluice.runtime.contracts import SinkCoordinator, StoredSink, TaskSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 
@@ -18,7 +19,7 @@ __all__ = ["IcebergSink"]
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 
-class IcebergSink(TaskSink):
+class IcebergSink(TaskSink, StoredSink):
     """Appends or upserts each epoch's rows into an Iceberg table, a snapshot for each checkpoint.
 
     Made by the user on the driver; picklable; holds no connection. Tasks write the Parquet data
@@ -38,6 +39,8 @@ class IcebergSink(TaskSink):
         upsert: whether a row replaces the rows of its key, as Iceberg's Flink sink does; None: as
             the table's property ``write.upsert.enabled`` says.
         equality_fields: columns of the key; none: the table's identifier fields.
+        storage_options: of the table's object store, as `Job` takes them; None: those of the job,
+            before the environment's. Properties of the catalog go before both.
         name: of the operator; None: made from the table.
         uid: stable id of the operator; set it before you rename.
 
@@ -57,6 +60,7 @@ class IcebergSink(TaskSink):
         expire_snapshots: bool = False,
         upsert: bool | None = None,
         equality_fields: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
         name: str | None = None,
         uid: str | None = None,
     ) -> None:
@@ -69,7 +73,9 @@ class IcebergSink(TaskSink):
         if isinstance(equality_fields, str):
             equality_fields = [equality_fields]
         self._key = UpsertKey(is_upsert=upsert, fields=tuple(equality_fields))
-        self._settings = CatalogSettings.of(catalog, warehouse=warehouse)
+        self._settings = CatalogSettings.of(
+            catalog, warehouse=warehouse, storage_options=storage_options
+        )
         self._table = table
         self._evolve = evolve
         self._expires = expire_snapshots
@@ -88,6 +94,10 @@ class IcebergSink(TaskSink):
     def catalog_settings(self) -> CatalogSettings:
         """How to open the catalog."""
         return self._settings
+
+    def use_storage_options(self, options: Mapping[str, str]) -> None:
+        own = self._settings.storage_options
+        self._settings = replace(self._settings, storage_options=own or dict(options))
 
     def coordinator(self) -> SinkCoordinator:
         # Imported here, because tasks unpickle this class and never commit.
