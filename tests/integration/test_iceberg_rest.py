@@ -11,6 +11,7 @@ from sluice.runtime.errors import AuthenticationError, StorageError, StreamError
 from tests.integration.test_iceberg_kills import require_exact, run
 from tests.kit.iceberg.iceberg_bed import IcebergBed, rows_of
 from tests.kit.iceberg.rest_catalog import RestCatalog
+from tests.kit.iceberg.spark_reader import read_by_spark
 from tests.kit.objects.s3_proxy import FaultKind
 from tests.kit.threads.joined_thread import JoinedThread
 from tests.kit.waiting import PATIENCE_S
@@ -124,6 +125,34 @@ def test_kills_around_a_commit_whose_answers_are_lost(
         lost.times = 0
     assert code == 0
     require_exact(bed, [], upserts=kind == "upsert")
+
+
+@pytest.mark.extended
+def test_spark_reads_what_upserts_have_left(bed: IcebergBed, rest_catalog: RestCatalog) -> None:
+    """Iceberg's own reader applies the deletes in the order of the sequence numbers: keys of one
+    epoch, of two tasks of it, of two regions, of several batches in one commit, and merged ones."""
+    with bed.table().transaction() as change:
+        change.set_properties({"commit.manifest.min-count-to-merge": "3"})
+    waiting = []
+    for batch_id in range(9):
+        for region in ("a", "b"):
+            for task in ("0.0", "1.0"):
+                rows = rows_of(batch_id % 4, batch_id % 4, 10 + batch_id, 100)
+                waiting += bed.pre_commit(
+                    rows,
+                    region=region,
+                    task=task,
+                    batch_id=batch_id,
+                    upsert=True,
+                    equality_fields=["id"],
+                )
+        if batch_id % 3:
+            _require_committed(bed.commit(waiting, checkpoint_id=batch_id + 1))
+            waiting = []
+    found = read_by_spark(rest_catalog.direct, "lake.events")
+    assert sorted(row["id"] for row in found) == [*range(4), *range(10, 19), 100]
+    by_id = {row["id"]: row for row in found}
+    assert by_id == {row["id"]: row for row in bed.rows()}
 
 
 class _Committing(JoinedThread):

@@ -7,7 +7,7 @@ later run stays. Runs of one region follow in the order of its batches. Kafka ha
 the partitions of two tasks, and neither have their runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.manifest import (
@@ -19,14 +19,19 @@ from pyiceberg.manifest import (
     ManifestWriter,
     ManifestWriterV2,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
+from pyiceberg.typedef import TableVersion
+from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StructType
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.table import Transaction
 
 __all__ = ["RowDelta"]
+
+_EQUALITY_IDS = 135  # of the field in a manifest entry
 
 
 class RowDelta(_MergeAppendFiles):
@@ -102,6 +107,23 @@ class _DeleteManifestWriter(ManifestWriterV2):
     @property
     def _meta(self) -> dict[str, str]:
         return {**super()._meta, "content": "deletes"}
+
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        return Schema(*_with_int_ids(super()._with_partition(format_version).fields))
+
+
+def _with_int_ids(fields: Iterable[NestedField]) -> list[NestedField]:
+    """``equality_ids`` is a list of int in the specification, and of long in pyiceberg; Java's
+    readers fail on that."""
+    found = []
+    for field in fields:
+        kind: IcebergType = field.field_type
+        if isinstance(kind, StructType):
+            kind = StructType(*_with_int_ids(kind.fields))
+        elif field.field_id == _EQUALITY_IDS and isinstance(kind, ListType):
+            kind = ListType(kind.element_id, IntegerType(), element_required=True)
+        found.append(NestedField(field.field_id, field.name, kind, required=field.required))
+    return found
 
 
 class _DeleteManifests:

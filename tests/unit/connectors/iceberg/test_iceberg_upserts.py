@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import DataFileContent, ManifestContent
@@ -94,6 +95,20 @@ def test_a_checkpoint_is_one_snapshot_with_a_data_and_a_delete_manifest(bed: Ice
     assert snapshot.summary["sluice.checkpoint-id"] == "1"
     deletes = [f for _, f in live_files(bed.table()) if f.content is not DataFileContent.DATA]
     assert [file.equality_ids for file in deletes] == [[1], [1]]
+
+
+def test_the_ids_of_a_key_have_the_type_of_the_specification(bed: IcebergBed) -> None:
+    """pyiceberg declares them as long, and Java's readers fail on that."""
+    _upsert(bed, (1, "a"))
+    snapshot = bed.table().current_snapshot()
+    assert snapshot is not None
+    path = snapshot.manifests(bed.table().io)[1].manifest_path.removeprefix("file://")
+    with Path(path).open("rb") as file:
+        read = fastavro.reader(file)
+        assert read.metadata["content"] == "deletes"
+        data_file = next(one for one in read.writer_schema["fields"] if one["name"] == "data_file")
+    (ids,) = (one for one in data_file["type"]["fields"] if one["name"] == "equality_ids")
+    assert [kind["items"] for kind in ids["type"] if kind != "null"] == ["int"]
 
 
 def test_a_key_in_two_tasks_of_an_epoch_has_one_row(bed: IcebergBed) -> None:
