@@ -43,11 +43,13 @@ class IcebergFormat(WriteOnlyFormat):
 
     @classmethod
     def check_rows(cls, options: Mapping[str, str], schema: StructType) -> None:
-        """Also compares the columns with those of the table."""
+        """Also compares the columns with those of the table, and its key."""
         given = _Options(options)
+        sink = given.sink()
+        table = sink.catalog_settings.load_table(given.table)
+        sink.upsert_key.ids_in(table, given.table)
         if given.evolve:
             return
-        table = given.sink().catalog_settings.load_table(given.table)
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         target = schema_to_pyarrow(table.schema())

@@ -95,6 +95,11 @@ class IcebergSink(TaskSink, StoredSink):
         """How to open the catalog."""
         return self._settings
 
+    @property
+    def upsert_key(self) -> UpsertKey:
+        """By which rows replace others."""
+        return self._key
+
     def use_storage_options(self, options: Mapping[str, str]) -> None:
         own = self._settings.storage_options
         self._settings = replace(self._settings, storage_options=own or dict(options))

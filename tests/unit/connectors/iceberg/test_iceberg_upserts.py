@@ -12,9 +12,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+from pyspark.sql.types import LongType as SparkLong
+from pyspark.sql.types import StringType as SparkString
+from pyspark.sql.types import StructField, StructType
 
+from sluice.connectors.iceberg.iceberg_drop_in import IcebergFormat, iceberg_sink
 from sluice.connectors.iceberg.iceberg_kinds import DATA_FILES
 from sluice.connectors.iceberg.iceberg_sink import IcebergSink
+from sluice.connectors.iceberg.table.upsert_key import UpsertKey
 from sluice.connectors.iceberg.writing.upsert_rows import UpsertRows, last_of_each_key
 from sluice.connectors.iceberg.written_files import decode_written_files
 from sluice.runtime.contracts import CommitOutcome
@@ -268,6 +273,32 @@ def test_what_cannot_have_upserts_is_refused(
         bed.sink(**given).writer_factory()
     with pytest.raises(ConfigError, match=said):
         bed.sink(**given).coordinator().check(timeout_s=10)
+
+
+@pytest.mark.parametrize(
+    ("upsert", "fields"),
+    [
+        ("upsert", "equalityFields"),
+        ("upsert-enabled", "equality-fields"),
+        ("iceberg.tables.upsert-mode-enabled", "iceberg.tables.default-id-columns"),
+    ],
+)
+def test_a_query_may_use_the_names_of_iceberg_s_own_sinks(upsert: str, fields: str) -> None:
+    options = {"catalog": "lake", "table": "a.b", upsert: "true", fields: "id, name"}
+    options["fs.s3a.endpoint"] = "http://127.0.0.1:1"
+    sink = iceberg_sink(options, str)
+    assert isinstance(sink, IcebergSink)
+    assert sink.upsert_key == UpsertKey(is_upsert=True, fields=("id", "name"))
+    assert sink.catalog_settings.storage_options == {"fs.s3a.endpoint": "http://127.0.0.1:1"}
+
+
+def test_a_query_whose_key_cannot_be_used_does_not_start(bed: IcebergBed) -> None:
+    options = {f"catalog.{name}": str(value) for name, value in bed.properties.items()}
+    options |= {"table": "lake.events", "upsert": "true", "equalityFields": "other"}
+    schema = StructType([StructField("id", SparkLong()), StructField("name", SparkString())])
+    with pytest.raises(ConfigError, match="field=other"):
+        IcebergFormat.check(options, schema, mode="update")
+    IcebergFormat.check({**options, "equalityFields": "id"}, schema, mode="update")
 
 
 def test_floating_point_columns_are_no_keys(tmp_path: Path) -> None:
