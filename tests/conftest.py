@@ -22,6 +22,7 @@ from sluice.runtime.embedded import ports
 from tests.kit.deploy_page import place
 from tests.kit.effort import examples
 from tests.kit.files.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
+from tests.kit.iceberg.rest_catalog import iceberg_jvm, rest_catalog
 from tests.kit.kafka.kafka_fixture import (
     hot_path,
     kafka,
@@ -45,6 +46,7 @@ __all__ = [
     "hasty_hadoop_client",
     "hdfs",
     "hot_path",
+    "iceberg_jvm",
     "kafka",
     "kafka_by_level",
     "leveled_kafka",
@@ -52,6 +54,7 @@ __all__ = [
     "place",
     "realm",
     "registry_server",
+    "rest_catalog",
     "s3",
     "s3_endpoint",
     "s3_environment",

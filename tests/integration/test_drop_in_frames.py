@@ -111,8 +111,8 @@ def test_files_of_a_frame_are_added_in_directories_of_the_partition_columns(
     [
         ("sluice-kafka", "overwrite", {}, "save mode is not allowed"),
         ("sluice-kafka", "ignore", {}, "save mode is not allowed"),
-        ("sluice-files", "overwrite", {}, "only adds files"),
-        ("sluice-files", None, {}, "only adds files"),
+        ("sluice-files", "overwrite", {}, "only appends"),
+        ("sluice-files", None, {}, "only appends"),
         ("sluice-kafka", None, {"tpoic": "x"}, "unknown option"),
         ("sluice-kafka", None, {"batchId": "x"}, "batchId"),
         ("sluice-kafka", None, {"batchId": "1"}, "batchId needs a checkpoint location"),

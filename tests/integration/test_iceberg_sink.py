@@ -96,6 +96,25 @@ def test_a_drop_in_query_appends_each_record_once_over_two_runs(
     assert _values(bed) == Counter(b"%d" % n for n in range(8))
 
 
+def test_a_query_in_update_mode_keeps_one_row_for_each_group(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    bed = IcebergBed(directory=tmp_path)
+    bed.create(pa.schema({"value": pa.binary(), "count": pa.int64()}))
+    source = topic(partitions=2)
+    for numbers in (range(4), range(6)):
+        _numbers(kafka, source, numbers)
+        frame = records(session, kafka, source).groupBy("value").count()
+        writer = frame.writeStream.format("sluice-iceberg").option("table", "lake.events")
+        for name, value in bed.properties.items():
+            writer = writer.option(f"catalog.{name}", str(value))
+        writer = writer.option("upsert", "true").option("equalityFields", "value")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        finish(writer.outputMode("update").trigger(availableNow=True).start())
+    found = sorted((row["value"], row["count"]) for row in bed.rows())
+    assert found == [(b"%d" % n, 2 if n < 4 else 1) for n in range(6)]
+
+
 def test_a_drop_in_query_with_columns_that_the_table_lacks_does_not_start(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, bed: IcebergBed
 ) -> None:

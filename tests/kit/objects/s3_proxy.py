@@ -196,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: a test reads `S3Proxy.requests`."""
 
     def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self._body()
         target = urlsplit(self.path)
         request = S3Request(
             method=self.command,
@@ -222,12 +222,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunks = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # trailers
+        return b"".join(chunks)
+
     def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
         """The server's answer: status, headers, body."""
         headers = {
             name: value
             for name, value in self.headers.items()
-            if not (unconditional and name.lower() in ("if-none-match", "if-match"))
+            if name.lower() != "transfer-encoding"
+            and not (unconditional and name.lower() in ("if-none-match", "if-match"))
         }
         connection = http.client.HTTPConnection(self.server.target, timeout=_TIMEOUT_S)
         try:
