@@ -34,7 +34,7 @@ def require_spark_directory(job: JobSpec, batched: Collection[Region]) -> None:
         ConfigError: it cannot.
     """
     given = job.spark_checkpoint_dir
-    directory = absolute_uri(job.checkpoint_dir if given is None else given)
+    directory = hadoop_uri(absolute_uri(job.checkpoint_dir if given is None else given))
     if given is not None:
         require_scheme(job.spark, given)
     elif not any(region.stateful for region in batched):
@@ -43,7 +43,7 @@ def require_spark_directory(job: JobSpec, batched: Collection[Region]) -> None:
     if hindrance is None:
         return
     names = ",".join(sorted(region.name for region in batched))
-    where = {"uri": hadoop_uri(directory), "micro_batch_regions": names, "error": hindrance}
+    where = {"uri": directory, "micro_batch_regions": names, "error": hindrance}
     raise ConfigError(
         "Spark cannot write its logs and state to this object store",
         where,
@@ -74,7 +74,7 @@ def spark_files(
             yield bind_spark_directory(main, spark)
             return
         require_undivided(main)
-        if not batched or spark_hindrance(job.spark, main_uri) is None:
+        if not batched or spark_hindrance(job.spark, hadoop_uri(main_uri)) is None:
             yield main
             return
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-spark-"))

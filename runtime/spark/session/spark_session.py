@@ -19,7 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.process.interpreter import PLAN_ONCE
-from sluice.runtime.storage.file_system_opening import hadoop_uri, is_object_store
+from sluice.runtime.storage.file_system_opening import is_object_store
+from sluice.runtime.storage.objects.object_location import hadoop_storage_options
 
 __all__ = [
     "QUERY_SETTINGS",
@@ -44,6 +45,7 @@ __all__ = [
     "require_version",
     "scheduler_pool",
     "spark_hindrance",
+    "storage_options_of",
     "task_attempts",
     "task_slots",
     "user_settings",
@@ -253,11 +255,19 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     )
 
 
+def storage_options_of(
+    spark: SparkSession, given: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Options of object stores: the session's ``spark.hadoop.fs.…``, then those that were given."""
+    settings = dict(spark.sparkContext.getConf().getAll())
+    return {**hadoop_storage_options(settings), **(given or {})}
+
+
 def spark_hindrance(spark: SparkSession, directory: str) -> str | None:
     """Why Spark cannot write there: the session has no Hadoop client for this object store.
 
     Args:
-        directory: absolute URI.
+        directory: URI as Spark gets it.
     """
     if not is_object_store(directory):
         return None
@@ -265,7 +275,7 @@ def spark_hindrance(spark: SparkSession, directory: str) -> str | None:
     conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
     try:
         hadoop = context._jvm.org.apache.hadoop.fs  # noqa: SLF001 - no public way
-        hadoop.FileSystem.getFileSystemClass(hadoop_uri(directory).partition(":")[0], conf)
+        hadoop.FileSystem.getFileSystemClass(directory.partition(":")[0].lower(), conf)
     except Py4JJavaError as error:
         return str(error.java_exception.getMessage())
     return None

@@ -14,6 +14,7 @@ from sluice.runtime.storage.divided_directory import DividedDirectory
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import (
     absolute_uri,
+    hadoop_uri,
     needs_jvm,
     open_file_system,
 )
@@ -61,7 +62,7 @@ def repartition(
         name = f"{source.record.job_uid[:8]}-{source.record.checkpoint_id}-{uuid.uuid4().hex[:6]}"
         uri = f"{absolute_uri(to)}/savepoint-{name}"
         fs: FileSystem = open_file_system(uri, jvm)
-        if spark_hindrance(spark, uri) is not None:
+        if spark_hindrance(spark, hadoop_uri(uri)) is not None:
             fs = DividedDirectory(fs, lambda: LocalFileSystem(Path(scratch)))
         record = Repartition(
             savepoint=source,
