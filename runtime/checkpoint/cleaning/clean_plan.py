@@ -31,9 +31,9 @@ from sluice.runtime.checkpoint.checkpoint_slots import (
 )
 from sluice.runtime.checkpoint.retained_states import left_by_attempts_before
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateSnapshot, Verdict
+from sluice.runtime.storage.divided_directory import SPARK
 
 __all__ = [
-    "SPARK",
     "TRASH",
     "FoundPath",
     "KnownRecords",
@@ -43,7 +43,6 @@ __all__ = [
     "leftovers",
 ]
 
-SPARK = "spark"
 TRASH = re.compile(r"\.sluice-trash-[0-9a-f]{32}")
 """Names of what a killed `LocalFileSystem.delete` leaves."""
 
