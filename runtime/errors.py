@@ -19,7 +19,9 @@ __all__ = [
     "FencedError",
     "FunctionFailedError",
     "IllegalTransitionError",
+    "JobFinishedError",
     "LateRecordsError",
+    "LeadershipLostError",
     "MissingRequirementError",
     "PoisonRecordsError",
     "RegionGivenUpError",
@@ -106,6 +108,14 @@ class WrongJobError(StreamError):
 
 class FencedError(StreamError):
     """A newer owner has taken over; this process must stop and change nothing more."""
+
+
+class LeadershipLostError(FencedError):
+    """Another process was elected to lead the job; this one stops, and a start of it waits."""
+
+
+class JobFinishedError(StreamError):
+    """The leader has finished the job while this process waited to take over; no failure."""
 
 
 class SourceChangedError(StreamError):

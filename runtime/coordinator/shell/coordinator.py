@@ -65,6 +65,7 @@ from sluice.runtime.coordinator.shell.source_service import SerialSource, Source
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -107,6 +108,7 @@ class BarrierCoordinator(Coordinator):
         require_known, require_restorable: see `StartSequence`.
         new_job_uid: of a job that has no checkpoint yet; None: any.
         copier: writes savepoints and full checkpoints; None: nothing does.
+        election: of which this process is the leader now; None: nothing is elected.
 
     Attributes:
         waiting_for_resources: set by the engine, for the status.
@@ -129,8 +131,11 @@ class BarrierCoordinator(Coordinator):
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
         new_job_uid: str | None = None,
         copier: FileCopier | None = None,
+        election: LeaderElection | None = None,
     ) -> None:
-        self.session = str(uuid.uuid4())
+        elected = election and election.campaign(timeout_s=0.0)
+        self.session = elected or str(uuid.uuid4())
+        self._election = election
         self._job = job
         self._plans = {region.name: region for region in job.regions}
         self._store = store
@@ -154,8 +159,8 @@ class BarrierCoordinator(Coordinator):
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
-        names = {node.operator_id: node.name for node in job.graph}
-        self._transactions = OpenTransactions(names, ages=self._age_clock)
+        self._names = {node.operator_id: node.name for node in job.graph}
+        self._transactions = OpenTransactions(self._names, ages=self._age_clock)
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
         self._watch: RegionWatch | None = None
@@ -190,6 +195,7 @@ class BarrierCoordinator(Coordinator):
                 changed.
             StreamError: see `sluice.runtime.coordinator.start.startup.StartSequence.run`.
         """
+        election = self._election
         sequence = StartSequence(
             plan=self._job,
             settings=self._settings,
@@ -198,12 +204,11 @@ class BarrierCoordinator(Coordinator):
             sources=self._sources,
             session=self.session,
             clock=self._clock,
-            pause=time.sleep,
-            wall_ms=wall_ms,
             repairer=self._repairer,
             require_known=self._require_known,
             require_restorable=self._require_restorable,
             require_leased=self._leases.require_renewed,
+            require_elected=(lambda: None) if election is None else election.require_leading,
             new_job_uid=self._new_job_uid,
             registrations=registrations,
         )
@@ -257,6 +262,7 @@ class BarrierCoordinator(Coordinator):
             sinks=self._sinks,
             settings=self._settings,
             leases=self._leases,
+            election=self._election,
             waiters=self._waiters,
             wake=self._wake,
             listeners=self._listeners,
@@ -541,21 +547,19 @@ class BarrierCoordinator(Coordinator):
 
     def status(self) -> JobStatus:
         """The state of the job for people; returns within milliseconds."""
+        now_s = self._core_clock()
         status, since = self._ask(
-            lambda core: (
-                core.status(now_s=self._core_clock(), now_ms=wall_ms()),
-                core.open_since(),
-            )
+            lambda core: (core.status(now_s=now_s, now_ms=wall_ms()), core.open_since())
         )
-        names = {node.operator_id: node.name for node in self._job.graph}
         waiting = self.waiting_for_resources if status.state == "running" else None
         status = dataclasses.replace(
             status,
             state=status.state if waiting is None else "WAITING_FOR_RESOURCES",
             waiting_for_resources=waiting,
-            counters={names.get(i, i): found for i, found in status.counters.items()},
-            function_records={names.get(i, i): n for i, n in status.function_records.items()},
+            counters={self._names.get(i, i): found for i, found in status.counters.items()},
+            function_records={self._names.get(i, i): n for i, n in status.function_records.items()},
             transactions=self._transactions.views(since),
+            election=None if self._election is None else self._election.view(),
         )
         return status if self._watch is None else self._watch.with_lags(status)
 
@@ -587,11 +591,7 @@ def _answer_in(actions: Sequence[Action]) -> PollAnswer | None:
 
 
 def _given(answer: PollAnswer | None, *, otherwise_s: float) -> Barrier | float:
-    """The barrier, or in how many seconds to poll again unless something changes.
-
-    Args:
-        otherwise_s: if the answer has no time.
-    """
+    """The barrier, or when to poll again: ``otherwise_s`` if the answer has no time."""
     if isinstance(answer, GiveBarrier):
         return answer.barrier
     if isinstance(answer, NothingDue) and answer.poll_in_s is not None:

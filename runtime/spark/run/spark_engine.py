@@ -34,6 +34,7 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import FencedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
@@ -66,6 +67,7 @@ from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, l
 from sluice.runtime.spark.run.resource_watch import ResourceWatch, SparkSlots
 from sluice.runtime.spark.run.restore_request import origin_of
 from sluice.runtime.spark.run.spark_files import require_spark_directory, spark_files
+from sluice.runtime.spark.run.standby import Standby
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -131,6 +133,7 @@ class JobRun:
         self._coordinator: BarrierCoordinator | None = None
         self._read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
+        self._standby = Standby(job, self.totals)
         self._is_settled = threading.Event()  # it has started, or will not
 
     @property
@@ -143,12 +146,24 @@ class JobRun:
         """Of its read-only server; None: it does not run."""
         return None if self._read_only is None else self._read_only.address
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether it waits until the leader of the job is gone."""
+        return self._standby.is_waiting
+
     def status(self) -> JobStatus | None:
         """The coordinator's status; None before it has started."""
         return None if self._coordinator is None else self._coordinator.status()
 
     def result(self) -> JobResult | None:
         """The result so far; None before the coordinator has started."""
+        if (finished := self._standby.finished) is not None:
+            return JobResult(
+                job_uid=finished.job_uid,
+                restored_from=None,
+                last_checkpoint_id=finished.last_checkpoint_id,
+                elapsed_s=self.elapsed_s,
+            )
         coordinator = self._coordinator
         if coordinator is None or coordinator.started is None:
             return None
@@ -213,10 +228,13 @@ class JobRun:
         with contextlib.ExitStack() as stack:
             store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
+            stack.callback(self.totals.close)
+            election = self._standby.elect(store, stack, ends, on_step)
+            if self._standby.finished is not None:
+                return
             opening = _opening(job)
             files = stack.enter_context(spark_files(job, layout.batched, store.fs, opening))
             retain = batches_to_retain(store, retained=job.settings.retained)
-            stack.callback(self.totals.close)
             registrar = JobRegistrar(
                 job.registry, opening, was_stopped=lambda: coordinator.status().state == "stopped"
             )
@@ -230,7 +248,8 @@ class JobRun:
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
             coordinator, sources = _coordinator(
-                job, layout, store, files, listeners, tasks_first, spark_batches=retain
+                *(job, layout, store, files, listeners, tasks_first, election),
+                spark_batches=retain,
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
@@ -264,6 +283,7 @@ class JobRun:
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
                 files=files,
+                election=election,
                 listener=listener,
                 on_address=partial(self._register, registrar, started),
             )
@@ -315,6 +335,7 @@ def _coordinator(
     files: FileSystem,
     listeners: Sequence[ProgressListener],
     tasks_first: TasksFirst,
+    election: LeaderElection | None,
     *,
     spark_batches: int,
 ) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
@@ -360,6 +381,7 @@ def _coordinator(
             require_known=installed_kinds().require_known,
             require_restorable=partial(require_rewindable, files, regions),
             new_job_uid=job.uid,
+            election=election,
             copier=CheckpointCopies(
                 files,
                 open_fs=_opening(job),
@@ -390,7 +412,10 @@ def _sources(regions: Sequence[Region]) -> dict[str, Source]:
 
 
 def _announced(
-    store: CheckpointStore, started: StartedJob, service: CoordinatorService
+    store: CheckpointStore,
+    started: StartedJob,
+    service: CoordinatorService,
+    election: LeaderElection | None,
 ) -> contextlib.AbstractContextManager[None]:
     """Publish the address of this run, for tasks that get no answer and for operators."""
     is_newest = partial(has_last_record, store, session=started.session)
@@ -404,6 +429,8 @@ def _announced(
     )
     records = RunRecordStore(store.fs)
     records.announce(run, is_newest=is_newest)
+    if election is not None:
+        election.announce(run)
     return records.accept_commands(run, is_newest=is_newest)
 
 
@@ -440,6 +467,7 @@ def _run_regions(
     shown: LiveJob,
     *,
     files: FileSystem,
+    election: LeaderElection | None,
     listener: Listener,
     on_address: Callable[[str], None],
 ) -> None:
@@ -453,6 +481,7 @@ def _run_regions(
                     coordinator,
                     checkpoint_uri=absolute_uri(store.fs.uri),
                     checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
+                    zookeeper=job.ha.nodes_of(job.name, store.fs.uri) if job.ha else None,
                     commands=commands,
                     barrier_service=continuous.barrier_service,
                     registry=registry,
@@ -461,7 +490,7 @@ def _run_regions(
                 listener=listener,
             )
         )
-        stack.enter_context(_announced(store, started, service))
+        stack.enter_context(_announced(store, started, service, election))
         on_address(service.address)
         launcher = RegionLauncher(
             job,
