@@ -89,8 +89,8 @@ def append_files(
     else:
         _append(transaction, summary, works)
     transaction.set_properties(changed)
-    # A request that arrived twice is refused the second time, and the table has the manifests of the
-    # first one. pyiceberg would delete them.
+    # A request that arrived twice is refused the second time, and the table has the manifests of
+    # the first one. pyiceberg would delete them.
     transaction._snapshot_producers.clear()  # noqa: SLF001 - no setting keeps them
     failpoint("before-append")
     transaction.commit_transaction()
