@@ -27,10 +27,10 @@ FAILPOINTS = (
     *("before-lookup", "after-lookup", "before-append", "after-append"),
     *("before-notes-deleted", "after-notes-deleted"),
 )
-_KILLS = tuple(f"{name}=kill@{hit}" for name in FAILPOINTS for hit in (1, 2))
+KILLS = tuple(f"{name}=kill@{hit}" for name in FAILPOINTS for hit in (1, 2))
 
 
-class _OtherWriter(JoinedThread):
+class OtherWriter(JoinedThread):
     """Appends rows of its own all along.
 
     It pauses for twice as long as an append takes: a commit of the program must fit between two of
@@ -54,12 +54,16 @@ class _OtherWriter(JoinedThread):
 
 
 def run(
-    directory: Path, failpoints: str = "", *words: str, extra: dict[str, str] | None = None
+    directory: Path,
+    failpoints: str = "",
+    *words: str,
+    extra: dict[str, str] | None = None,
+    batches: int = BATCHES,
 ) -> int:
     """One run of the program; returns its exit code."""
     command = [sys.executable, "-m", "tests.kit.iceberg.iceberg_program", str(directory)]
     return subprocess.run(
-        [*command, str(BATCHES), *words],
+        [*command, str(batches), *words],
         env={**os.environ, VARIABLE: failpoints, EXTRA: json.dumps(extra or {})},
         cwd=Path(__file__).parents[2],
         timeout=PATIENCE_S,
@@ -67,21 +71,23 @@ def run(
     ).returncode
 
 
-def wanted() -> Counter[int]:
+def wanted(batches: int = BATCHES) -> Counter[int]:
     """Ids of all batches."""
     return Counter(
         number
-        for batch in range(BATCHES)
+        for batch in range(batches)
         for region in range(len(REGIONS))
         for number in numbers(batch, region)
     )
 
 
-def require_exact(bed: IcebergBed, others: list[int], *, upserts: bool = False) -> None:
+def require_exact(
+    bed: IcebergBed, others: list[int], *, upserts: bool = False, batches: int = BATCHES
+) -> None:
     """Each row is there once, and nothing else."""
     rows = bed.rows()
-    again = last_rows(BATCHES) if upserts else {}
-    assert Counter(row["id"] for row in rows) == wanted() + Counter(others) + Counter(again.keys())
+    again = last_rows(batches) if upserts else {}
+    assert Counter(row["id"] for row in rows) == wanted(batches) + Counter([*others, *again])
     assert {row["id"]: row["name"] for row in rows if row["id"] < 0} == again
     named = {file.file_path.rpartition("/")[2] for _, file in live_files(bed.table())}
     assert bed.data_files() == named, "the sweep deletes what no snapshot names, and nothing else"
@@ -91,7 +97,7 @@ def require_exact(bed: IcebergBed, others: list[int], *, upserts: bool = False) 
         for snapshot in bed.table().snapshots()
         if snapshot.summary is not None
     ]
-    checkpoints = [str(batch + 1) for batch in range(BATCHES)]
+    checkpoints = [str(batch + 1) for batch in range(batches)]
     assert [checkpoint for checkpoint in found if checkpoint is not None] == checkpoints
 
 
@@ -99,8 +105,8 @@ def require_exact(bed: IcebergBed, others: list[int], *, upserts: bool = False) 
     "kills",
     [
         ("before-append=kill@2", "after-append=kill@2", "before-notes-deleted=kill@1"),
-        pytest.param(_KILLS[: len(_KILLS) // 2], marks=pytest.mark.extended),
-        pytest.param(_KILLS[len(_KILLS) // 2 :], marks=pytest.mark.extended),
+        pytest.param(KILLS[: len(KILLS) // 2], marks=pytest.mark.extended),
+        pytest.param(KILLS[len(KILLS) // 2 :], marks=pytest.mark.extended),
     ],
     ids=["commit", "write", "look-up"],
 )
@@ -110,7 +116,7 @@ def test_each_row_is_there_once_after_kills_beside_another_writer(
     bed = IcebergBed(directory=tmp_path)
     # Both writers overtake each other all the time; pyiceberg gives up after 4 retries.
     bed.create(properties={"commit.retry.num-retries": "1000"})
-    with _OtherWriter(IcebergBed(directory=tmp_path)) as other:
+    with OtherWriter(IcebergBed(directory=tmp_path)) as other:
         killed = [kill for kill in kills if run(tmp_path, kill) == -signal.SIGKILL]
         assert killed
         assert run(tmp_path) == 0
@@ -134,7 +140,7 @@ def test_two_kills_in_a_row_at_every_step(tmp_path: Path, failpoint: str) -> Non
     "kills",
     [
         ("after-append=kill@2",),
-        pytest.param(_KILLS, marks=pytest.mark.extended),
+        pytest.param(KILLS, marks=pytest.mark.extended),
     ],
     ids=["commit", "all"],
 )

@@ -1,14 +1,17 @@
 """A real REST catalog behind a proxy that loses, repeats and delays commits."""
 
+import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome, CommitReport
 from sluice.runtime.errors import AuthenticationError, StorageError, StreamError
-from tests.integration.test_iceberg_kills import require_exact, run
+from tests.integration.test_iceberg_kills import KILLS, OtherWriter, require_exact, run
 from tests.kit.iceberg.iceberg_bed import IcebergBed, rows_of
 from tests.kit.iceberg.rest_catalog import RestCatalog
 from tests.kit.iceberg.spark_reader import read_by_spark
@@ -19,6 +22,9 @@ from tests.kit.waiting import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 _COMMIT: dict[str, Any] = {"method": "POST", "key": "tables/events$"}
+_HUNDRED = 100
+_ENDLESS = 1_000_000
+_LOST = [FaultKind.DROPPED_BEFORE, FaultKind.DROPPED_AFTER, FaultKind.REPEATED]
 _FAULTS = [
     (FaultKind.DROPPED_BEFORE, 0),
     (FaultKind.DROPPED_AFTER, 0),
@@ -153,6 +159,39 @@ def test_spark_reads_what_upserts_have_left(bed: IcebergBed, rest_catalog: RestC
     assert sorted(row["id"] for row in found) == [*range(4), *range(10, 19), 100]
     by_id = {row["id"]: row for row in found}
     assert by_id == {row["id"]: row for row in bed.rows()}
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["", "upsert"])
+def test_a_hundred_kills_beside_another_writer(
+    bed: IcebergBed, rest_catalog: RestCatalog, kind: str
+) -> None:
+    """Read by pyiceberg and DuckDB where there are no deletes, and by Spark."""
+    with bed.table().transaction() as change:
+        change.set_properties({"commit.retry.num-retries": "1000"})
+    chosen, words, killed = random.Random(0), [kind] if kind else [], 0
+    direct = rest_catalog.properties(rest_catalog.direct)
+    with OtherWriter(IcebergBed(directory=bed.directory, extra=direct)) as other:
+        while killed < _HUNDRED:
+            rest_catalog.proxy.add(chosen.choice(_LOST), **_COMMIT)
+            kill = chosen.choice(KILLS)
+            code = run(bed.directory, kill, *words, extra=bed.extra, batches=_ENDLESS)
+            assert code == -signal.SIGKILL, kill
+            killed += 1
+        rest_catalog.proxy.clear()
+        batches = len(list((bed.directory / "decisions").glob("*.json"))) + 1
+        assert run(bed.directory, "", *words, extra=bed.extra, batches=batches) == 0
+    require_exact(bed, other.written, upserts=kind == "upsert", batches=batches)
+    rows = sorted((row["id"], row["name"]) for row in bed.rows())
+    found = read_by_spark(rest_catalog.direct, "lake.events")
+    assert sorted((row["id"], row["name"]) for row in found) == rows
+    if kind != "upsert":
+        scan = bed.table().scan()
+        table = scan.to_arrow()
+        assert sorted(zip(*table.to_pydict().values(), strict=True)) == rows
+        paths = [task.file.file_path.removeprefix("file://") for task in scan.plan_files()]
+        read = duckdb.sql(f"SELECT id, name FROM read_parquet({paths!r})").fetchall()
+        assert sorted(read) == rows
 
 
 class _Committing(JoinedThread):

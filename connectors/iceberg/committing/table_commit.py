@@ -89,9 +89,9 @@ def append_files(
     else:
         _append(transaction, summary, works)
     transaction.set_properties(changed)
-    # pyiceberg deletes the manifests of a refused commit. But a request that arrived twice is
-    # refused the second time, and the table has the manifests of the first one.
-    transaction._snapshot_producers.clear()  # noqa: SLF001
+    # A request that arrived twice is refused the second time, and the table has the manifests of
+    # the first one. pyiceberg would delete them.
+    transaction._snapshot_producers.clear()  # noqa: SLF001 - no setting keeps them
     failpoint("before-append")
     transaction.commit_transaction()
     failpoint("after-append")
