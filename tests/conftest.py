@@ -35,6 +35,7 @@ from tests.kit.kafka.kafka_fixture import (
 from tests.kit.kafka.played_wire import wire_over
 from tests.kit.kafka.registry_server import registry_server
 from tests.kit.kerberos.realm import realm
+from tests.kit.objects.azurite import azure, azurite
 from tests.kit.objects.s3_fixture import s3, s3_endpoint, s3_environment, s3_proxied
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
@@ -43,6 +44,8 @@ from tests.kit.yarn_applications import yarn
 from tests.kit.zookeeper_fixture import zookeeper
 
 __all__ = [
+    "azure",
+    "azurite",
     "hadoop_client",
     "hasty_hadoop_client",
     "hdfs",

@@ -1,5 +1,6 @@
 """The location of objects and the way to reach them: from a URI, options and the environment."""
 
+import json
 import os
 import posixpath
 import re
@@ -113,6 +114,9 @@ _SPARK_HADOOP = "spark.hadoop."
 _AZURE_KEY = "fs.azure.account.key."
 _PREFIXES = {"s3": "aws_", "gs": "google_", "abfss": ""}
 """Before an option that has no prefix."""
+_NO_LOG_IN = json.dumps(
+    {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+)
 _ENDPOINTS = ("aws_endpoint_url_s3", "google_base_url", "azure_storage_endpoint")
 _CLIENT = {
     "allow_http",
@@ -287,6 +291,8 @@ def _sorted_out(scheme: str, given: Mapping[str, str]) -> tuple[dict[str, str], 
             config[_config_name(scheme, name.lower())] = str(value)
     if "storage_emulator_host" in map(str.lower, given):
         config.setdefault("google_skip_signature", "true")
+        # obstore skips the signature of reads only; a key without a log-in is for all requests.
+        config.setdefault("google_service_account_key", _NO_LOG_IN)
     for name in _ENDPOINTS:
         if name in config:
             config[name] = _with_scheme(name, config[name])
