@@ -64,7 +64,7 @@ class HaSettings:
         return cls(zookeeper=zookeeper, timeout_s=timeout_s)
 
     def nodes_of(self, name: str, checkpoint_uri: str) -> ZooKeeperPath | None:
-        """Where the nodes of one job are; other directories of the same name have others."""
+        """The place of one job's nodes; jobs of the same name in other directories have other ones."""
         if self.zookeeper is None:
             return None
         digest = hashlib.sha256(checkpoint_uri.encode()).hexdigest()[:12]

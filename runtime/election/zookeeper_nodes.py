@@ -24,7 +24,7 @@ _CALL_S = 2.0
 _LONGEST_PAUSE_S = 1.0  # between two tries to connect: soon after an outage all nodes are back
 _CANDIDATES = "candidates"
 _LEADER = "leader"
-# Kazoo warns of each try to connect; callers tell of an outage once.
+# Kazoo warns of each try to connect; callers log an outage once.
 _silent = logging.getLogger("sluice.runtime.election.kazoo")
 _silent.setLevel(logging.CRITICAL)
 

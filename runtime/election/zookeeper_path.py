@@ -1,4 +1,4 @@
-"""Where the nodes of a job are in ZooKeeper: ``zookeeper://host1:2181,host2:2181/path``. Pure."""
+"""The place of a job's nodes in ZooKeeper: ``zookeeper://host1:2181,host2:2181/path``. Pure."""
 
 import re
 from dataclasses import dataclass

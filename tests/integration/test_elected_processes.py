@@ -1,5 +1,6 @@
 """Real processes that elect a leader: killed, paused, without ZooKeeper, without a quorum."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.runtime.election.ha_settings import HaSettings
+from sluice.runtime.election.leader_lookup import LeaderLookup
 from sluice.runtime.embedded.program import Program, ProgramSpec
 from sluice.runtime.embedded.zookeeper.embedded_zookeeper import EmbeddedZooKeeper
 from sluice.runtime.failpoints import VARIABLE
@@ -177,6 +180,32 @@ def test_a_standby_that_dies_around_its_claim_hands_over(
     await_text(standby, LEADS)
     candidates.await_decisions()
     candidates.judge(leaders=2)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("failpoint", ["before-address", "after-address"])
+def test_a_leader_that_dies_around_its_address_has_a_successor_with_an_address(
+    by_zookeeper: Candidates, failpoint: str, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    """Once, and then the next one as well; readers find the last one in ZooKeeper."""
+    for _ in range(2):
+        doomed = by_zookeeper.start(failpoints=f"{failpoint}=kill")
+        doomed.await_exit(timeout_s=PATIENCE_S)
+    last = by_zookeeper.leader()
+    (session,) = re.findall(f"^{LEADS} (.+)$", last.log(), re.MULTILINE)
+    uri = f"file://{tmp_path / 'job'}"
+    where = HaSettings.of(f"zookeeper://{zookeeper.hosts}/{tmp_path.name}", _TIMEOUT_S)
+    assert where is not None
+
+    def address() -> str:
+        # No checkpoint directory: the answer comes from ZooKeeper.
+        nodes = where.nodes_of("elected", uri)
+        lookup = LeaderLookup("", None, nodes, attempt_id=-1, draw=lambda: 0.0)
+        found = lookup.later_leader()
+        return "" if found is None else found.address
+
+    wait_for(lambda: address() == f"http://{session}", what="the last leader's address")
+    by_zookeeper.judge(leaders=3)
 
 
 @pytest.mark.extended

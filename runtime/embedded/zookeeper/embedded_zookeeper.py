@@ -60,7 +60,7 @@ def zookeeper_class_path() -> tuple[Path, ...]:
 
 
 def zookeeper_version() -> str:
-    """Of the server that PySpark ships, e.g. ``3.9.5``."""
+    """The version of the server that PySpark ships, e.g. ``3.9.5``."""
     found = (re.fullmatch(r"zookeeper-([0-9.]+)", jar.stem) for jar in zookeeper_class_path())
     return next(match[1] for match in found if match)
 
@@ -74,7 +74,7 @@ class EmbeddedZooKeeper(EmbeddedServer):
     Args:
         data_dir: of their data; None: a temporary directory.
         nodes: how many; 1: without a quorum.
-        port: of the first node for clients, the others follow; None: any free ones, kept over
+        port: of the first node for clients; the next nodes take the next ones; None: any free ones, kept over
             restarts.
         detached: they keep running after this process ends.
     """

@@ -28,7 +28,7 @@ class FinishedJob:
 
 
 class Standby:
-    """Waits, and tells people for whom. The thread that runs the job; any thread may read.
+    """Waits, and shows people the leader. The thread that runs the job; any thread may read.
 
     Args:
         job: perhaps with an election.

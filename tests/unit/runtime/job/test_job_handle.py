@@ -67,6 +67,7 @@ class LedRun:
     def __init__(self, *regions: RegionStatusView) -> None:
         self.totals = RunTotals("orders")
         self.elapsed_s = 1.5
+        self.is_standby = False
         self.regions = regions
         self.state: str | None = None  # of its coordinator, once that has started
         self.waiting: WaitingForResources | None = None
@@ -207,6 +208,8 @@ class TestStates:
         handle = started(run)
         assert (handle.is_active, handle.status().state) == (True, "starting")
         assert handle.status().checkpoint_id is None
+        run.is_standby = True
+        assert handle.status().state == "standby"
         run.state = "running"
         status = handle.status()
         assert (status.state, status.checkpoint_id, status.lag_records) == ("running", 7, 5)
