@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sluice.connectors.iceberg.committing.commit_positions import CommitPositions, position_key
@@ -27,6 +28,7 @@ _DEFAULTS = {
 }
 _MAX_AGE_MS = "history.expire.max-snapshot-age-ms"
 _DEFAULT_MAX_AGE_MS = 5 * 24 * 3600 * 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_KEPT = "history.expire.min-snapshots-to-keep"
 
 
@@ -137,18 +139,21 @@ def expire_snapshots(table: "Table", *, least: int) -> int:
         least: does nothing for fewer expired snapshots: each expiry is one more table commit.
     """
     properties = table.metadata.properties
-    oldest_ms = time.time() * 1000 - int(properties.get(_MAX_AGE_MS, _DEFAULT_MAX_AGE_MS))
-    snapshots = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
-    kept = int(properties.get(_MIN_KEPT, "1"))
+    oldest_ms = int(time.time() * 1000) - int(properties.get(_MAX_AGE_MS, _DEFAULT_MAX_AGE_MS))
+    snapshots = sorted(table.metadata.snapshots, key=lambda one: one.timestamp_ms)
+    kept = snapshots[-max(1, int(properties.get(_MIN_KEPT, "1"))) :]
+    oldest_ms = min([oldest_ms, *(one.timestamp_ms for one in kept)])
     named = {ref.snapshot_id for ref in table.metadata.refs.values()}
     expired = [
         one.snapshot_id
-        for one in snapshots[: len(snapshots) - kept]
+        for one in snapshots
         if one.timestamp_ms < oldest_ms and one.snapshot_id not in named
     ]
     if len(expired) < least:
         return 0
-    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    # By time: by their ids, pyiceberg copies the whole metadata for each.
+    before = _EPOCH + timedelta(milliseconds=oldest_ms)
+    table.maintenance.expire_snapshots().older_than(before).commit()
     return len(expired)
 
 
@@ -157,12 +162,15 @@ def _prepare(table: "Table", spec_id: int, *, skipped: int) -> None:
 
     pyiceberg must not repeat a commit by itself: a repetition would not look at the positions. Its
     manifests follow the default spec, which may be newer than that of the files. A snapshot of
-    several runs skips the sequence numbers of all but its last one.
+    several runs skips the sequence numbers of all but its last one. pyiceberg copies the metadata
+    17 times for each commit. Without earlier snapshots that takes no longer in a long history.
     """
     metadata = table.metadata
     changed: dict[str, object] = {
         "properties": {**_DEFAULTS, **metadata.properties, "commit.retry.num-retries": "0"},
         "default_spec_id": spec_id,
+        "snapshots": [one for one in metadata.snapshots if one == metadata.current_snapshot()],
+        "snapshot_log": [],
     }
     if skipped > 0:
         changed["last_sequence_number"] = metadata.next_sequence_number() - 1 + skipped
