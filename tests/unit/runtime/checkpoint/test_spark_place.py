@@ -1,10 +1,13 @@
 """Spark's logs and state in another directory than the checkpoints."""
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
 from sluice.runtime.checkpoint.spark_place import (
     bind_spark_directory,
     require_undivided,
@@ -169,6 +172,8 @@ def test_a_command_finds_spark_s_files(places: Places) -> None:
     publish(CheckpointStore(places.main), record(1, regions=()))
     found = open_savepoint(f"{places.main.uri}/chk-000000000001")
     assert spark_root(found.fs) == places.spark.uri
+    listed = CliRunner().invoke(app, ["list", places.main.uri, "--json"], catch_exceptions=False)
+    assert json.loads(listed.stdout)["spark_checkpoint_dir"] == places.spark.uri
 
 
 @pytest.mark.parametrize(
