@@ -28,7 +28,12 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.storage.divided_directory import SPARK, DividedDirectory
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 
-__all__ = ["bind_spark_directory", "require_undivided", "with_spark_files"]
+__all__ = [
+    "bind_spark_directory",
+    "require_undivided",
+    "spark_directory_of",
+    "with_spark_files",
+]
 
 _PLACE = "_spark"
 _OWNER = "_owner"
@@ -104,10 +109,16 @@ def require_undivided(main: FileSystem) -> None:
         raise _elsewhere(main, place, given=main.uri)
 
 
+def spark_directory_of(main: FileSystem) -> str | None:
+    """Where Spark's files of a job are, if not in its checkpoint directory."""
+    place = _read(main, _PLACE)
+    return None if place is None else place.uri
+
+
 def with_spark_files(main: FileSystem, open_at: OpenFileSystem) -> FileSystem:
     """A checkpoint directory with Spark's files, wherever they are, for commands and restores."""
-    place = _read(main, _PLACE)
-    return main if place is None else DividedDirectory(main, lambda: open_at(place.uri))
+    uri = spark_directory_of(main)
+    return main if uri is None else DividedDirectory(main, lambda: open_at(uri))
 
 
 def _require_no_checkpoints(spark: FileSystem) -> None:

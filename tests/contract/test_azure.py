@@ -116,7 +116,7 @@ def test_upload_settled_a_second_list_changes_nothing(azure: AzureContainer) -> 
     assert azure.read("lake/out/a") == b"alive"
 
 
-def test_upload_settled_open_blocks_of_a_dead_attempt_are_seen_by_nobody(
+def test_upload_settled_open_blocks_of_a_dead_attempt_are_invisible(
     azure: AzureContainer,
 ) -> None:
     """Azure lists no uploads and discards blocks itself: a sweep finds nothing to do."""

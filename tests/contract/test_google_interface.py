@@ -1,4 +1,4 @@
-"""Requests to Google's store: moto's S3 server, behind a proxy that plays the XML interface.
+"""Requests to Google's store: a proxy plays the XML interface before moto's S3 server.
 
 Google's servers were not tried. This shows which conditions and headers they get, and that each
 call is answered where the two interfaces agree.

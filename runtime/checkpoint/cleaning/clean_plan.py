@@ -49,7 +49,7 @@ TRASH = re.compile(r"\.sluice-trash-[0-9a-f]{32}")
 _ATTEMPT = re.compile(r"(?:state-)?(\d+)")
 _RESTORED = re.compile(r"restored-.+")
 _SLOT = re.compile(r"chk-(\d{12,})")
-_TEMPORARY = re.compile(r"\..+\.tmp(?:\.crc)?|\.sluice-probe-[0-9a-f]{32}")
+_TEMPORARY = re.compile(r"\..+\.tmp(?:\.crc)?|\.sluice-(?:probe|condition)-[0-9a-f]{32}")
 _HOUR_MS = 3_600_000  # nothing half-made is still being written after this without any change
 
 

@@ -111,7 +111,7 @@ class AzureUploads(MultipartUploads):
             connection_timeout=5,
             read_timeout=30,
             # By default the library waits 15 s before its first repetition.
-            retry_policy=LinearRetry(backoff=1, retry_total=3, random_jitter_range=0.5),
+            retry_policy=LinearRetry(backoff=1, retry_total=3, random_jitter_range=1),
         )
 
     def _blob(self, key: str) -> Any:  # noqa: ANN401 - a `BlobClient`, whose arguments have no types

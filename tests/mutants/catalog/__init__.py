@@ -15,6 +15,7 @@ from tests.mutants.catalog import (
     kafka_source,
     kafka_writing,
     keyed_state,
+    objects,
     operator_state,
     ownership,
     registry,
@@ -28,6 +29,7 @@ from tests.mutants.model import Mutant
 
 ALL_MUTANTS: tuple[Mutant, ...] = (
     *kafka_writing.MUTANTS,
+    *objects.MUTANTS,
     *kafka_producers.MUTANTS,
     *kafka_requests.MUTANTS,
     *kafka_committing.MUTANTS,

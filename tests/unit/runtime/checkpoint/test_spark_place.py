@@ -1,10 +1,14 @@
 """Spark's logs and state in another directory than the checkpoints."""
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
 from sluice.runtime.checkpoint.spark_place import (
     bind_spark_directory,
     require_undivided,
@@ -12,11 +16,17 @@ from sluice.runtime.checkpoint.spark_place import (
 )
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateSnapshot
+from sluice.runtime.savepoint.full_checkpoints import write_full_checkpoint
 from sluice.runtime.savepoint.savepoint import open_savepoint
+from sluice.runtime.savepoint.savepoint_directory import verify
+from sluice.runtime.savepoint.savepoint_writer import write_savepoint
 from sluice.runtime.storage.divided_directory import DividedDirectory, holder_of, spark_root
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 from tests.kit.files.published_records import publish
+from tests.kit.files.saved_jobs import decide
+from tests.kit.files.spark_state import SparkState, load_state
 
 _STATE = StateSnapshot(
     provider="rocksdb",
@@ -169,6 +179,47 @@ def test_a_command_finds_spark_s_files(places: Places) -> None:
     publish(CheckpointStore(places.main), record(1, regions=()))
     found = open_savepoint(f"{places.main.uri}/chk-000000000001")
     assert spark_root(found.fs) == places.spark.uri
+    listed = CliRunner().invoke(app, ["list", places.main.uri, "--json"], catch_exceptions=False)
+    assert json.loads(listed.stdout)["spark_checkpoint_dir"] == places.spark.uri
+
+
+def test_copy_protected_savepoints_take_spark_s_files_from_their_directory(
+    places: Places,
+) -> None:
+    """Savepoint, full checkpoint, and a restore from the checkpoint itself."""
+    bound = bind_spark_directory(places.main, places.spark)
+    spark = SparkState(bound)
+    spark.run_batch()
+    decided = decide(bound, 5, spark)
+    assert not places.main.exists("spark")
+    saved = write_savepoint(bound, decided, places.other, name="savepoint-6f9619ff-5-0a1b2c")
+    full = write_full_checkpoint(bound, decided)
+    ordinary = f"{places.main.uri}/{slot_name(5)}"
+    states = []
+    for uri in (saved.uri, full.uri, ordinary):
+        savepoint = open_savepoint(uri)
+        verify(savepoint)
+        copy = FakeFileSystem(Disk())
+        for each in savepoint.state_files("r0"):
+            copy.copy_from(savepoint.fs, each.source, each.path)
+        states.append(load_state(copy, 1))
+    assert states[0] == states[1] == states[2] != {}
+
+
+def test_a_cleaning_finds_what_earlier_attempts_left_there(places: Places) -> None:
+    bound = bind_spark_directory(places.main, places.spark)
+    for each in (1, 5):
+        region = RegionRecord(region="main", attempt_id=each, batch_id=each)
+        publish(
+            CheckpointStore(places.main),
+            record(each, regions=(region,), leader_session_id=str(each)),
+        )
+    for attempt in (1, 5):
+        bound.write_temporary(f"spark/main/{attempt}/metadata", b"id")
+    arguments = ["clean", places.main.uri, "--older-than", "0s", "--json"]
+    found = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert f"{places.spark.uri}/spark/main/1" in found.stdout
+    assert [each.name for each in places.spark.entries("spark/main")] == ["5"]
 
 
 @pytest.mark.parametrize(
