@@ -64,7 +64,7 @@ class HaSettings:
         return cls(zookeeper=zookeeper, timeout_s=timeout_s)
 
     def nodes_of(self, name: str, checkpoint_uri: str) -> ZooKeeperPath | None:
-        """The place of one job's nodes; jobs of the same name in other directories have other ones."""
+        """The place of one job's nodes, by its name and its checkpoint directory."""
         if self.zookeeper is None:
             return None
         digest = hashlib.sha256(checkpoint_uri.encode()).hexdigest()[:12]

@@ -31,7 +31,12 @@ from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
-from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
+from sluice.runtime.errors import (
+    ConfigError,
+    IllegalTransitionError,
+    LeadershipLostError,
+    StreamError,
+)
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
@@ -140,6 +145,7 @@ class Process:
             wall_ms=lambda: self.number,
             repairer=self._rewriter,
             require_restorable=self._require_way_back,
+            require_elected=self._require_elected,
         )
         timeout_s = _SHORT_START_S if self.world.profile.accepted else _START_S
         steps = sequence.run(timeout_s=timeout_s, restore_from=self.wish)
@@ -194,6 +200,11 @@ class Process:
     def _require_way_back(self, record: CheckpointRecord) -> None:
         if self.keeps_state_logs:
             require_way_back(self.world, self.regions, record)
+
+    def _require_elected(self) -> None:
+        """The newest lease is read here; its holder is the process that was started last."""
+        if self.world.profile.led and self.number < len(self.world.processes):
+            raise LeadershipLostError("another process leads", {"number": self.number}, "Wait.")
 
     def is_newest(self) -> bool:
         """Whether nobody has begun a run after this one."""
@@ -289,6 +300,8 @@ class Process:
         self.tell(Tick())
 
     def _renew(self) -> None:
+        if self.running:
+            self._require_elected()
         for sink in self._sinks.values():
             sink.renew()
 

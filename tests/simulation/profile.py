@@ -58,6 +58,7 @@ class Profile:
             ``disk``.
         restore: somebody starts the job from an older checkpoint, and is started again, at times
             with the same wish.
+        led: each process was elected before its start, after all that were started before it.
     """
 
     kill: float = 0.01
@@ -113,3 +114,4 @@ class Profile:
     txn: float = 0.0
     clean: float = 0.0
     restore: float = 0.0
+    led: bool = False

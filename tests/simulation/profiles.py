@@ -41,6 +41,12 @@ PROFILES: Mapping[str, Profile] = {
     "regions and tasks fail": Profile(fail_region=0.05, fail_task=0.2),
     "answers are lost": Profile(lost_answer=0.2, refused=0.2, unreached=0.2, unanswered=0.2),
     "one output for three regions": Profile(regions=3, shared_output=True),
+    "elected leaders wake up": Profile(
+        led=True, pause=0.06, resume=0.03, start=0.1, kill=0.02, processes=12
+    ),
+    "elected leaders, a store that answers late": Profile(
+        led=True, disk=True, unread=0.05, late=0.1, pause=0.03, start=0.1, processes=10
+    ),
     "failed and late regions are skipped": Profile(
         regions=3, regional=True, fail_region=0.03, fail_task=0.1
     ),

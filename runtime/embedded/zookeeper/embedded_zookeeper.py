@@ -74,8 +74,8 @@ class EmbeddedZooKeeper(EmbeddedServer):
     Args:
         data_dir: of their data; None: a temporary directory.
         nodes: how many; 1: without a quorum.
-        port: of the first node for clients; the next nodes take the next ones; None: any free ones, kept over
-            restarts.
+        port: of the first node for clients; the next nodes take the next ones. None: any free
+            ones, kept over restarts.
         detached: they keep running after this process ends.
     """
 

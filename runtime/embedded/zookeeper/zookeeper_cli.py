@@ -31,7 +31,9 @@ def start(
     port: Annotated[
         int,
         typer.Option(
-            min=1, max=LAST_PORT - 6, help="Client port of the first node; later nodes take the next ones."
+            min=1,
+            max=LAST_PORT - 6,
+            help="Client port of the first node; later nodes take the next ones.",
         ),
     ] = 2181,
     data_dir: Annotated[

@@ -35,7 +35,7 @@ from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
 from sluice.runtime.election.leader_election import LeaderElection
-from sluice.runtime.errors import FencedError, WaitedTooLongError
+from sluice.runtime.errors import FencedError, JobFinishedError, WaitedTooLongError
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
 from sluice.runtime.graph.pipeline import Recovery
@@ -216,8 +216,10 @@ class JobRun:
             BaseException: the error that ended it, or that of ``ends``.
         """
         try:
-            self._run(ends, on_step)
+            with contextlib.suppress(JobFinishedError):  # by the leader, while this one waited
+                self._run(ends, on_step)
         finally:
+            self.totals.close()
             self._ended_s = time.monotonic()
             self._is_settled.set()
 
@@ -228,10 +230,7 @@ class JobRun:
         with contextlib.ExitStack() as stack:
             store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
-            stack.callback(self.totals.close)
             election = self._standby.elect(store, stack, ends, on_step)
-            if self._standby.finished is not None:
-                return
             opening = _opening(job)
             files = stack.enter_context(spark_files(job, layout.batched, store.fs, opening))
             retain = batches_to_retain(store, retained=job.settings.retained)
