@@ -90,6 +90,7 @@ def run(directory: Path, commits: int, seconds: float, *, upsert: bool) -> None:
     )
     committer = IcebergCommitter(settings, TABLE, expires=True)
     tenth, times_ms, began_s = max(1, commits // 10), [], time.monotonic()
+    cpu_ms = 0.0
     for number in range(commits):
         attempt = WriteAttempt.draw(BatchKey(region="r", attempt_id=1, batch_id=number))
         file = replace(first.files[0], path=f"{table.location()}/data/{number}.parquet")
@@ -99,14 +100,16 @@ def run(directory: Path, commits: int, seconds: float, *, upsert: bool) -> None:
             work = replace(work, deletes=(delete,), equality_ids=(1,))
         entry = encode_written_files(work, operator_id="sink")
         committer.begin_checkpoint(number + 1)
-        start_s = time.perf_counter()
+        start_s, cpu_s = time.perf_counter(), time.process_time()
         (report,) = committer.commit([entry], timeout_s=60, after_crash=False)
         times_ms.append((time.perf_counter() - start_s) * 1000)
+        cpu_ms += (time.process_time() - cpu_s) * 1000
         assert report.outcome is CommitOutcome.COMMITTED, report
         if len(times_ms) == tenth:
             metadata = catalog.load_table(TABLE).metadata_location
-            _print(number + 1, times_ms, metadata, _look_up_ms(settings, entry))
-            times_ms = []
+            look_up_ms = _look_up_ms(settings, entry)
+            _print(number + 1, times_ms, metadata, cpu_ms=cpu_ms, look_up_ms=look_up_ms)
+            times_ms, cpu_ms = [], 0.0
         if time.monotonic() - began_s > seconds:
             break
 
@@ -118,13 +121,16 @@ def _look_up_ms(settings: CatalogSettings, entry: StateEntry) -> float:
     return (time.perf_counter() - start_s) * 1000
 
 
-def _print(commits: int, times_ms: list[float], metadata: str, look_up_ms: float) -> None:
+def _print(
+    commits: int, times_ms: list[float], metadata: str, *, cpu_ms: float, look_up_ms: float
+) -> None:
     ordered = sorted(times_ms)
     line = {
         "commits": commits,
         "p50_ms": round(statistics.median(ordered), 1),
         "p99_ms": round(ordered[int(len(ordered) * 0.99)], 1),
         "max_ms": round(ordered[-1], 1),
+        "mean_cpu_ms": round(cpu_ms / len(times_ms), 1),
         "look_up_ms": round(look_up_ms, 1),
         "metadata_bytes": Path(metadata.removeprefix("file://")).stat().st_size,
     }

@@ -30,6 +30,7 @@ _ALIASES = {
     "equality-fields": "equalityfields",
     "id-columns": "equalityfields",
     "iceberg.tables.default-id-columns": "equalityfields",
+    "iceberg.tables.evolve-schema-enabled": "evolve",
 }
 # Spark passes these to the sink of every format.
 _SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})

@@ -120,9 +120,9 @@ class DataFileWriter:
                 file = self._opened(partition, key=self._upserts.key)
                 file.add(keys.select(self._upserts.key))
                 self._deletes.append(file.finish())
+            self._run += 1
         while self._open:
             self._finish(next(iter(self._open)))
-        self._run += bool(self._upserts is not None)
 
     def _use(self, plan: WritingPlan) -> None:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
