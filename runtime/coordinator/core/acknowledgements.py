@@ -31,6 +31,7 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     region.require_new_ranges(ack)
     _require_own_splits(state, ack)
     _require_state(region, ack)
+    state.time.note_ended(ack.region.splits)
     left = 0
     if region.plan.follows and region.barrier is not None:
         left = left_unread(region.barrier.splits, ack.region.splits)

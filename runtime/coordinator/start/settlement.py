@@ -69,6 +69,8 @@ class Settlement:
         deadline_s: when the start gives up. A repair, and an attempt that has committed something,
             move it.
         kept: operator states of the records in the checkpoint directory.
+        resumed: attempts of an earlier coordinator that continue, by region: the sweep leaves their
+            open work alone.
         require_leased: raises if another run holds a lease by now.
     """
 
@@ -84,6 +86,7 @@ class Settlement:
     deadline_s: float
     kept: KeptStates
     require_leased: Callable[[], None]
+    resumed: Mapping[str, int] = field(default_factory=dict)
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
     _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
@@ -311,7 +314,8 @@ class Settlement:
         self.require_leased()
         view = SweepView(
             job_uid=self.job_uid,
-            attempt_ids={region.name: self.attempt_id for region in self.plan.regions},
+            attempt_ids={region.name: self.attempt_id for region in self.plan.regions}
+            | dict(self.resumed),
             protected=tuple(
                 entry
                 for record in unsettled

@@ -37,6 +37,7 @@ from sluice.runtime.coordinator.start.restoring import (
 )
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.coordinator.start.slot_reader import SlotReader
+from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import (
     ConfigError,
@@ -45,6 +46,7 @@ from sluice.runtime.errors import (
     WaitedTooLongError,
     WrongJobError,
 )
+from sluice.runtime.failover.reconciling import Reconciled
 from sluice.runtime.model.checkpoint_record import (
     RESTORED_FROM_URI,
     Assignment,
@@ -89,6 +91,7 @@ class Found:
         cluster_ids: of the job's sinks and plan.
         kept: what the records in the checkpoint directory name.
         lineage: which committed batches of earlier runs belong to its past.
+        resumed: reports of attempts of an earlier coordinator that continue, by region.
     """
 
     record: CheckpointRecord
@@ -100,6 +103,7 @@ class Found:
     cluster_ids: tuple[str, ...]
     kept: KeptStates
     lineage: BatchLineage
+    resumed: Mapping[str, RegionRegistration] = field(default_factory=dict)
 
     def started(self, session: str, regions: Iterable[str]) -> StartedJob:
         """As the engine gets it, with the regions in this order."""
@@ -112,6 +116,7 @@ class Found:
             run_attempt=self.run_attempt,
             lineage=self.lineage,
             copies=copies_of(self.record),
+            resumed={name: found.attempt_id for name, found in self.resumed.items()},
         )
 
 
@@ -135,6 +140,7 @@ class StartSequence:
         require_leased: raises if another run holds a lease by now; called before the sweep.
         new_job_uid: of a job that has no checkpoint yet.
         registrations: of attempts of earlier runs that still run elsewhere; the caller stops them.
+        takeover: for attempts that may outlive their coordinator; None: there are none.
     """
 
     plan: JobPlan
@@ -152,6 +158,7 @@ class StartSequence:
     require_leased: Callable[[], None] = lambda: None
     new_job_uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     registrations: Sequence[RegionRegistration] = ()
+    takeover: Takeover | None = None
     _began_s: float = field(init=False)
     _deadline_s: float = field(init=False, default=0.0)
     _slots: SlotReader = field(init=False)
@@ -190,13 +197,17 @@ class StartSequence:
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self.store)
         kept.note(record)  # an older run may have retired it since, with what it knew before
+        rulings = yield from self._take_over(history, record, attempt_id, is_new=is_new)
         if is_taken_over(self.store, session=self.session, last=attempt_id):
             # We would take that run's lease, and our sweep would not know its states.
             raise taken_over(attempt_id + 1)
+        if self.takeover is not None:
+            self.takeover.attempts.forget_before(attempt_id)
         self._claim(history.newest.job_uid, attempt_id)
-        yield from self._settle(history, attempt_id, kept)
-        yield from self._sweep_files(kept, attempt_id)
-        self._abort(recovery.left_open(self.registrations, history, self.plan))
+        yield from self._settle(history, attempt_id, kept, rulings.attempts)
+        yield from self._sweep_files(kept, min([attempt_id, *rulings.attempts.values()]))
+        left = (*self.registrations, *rulings.left)
+        self._abort(recovery.left_open(left, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
         record = self._without_forgotten(record)
@@ -225,6 +236,7 @@ class StartSequence:
             lineage=recovery.lineage_of(
                 record, history, self.store.known_fencing_records(), attempt_id=attempt_id
             ),
+            resumed=rulings.resumed,
         )
 
     # --- checks: nothing is changed ---------------------------------------------------------------
@@ -458,6 +470,24 @@ class StartSequence:
 
     # --- after the fencing record -----------------------------------------------------------------
 
+    def _take_over(
+        self, history: History, record: CheckpointRecord, attempt_id: int, *, is_new: bool
+    ) -> Steps[Reconciled]:
+        """Which attempts of an earlier coordinator continue. After a return to an older checkpoint
+        none does. The wait for reports does not count."""
+        if self.takeover is None:
+            return Reconciled()
+        began_s = self.clock()
+        is_newest = not recovery.superseded_by_restore(history, record.checkpoint_id)
+        rulings = yield from self.takeover.run(
+            None if is_new else record,
+            self.plan,
+            own_attempt=attempt_id,
+            may_resume=is_newest and not self.plan.forgotten,
+        )
+        self._deadline_s += self.clock() - began_s
+        return rulings
+
     def _claim(self, job_uid: str, attempt_id: int) -> None:
         for operator_id, sink in self.sinks.items():
             context = SinkContext(
@@ -472,7 +502,9 @@ class StartSequence:
             watch_s = 4 * self.settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
-    def _settle(self, history: History, attempt_id: int, kept: KeptStates) -> Steps[None]:
+    def _settle(
+        self, history: History, attempt_id: int, kept: KeptStates, resumed: Mapping[str, int]
+    ) -> Steps[None]:
         job_uid = history.newest.job_uid
         settlement = Settlement(
             plan=self.plan,
@@ -481,6 +513,7 @@ class StartSequence:
             sinks=self.sinks,
             job_uid=job_uid,
             attempt_id=attempt_id,
+            resumed=resumed,
             repairs=Repairs(
                 repairer=self.repairer,
                 store=self.store,
@@ -504,9 +537,9 @@ class StartSequence:
         self._deadline_s = settlement.deadline_s
 
     def _sweep_files(self, kept: KeptStates, attempt_id: int) -> Steps[None]:
-        """Delete files of keyed state that earlier runs have left. No older coordinator can decide
-        any more, so nothing will ever name them. A file that is uploaded later is swept by the next
-        start."""
+        """Delete files of keyed state that attempts before this id have left. No older coordinator
+        can decide any more, so nothing will ever name them. A file that is uploaded later is swept
+        by the next start."""
         if kept.has_damaged:
             return  # the damaged record may name any of them
         try:
