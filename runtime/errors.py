@@ -21,6 +21,7 @@ __all__ = [
     "IllegalTransitionError",
     "LateRecordsError",
     "MissingRequirementError",
+    "NotLeaderError",
     "PoisonRecordsError",
     "RegionGivenUpError",
     "RegionUnansweredError",
@@ -106,6 +107,11 @@ class WrongJobError(StreamError):
 
 class FencedError(StreamError):
     """A newer owner has taken over; this process must stop and change nothing more."""
+
+
+class NotLeaderError(FencedError):
+    """Another coordinator leads the job. A region host finds it and sends the message again; a
+    sender without a host stops."""
 
 
 class SourceChangedError(StreamError):

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
@@ -27,7 +28,14 @@ from sluice.runtime.model.splits import BatchKey, SplitRange
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
-__all__ = ["KEYED_STATE", "LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
+__all__ = [
+    "KEYED_STATE",
+    "LONGEST_STEP_S",
+    "AttemptEpochs",
+    "BarrierService",
+    "TaskHeartbeat",
+    "open_work",
+]
 
 _POLL_S = 0.25
 KEYED_STATE = "keyed state"
@@ -109,6 +117,28 @@ class AttemptEpochs:
     _acknowledged_through: int = -1
     _loaded: int | None = None
     _open: tuple[OpenWork, ...] = ()
+
+    @classmethod
+    def resumed(
+        cls,
+        region: str,
+        attempt_id: int,
+        functions: Sequence[ChainedFunction],
+        record: RegionRecord,
+    ) -> Self:
+        """An attempt that an earlier coordinator has started.
+
+        Args:
+            record: of the region in the last decision, which is committed on record.
+        """
+        made = cls(region, attempt_id, functions, record.operator_states)
+        if record.attempt_id == attempt_id and record.batch_id is not None:
+            made._committed_batch = record.batch_id
+        return made
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        """Whether the record that an attempt was resumed with contains the batch."""
+        return batch.batch_id <= self._committed_batch
 
     def stop(self) -> None:
         """Let the task end with its next poll, and expect nothing more from it."""
@@ -195,7 +225,7 @@ class AttemptEpochs:
                     self._last_ack = self._acknowledgement(result)
                     self._open = (
                         *self._open,
-                        OpenWork(batch=result.batch, committables=result.committables),
+                        open_work(result),
                     )
                     self.operator_states = self._last_ack.region.operator_states
                     self.commits.add_epoch(result.batch, result.committables)
@@ -271,6 +301,11 @@ class AttemptEpochs:
                 open=self._open,
                 replayed=self._loaded,
             )
+
+
+def open_work(result: EpochResult) -> OpenWork:
+    """The work of a pre-committed epoch."""
+    return OpenWork(batch=result.batch, committables=result.committables, splits=result.ranges)
 
 
 class BarrierService:
