@@ -19,7 +19,9 @@ __all__ = [
     "FencedError",
     "FunctionFailedError",
     "IllegalTransitionError",
+    "JobFinishedError",
     "LateRecordsError",
+    "LeadershipLostError",
     "MissingRequirementError",
     "NotLeaderError",
     "PoisonRecordsError",
@@ -112,6 +114,14 @@ class FencedError(StreamError):
 class NotLeaderError(FencedError):
     """Another coordinator leads the job. A region host finds it and sends the message again; a
     sender without a host stops."""
+
+
+class LeadershipLostError(NotLeaderError):
+    """Another process was elected to lead the job; this one stops, and a start of it waits."""
+
+
+class JobFinishedError(StreamError):
+    """The leader has finished the job while this process waited to take over; no failure."""
 
 
 class SourceChangedError(StreamError):

@@ -25,6 +25,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.start.translation import RestoreRules, checked_origin
+from sluice.runtime.election.ha_settings import DEFAULT_TIMEOUT_S, HaSettings
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
@@ -135,6 +136,11 @@ class Job:
         allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
         storage_options: for object stores, before the usual environment variables: credentials,
             endpoint, region, time-outs, as ``aws_access_key_id`` or as ``fs.s3a.access.key``.
+        ha: starts of one job elect a leader, and the other ones are standbys that take over when it
+            dies. ``lease``: by leases in ``checkpoint_dir``. ``zookeeper://host1:2181,host2:2181/path``:
+            the same, and ZooKeeper shows earlier that the leader is gone (extra ``ha``). None: a
+            later start takes the job over from a running one.
+        ha_timeout_s: how long a leader may be silent before a standby takes over; >= 1.
         host: address of the driver for executors and Spark's Python processes. None: Spark's
             setting ``spark.sluice.service.host``, else loopback for a local master, else the
             address that Spark's own executors use, ``spark.driver.host``.
@@ -192,6 +198,8 @@ class Job:
         match: str = "name",
         allow_non_restored_state: bool = False,
         storage_options: Mapping[str, str] | None = None,
+        ha: str | None = None,
+        ha_timeout_s: float = DEFAULT_TIMEOUT_S,
         host: str | None = None,
         bind_address: str | None = None,
         service_port: int | str | None = None,
@@ -245,6 +253,7 @@ class Job:
             restore_rules=RestoreRules.of(
                 restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
             ),
+            ha=HaSettings.of(ha, ha_timeout_s),
             service=service({}),
             metrics_port=checked_port(metrics_port, host=metrics_host),
             metrics_host=metrics_host,

@@ -240,7 +240,9 @@ class JobHandle:
             return "stopped" if found is None else found.state
         if self._stop.is_requested or (found is not None and found.state not in _AT_WORK):
             return "stopping"
-        return "starting" if found is None else found.state
+        if found is None:
+            return "standby" if self._run.is_standby else "starting"
+        return found.state
 
     def _last_failure(self, regions: tuple[RegionStatusView, ...]) -> str | None:
         if not self.is_active and self._error is not None:

@@ -5,17 +5,18 @@ import logging
 import os
 import signal
 import time
-import uuid
 from typing import Annotated
 
 import typer
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.election.ha_settings import DEFAULT_TIMEOUT_S, HaSettings, await_lead
+from sluice.runtime.election.leader_election import ElectionView, Leader, LeaderElection
 from sluice.runtime.errors import NotLeaderError
 from sluice.runtime.leading.leader import JobLeader, LeaderSettings
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.listening.service_settings import ServiceSettings
-from sluice.runtime.spark.run.job_description import JobDescription, read_description
+from sluice.runtime.spark.run.hosting.job_description import JobDescription, read_description
 from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm, open_file_system
 
 __all__ = ["app"]
@@ -51,14 +52,24 @@ def start(
     host_timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds after which a silent driver is lost.")
     ] = 10.0,
+    ha: Annotated[
+        str | None,
+        typer.Option(
+            help="Elect a leader among several coordinators: lease, or zookeeper://hosts/path."
+        ),
+    ] = None,
+    ha_timeout: Annotated[
+        float, typer.Option(help="Seconds of silence after which a standby takes over.")
+    ] = DEFAULT_TIMEOUT_S,
 ) -> None:
     """Lead the job of a checkpoint directory until it ends; its drivers host the regions.
 
     The job's program runs with Job(coordinator="process"). SIGTERM ends this process, not the job:
-    tasks continue until another coordinator takes over.
+    tasks continue until another coordinator takes over. With --ha, further coordinators of the same
+    directory are standbys.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    uri = absolute_uri(checkpoint)
+    uri, elects = absolute_uri(checkpoint), HaSettings.of(ha, ha_timeout)
     settings = LeaderSettings(
         report_timeout_s=report_timeout, host_timeout_s=host_timeout, hosts=hosts
     )
@@ -73,10 +84,11 @@ def start(
         store = CheckpointStore(open_file_system(uri, jvm))
         service = ServiceSettings.of({}, host=host, bind_address=bind_address, port=port)
         listener = stack.enter_context(Listener.of(service))
+        election = None if elects is None else _elected(store, elects, stack)
         leader = JobLeader(
             description=_awaited(store),
             store=store,
-            session=str(uuid.uuid4()),
+            election=election,
             listener=listener,
             open_fs=lambda each: open_file_system(each, jvm),
             settings=settings,
@@ -87,6 +99,24 @@ def start(
         except NotLeaderError as err:
             log.warning("another coordinator leads the job: error=%s", err)
             _leave(1)
+        if election is not None:
+            election.resign(is_finished=True)
+
+
+def _elected(store: CheckpointStore, ha: HaSettings, stack: contextlib.ExitStack) -> LeaderElection:
+    """Wait as a standby until this process leads."""
+    name = _awaited(store).plan.name
+    election = stack.enter_context(ha.election(store.fs, name=name, role="coordinator"))
+    shown: list[Leader | None] = []
+
+    def wait(view: ElectionView) -> None:
+        if shown != [view.leader]:
+            shown[:] = [view.leader]
+            log.info("standby: leader=%s", view.leader and view.leader.candidate)
+
+    session = await_lead(election, check=lambda: None, on_wait=wait)
+    log.info("elected: session=%s", session)
+    return election
 
 
 def _awaited(store: CheckpointStore) -> JobDescription:

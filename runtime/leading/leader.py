@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
@@ -17,6 +18,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.takeover import Takeover
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import FencedError, NotLeaderError, StreamError, UnreachableError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.graph.job_graph import Region
@@ -34,9 +36,14 @@ from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.metrics import job_registry
 from sluice.runtime.service.page.live_job import LiveJob
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.service.service_messages import Message
+from sluice.runtime.service.service_messages import (
+    AttemptMessage,
+    EpochMessage,
+    Message,
+    NextBarrierMessage,
+)
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
-from sluice.runtime.spark.run.job_description import JobDescription, coordinator_of
+from sluice.runtime.spark.run.hosting.job_description import JobDescription, coordinator_of
 from sluice.runtime.storage.file_system import OpenFileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
@@ -68,9 +75,38 @@ class LeaderSettings:
 
 
 class _LeaderApp(CoordinatorApp):
-    """Answers tasks only once their attempts are resumed: until then they repeat their messages."""
+    """Answers tasks only once their attempts are resumed: until then they repeat their messages.
+
+    A coordinator that leads no more refuses every message. For a task of a region host that is no
+    end: its host sends the message to the next leader.
+    """
 
     is_ready = False
+
+    def _next_barrier(self, body: NextBarrierMessage) -> dict[str, Any]:
+        with self._led():
+            return super()._next_barrier(body)
+
+    def _epochs(self, body: EpochMessage) -> dict[str, Any]:
+        with self._led():
+            return super()._epochs(body)
+
+    def _attempts(self, body: AttemptMessage) -> dict[str, Any]:
+        with self._led():
+            return super()._attempts(body)
+
+    @contextlib.contextmanager
+    def _led(self) -> Iterator[None]:
+        try:
+            yield
+        except FencedError as err:
+            if self._coordinator is not None and self._coordinator.status().state == "fenced":
+                raise NotLeaderError(
+                    "this coordinator leads the job no more",
+                    {"leader_session_id": self.session},
+                    "Send the message to the next leader.",
+                ) from err
+            raise
 
     def _of(self, body: Message) -> BarrierCoordinator:
         found = super()._of(body)
@@ -86,7 +122,7 @@ class JobLeader:
     Args:
         description: of the job.
         store: its checkpoint directory.
-        session: leader session id.
+        election: that this process has won; None: nothing is elected, and a start takes over.
         listener: of the service.
         open_fs: opens the directory of a savepoint.
         settings: for hosts.
@@ -98,7 +134,7 @@ class JobLeader:
 
     description: JobDescription
     store: CheckpointStore
-    session: str
+    election: LeaderElection | None
     listener: Listener
     open_fs: OpenFileSystem
     settings: LeaderSettings = field(default_factory=LeaderSettings)
@@ -143,7 +179,7 @@ class JobLeader:
                 commits, lost_timeout, between_barriers_s=description.between_barriers_s
             ),
             open_fs=self.open_fs,
-            session=self.session,
+            election=self.election,
             takeover=Takeover(
                 attempts=ResumableAttempts(self.store.fs),
                 collect=lambda own, regions: self._collect(led, stack, own, regions),
@@ -180,7 +216,7 @@ class JobLeader:
         self, led: "_Led", stack: contextlib.ExitStack, own_attempt: int, regions: Collection[str]
     ) -> list[RegionRegistration]:
         """The fencing record is durable: let hosts find this leader, and wait for their reports."""
-        stack.enter_context(_announced(self.store, led, own_attempt))
+        stack.enter_context(_announced(self.store, led, own_attempt, self.election))
         failpoint("after-leader-announced")
         self._reports = led.hosts.collect(
             regions,
@@ -302,7 +338,9 @@ class _Led:
 
 
 @contextlib.contextmanager
-def _announced(store: CheckpointStore, led: _Led, attempt_id: int) -> Iterator[None]:
+def _announced(
+    store: CheckpointStore, led: _Led, attempt_id: int, election: LeaderElection | None
+) -> Iterator[None]:
     """Let hosts, people and tools find this leader."""
     is_newest = partial(has_last_record, store, session=led.coordinator.session)
     work, people = led.service.coordinator_address, led.service.command_address
@@ -316,6 +354,8 @@ def _announced(store: CheckpointStore, led: _Led, attempt_id: int) -> Iterator[N
     )
     records = RunRecordStore(store.fs)
     records.announce(run, is_newest=is_newest)
+    if election is not None:
+        election.announce(run)
     with (
         records.accept_commands(run, is_newest=is_newest),
         records.accept_hosts(replace(run, token=work.token), is_newest=is_newest),

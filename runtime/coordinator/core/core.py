@@ -272,6 +272,13 @@ class CoordinatorCore:
                 "Let the attempt end: the batch was aborted or never acknowledged.",
             )
 
+    def has_committed(self, batch: BatchKey) -> bool:
+        """As `is_committed`; raises as `require_awaited` if it is not."""
+        if not self.is_committed(batch):
+            self.require_awaited(batch)
+            return False
+        return True
+
     def fate(self, batch: BatchKey) -> Fate:
         """The fate of a batch, for a sweep (`ids-never-reused`)."""
         region = self._state.regions.get(batch.region)

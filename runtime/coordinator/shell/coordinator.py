@@ -68,6 +68,7 @@ from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
 from sluice.runtime.coordinator.start.takeover import Takeover
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -110,7 +111,7 @@ class BarrierCoordinator(Coordinator):
         require_known, require_restorable: see `StartSequence`.
         new_job_uid: of a job that has no checkpoint yet; None: any.
         copier: writes savepoints and full checkpoints; None: nothing does.
-        session: leader session id of this run; None: a new one.
+        election: of which this process is the leader now; None: nothing is elected.
         takeover: for attempts that may outlive their coordinator; None: there are none.
 
     Attributes:
@@ -134,10 +135,12 @@ class BarrierCoordinator(Coordinator):
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
         new_job_uid: str | None = None,
         copier: FileCopier | None = None,
-        session: str | None = None,
+        election: LeaderElection | None = None,
         takeover: Takeover | None = None,
     ) -> None:
-        self.session = session or str(uuid.uuid4())
+        elected = election and election.campaign(timeout_s=0.0)
+        self.session = elected or str(uuid.uuid4())
+        self._election = election
         self._takeover = takeover
         self._job = job
         self._plans = {region.name: region for region in job.regions}
@@ -162,8 +165,8 @@ class BarrierCoordinator(Coordinator):
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
-        names = {node.operator_id: node.name for node in job.graph}
-        self._transactions = OpenTransactions(names, ages=self._age_clock)
+        self._names = {node.operator_id: node.name for node in job.graph}
+        self._transactions = OpenTransactions(self._names, ages=self._age_clock)
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
         self._watch: RegionWatch | None = None
@@ -198,6 +201,7 @@ class BarrierCoordinator(Coordinator):
                 changed.
             StreamError: see `sluice.runtime.coordinator.start.startup.StartSequence.run`.
         """
+        election = self._election
         sequence = StartSequence(
             plan=self._job,
             settings=self._settings,
@@ -206,12 +210,11 @@ class BarrierCoordinator(Coordinator):
             sources=self._sources,
             session=self.session,
             clock=self._clock,
-            pause=time.sleep,
-            wall_ms=wall_ms,
             repairer=self._repairer,
             require_known=self._require_known,
             require_restorable=self._require_restorable,
             require_leased=self._leases.require_renewed,
+            require_elected=(lambda: None) if election is None else election.require_leading,
             new_job_uid=self._new_job_uid,
             registrations=registrations,
             takeover=self._takeover,
@@ -278,6 +281,7 @@ class BarrierCoordinator(Coordinator):
             sinks=self._sinks,
             settings=self._settings,
             leases=self._leases,
+            election=self._election,
             waiters=self._waiters,
             wake=self._wake,
             listeners=self._listeners,
@@ -429,7 +433,7 @@ class BarrierCoordinator(Coordinator):
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
         waiter = self._waiters.add(batch)
         try:
-            if self._ask(lambda core: _is_committed(core, batch)):
+            if self._ask(lambda core: core.has_committed(batch)):
                 return
             if not waiter.wait(timeout_s):
                 raise WaitedTooLongError(
@@ -568,14 +572,13 @@ class BarrierCoordinator(Coordinator):
                 core.open_since(),
             )
         )
-        names = {node.operator_id: node.name for node in self._job.graph}
         waiting = self.waiting_for_resources if status.state == "running" else None
         status = dataclasses.replace(
             status,
             state=status.state if waiting is None else "WAITING_FOR_RESOURCES",
             waiting_for_resources=waiting,
-            counters={names.get(i, i): found for i, found in status.counters.items()},
-            function_records={names.get(i, i): n for i, n in status.function_records.items()},
+            counters={self._names.get(i, i): found for i, found in status.counters.items()},
+            function_records={self._names.get(i, i): n for i, n in status.function_records.items()},
             transactions=self._transactions.views(since),
         )
         return status if self._watch is None else self._watch.with_lags(status)
@@ -594,10 +597,3 @@ class BarrierCoordinator(Coordinator):
 
     def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
         return self._running().loop.ask(question)
-
-
-def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
-    if core.is_committed(batch):
-        return True
-    core.require_awaited(batch)
-    return False

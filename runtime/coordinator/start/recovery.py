@@ -31,12 +31,14 @@ __all__ = [
     "fencing_record_of",
     "first_record",
     "first_regions",
+    "given_up",
     "is_already_restored",
     "is_bypassed",
     "left_open",
     "lineage_of",
     "lineage_until",
     "may_be_void",
+    "positions_of",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -490,3 +492,20 @@ def _described(node: OperatorNode) -> str:
 def _short(ids: Sequence[int]) -> str:
     shown = ",".join(map(str, ids[-10:]))
     return f"…,{shown}" if len(ids) > 10 else shown
+
+
+def given_up(record: CheckpointRecord, forgotten: Collection[tuple[str, str]]) -> str:
+    """The positions of forgotten topics, as text."""
+    splits = (split for region in record.regions for split in region.splits)
+    given_up = (split for split in splits if split.key[:2] in forgotten)
+    return " ".join(f"{split.name}={split.end_offset}" for split in given_up)
+
+
+def positions_of(record: CheckpointRecord, source_id: str) -> list[SplitRange]:
+    """The splits of one source."""
+    return [
+        split
+        for region in record.regions
+        for split in region.splits
+        if split.source_id == source_id
+    ]

@@ -1,8 +1,9 @@
 """Starts a run: read, verify, fence, and only then settle the decisions of earlier runs."""
 
 import logging
+import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.checkpoint.retained_states import KeptStates, left_by_attempts_before
@@ -54,8 +55,8 @@ from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.state.batch_lineage import BatchLineage
+from sluice.runtime.process.host_clock import wall_ms
 
 __all__ = ["MAY_STOP_AT", "Found", "StartSequence"]
 
@@ -138,6 +139,10 @@ class StartSequence:
         require_restorable: raises if files of a record are missing; called for the record of
             ``restore_from``.
         require_leased: raises if another run holds a lease by now; called before the sweep.
+        require_elected: raises if another process was elected by now; called between the last read
+            of the slots and the first record of this run. So that record never lies above one of a
+            leader that was elected later: if it did, the read would have found it, or its slot
+            would be taken.
         new_job_uid: of a job that has no checkpoint yet.
         registrations: of attempts of earlier runs that still run elsewhere; the caller stops them.
         takeover: for attempts that may outlive their coordinator; None: there are none.
@@ -150,12 +155,13 @@ class StartSequence:
     sources: Mapping[str, SplitEnumerator]
     session: str
     clock: Clock
-    pause: Callable[[float], None]
-    wall_ms: Callable[[], int]
+    pause: Callable[[float], None] = time.sleep
+    wall_ms: Callable[[], int] = wall_ms
     repairer: Repairer | None = None
     require_known: Callable[[CheckpointRecord], None] = lambda _: None
     require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
     require_leased: Callable[[], None] = lambda: None
+    require_elected: Callable[[], None] = lambda: None
     new_job_uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     registrations: Sequence[RegionRegistration] = ()
     takeover: Takeover | None = None
@@ -348,6 +354,7 @@ class StartSequence:
             now_ms=self.wall_ms(),
             origin=origin,
         )
+        self.require_elected()
         yield "before-first"
         try:
             outcome = yield from self._publish(record)
@@ -423,6 +430,7 @@ class StartSequence:
                 )
             if goes_back and self._slots.is_gone(resume_id):
                 continue  # a running job has retired it: the next reading refuses it
+            self.require_elected()
             yield "before-fencing"
             outcome = yield from self._publish(fencing_record)
             yield "after-fencing"
@@ -575,26 +583,11 @@ class StartSequence:
         if record != whole:
             log.warning(
                 "positions of forgotten topics are given up: %s",
-                _given_up(whole, self.plan.forgotten),
+                recovery.given_up(whole, self.plan.forgotten),
             )
         return record
 
     def _restore(self, record: CheckpointRecord) -> None:
         for source_id, source in self.sources.items():
-            positions = _positions(record, source_id)
+            positions = recovery.positions_of(record, source_id)
             source.restore(positions, timeout_s=self._left_s())
-
-
-def _given_up(record: CheckpointRecord, forgotten: Collection[tuple[str, str]]) -> str:
-    splits = (split for region in record.regions for split in region.splits)
-    given_up = (split for split in splits if split.key[:2] in forgotten)
-    return " ".join(f"{split.name}={split.end_offset}" for split in given_up)
-
-
-def _positions(record: CheckpointRecord, source_id: str) -> list[SplitRange]:
-    return [
-        split
-        for region in record.regions
-        for split in region.splits
-        if split.source_id == source_id
-    ]

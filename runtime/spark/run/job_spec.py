@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.start.translation import RestoreRules
+from sluice.runtime.election.ha_settings import HaSettings
 from sluice.runtime.graph.pipeline import Engine, Pipeline, Recovery
 from sluice.runtime.service.listening.service_settings import ServiceSettings
 from sluice.runtime.state.state_settings import StateSettings
@@ -30,6 +31,7 @@ class JobSpec:
         regions: number of parts of each source; None: chosen at the start.
         restore_from: checkpoint id, or URI of another job's state.
         restore_rules: of a restore from a URI.
+        ha: how the leader is elected; None: this process leads.
         service: where the driver's service listens.
         pipelines: in the order in which they were described.
         uid: known before the start, if topics are named after it; None: it is not.
@@ -50,6 +52,7 @@ class JobSpec:
     state: StateSettings
     restore_from: int | str | None
     restore_rules: RestoreRules
+    ha: HaSettings | None
     service: ServiceSettings
     metrics_port: int | None
     metrics_host: str

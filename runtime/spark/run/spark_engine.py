@@ -50,14 +50,15 @@ from sluice.runtime.spark.microbatch.region_start import (
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from sluice.runtime.spark.run.console import ConsoleProgress, RunTotals
-from sluice.runtime.spark.run.hosted_run import HostedRun, require_hostable
-from sluice.runtime.spark.run.job_description import coordinator_of, describe
+from sluice.runtime.spark.run.hosting.hosted_run import HostedRun, require_hostable
+from sluice.runtime.spark.run.hosting.job_description import coordinator_of, describe
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.job_topics import named, prepared
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
 from sluice.runtime.spark.run.resource_watch import ResourceWatch, SparkSlots
 from sluice.runtime.spark.run.restore_request import origin_of
+from sluice.runtime.spark.run.standby import Standby
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -125,6 +126,7 @@ class JobRun:
         self._read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
         self._hosted: HostedRun | None = None
+        self._standby = Standby(job, self.totals)
         self._is_settled = threading.Event()  # it has started, or will not
 
     @property
@@ -137,12 +139,24 @@ class JobRun:
         """Of its read-only server; None: it does not run."""
         return None if self._read_only is None else self._read_only.address
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether it waits until the leader of the job is gone."""
+        return self._standby.is_waiting
+
     def status(self) -> JobStatus | None:
         """The coordinator's status; None before it has started."""
         return None if self._coordinator is None else self._coordinator.status()
 
     def result(self) -> JobResult | None:
         """The result so far; None before the coordinator has started."""
+        if (finished := self._standby.finished) is not None:
+            return JobResult(
+                job_uid=finished.job_uid,
+                restored_from=None,
+                last_checkpoint_id=finished.last_checkpoint_id,
+                elapsed_s=self.elapsed_s,
+            )
         coordinator = self._coordinator
         if self._hosted is not None:
             last = self._hosted.last
@@ -233,8 +247,11 @@ class JobRun:
                 self._hosted = HostedRun(job, layout, store)
                 self._hosted.run(ends, on_step)
                 return
-            retain = batches_to_retain(store, retained=job.settings.retained)
             stack.callback(self.totals.close)
+            election = self._standby.elect(store, stack, ends, on_step)
+            if self._standby.finished is not None:
+                return
+            retain = batches_to_retain(store, retained=job.settings.retained)
             registrar = JobRegistrar(
                 job.registry,
                 _opening(job),
@@ -256,6 +273,7 @@ class JobRun:
                 tasks_first=tasks_first,
                 spark_batches=retain,
                 open_fs=_opening(job),
+                election=election,
                 require_restorable=partial(require_rewindable, store.fs, layout.regions),
             )
             stack.callback(coordinator.stop)

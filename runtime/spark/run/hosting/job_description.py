@@ -16,6 +16,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.start.takeover import Takeover
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import StreamError, UnsupportedFormatError
 from sluice.runtime.graph.job_graph import Region, job_plan
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
@@ -140,7 +141,7 @@ def coordinator_of(
     open_fs: OpenFileSystem,
     spark_batches: int | None = None,
     require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
-    session: str | None = None,
+    election: LeaderElection | None = None,
     takeover: Takeover | None = None,
 ) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
     """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
@@ -149,7 +150,7 @@ def coordinator_of(
         tasks_first: for the sinks that continuous tasks write to.
         open_fs: opens the directory of a savepoint.
         spark_batches: that Spark keeps of each region with state.
-        require_restorable, session, takeover: see `BarrierCoordinator`.
+        require_restorable, election, takeover: see `BarrierCoordinator`.
     """
     regions = description.regions
     with contextlib.ExitStack() as opened:
@@ -181,7 +182,7 @@ def coordinator_of(
             copier=CheckpointCopies(
                 store.fs, open_fs=open_fs, retained=description.settings.retained
             ),
-            session=session,
+            election=election,
             takeover=takeover,
         )
         opened.pop_all()  # the coordinator closes them now

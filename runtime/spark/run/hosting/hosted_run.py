@@ -18,7 +18,7 @@ from sluice.runtime.service.hosting.relay import RelayApp, Relays
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.remote_region import RegionDoor, region_key
 from sluice.runtime.service.server import CoordinatorService
-from sluice.runtime.spark.run.job_description import describe, publish
+from sluice.runtime.spark.run.hosting.job_description import describe, publish
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout
@@ -45,6 +45,12 @@ def require_hostable(job: JobSpec, layout: Layout) -> None:
             "a separate coordinator leads continuous regions only",
             {"regions": ",".join(names)},
             "Use engine='continuous', or coordinator='driver'.",
+        )
+    if job.ha is not None:
+        raise ConfigError(
+            "ha is a setting of the coordinator that runs in a process of its own",
+            {"job": job.name},
+            "Leave ha out of the job, and use `sluice coordinator start --ha …`.",
         )
     if job.uid is not None or job.restore_from is not None:
         raise ConfigError(

@@ -1,0 +1,134 @@
+"""The settings ``ha`` and ``ha_timeout_s`` of a job, and the election that they request."""
+
+import hashlib
+import os
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from sluice.runtime.election.leader_election import Candidate, ElectionView, LeaderElection
+from sluice.runtime.election.lease_chain import LeaseChain
+from sluice.runtime.election.store_election import StoreElection
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.storage.file_system import FileSystem
+
+__all__ = ["DEFAULT_TIMEOUT_S", "HaSettings", "ZooKeeperPath", "await_lead"]
+
+DEFAULT_TIMEOUT_S = 6.0
+_SHORTEST_S = 1.0
+_POLL_S = 0.1
+_LEASE = "lease"
+_ZOOKEEPER = re.compile(r"zookeeper://(?P<hosts>[^/\s]+)(?P<path>/[^\s?#]*)?")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d+))?")
+_PORT = 2181
+_UNNAMED = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperPath:
+    """Where the nodes of one job are.
+
+    Attributes:
+        hosts: ``host:port`` of each server, separated by commas.
+        path: absolute; without a slash at the end.
+    """
+
+    hosts: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaSettings:
+    """How a job elects its leader.
+
+    Attributes:
+        zookeeper: servers and root path; None: by leases in the checkpoint store alone.
+        timeout_s: how long a leader may be silent before a standby takes over.
+    """
+
+    zookeeper: ZooKeeperPath | None
+    timeout_s: float
+
+    @classmethod
+    def of(cls, ha: str | None, timeout_s: float) -> Self | None:
+        """From ``Job(ha=…, ha_timeout_s=…)``; None without ``ha``.
+
+        Raises:
+            ConfigError: ``ha`` is neither ``lease`` nor an address of ZooKeeper, or the time is too
+                short.
+        """
+        if not timeout_s >= _SHORTEST_S:
+            raise ConfigError(
+                "ha_timeout_s is too short",
+                {"ha_timeout_s": timeout_s, "at_least": _SHORTEST_S},
+                "Raise it: a pause of the leader that is longer costs a takeover.",
+            )
+        if ha is None:
+            return None
+        zookeeper = None if ha == _LEASE else _zookeeper(ha)
+        return cls(zookeeper=zookeeper, timeout_s=timeout_s)
+
+    def of_job(self, name: str, checkpoint_uri: str) -> "ZooKeeperPath | None":
+        """The nodes of one job, which depend on its checkpoint directory."""
+        if self.zookeeper is None:
+            return None
+        digest = hashlib.sha256(checkpoint_uri.encode()).hexdigest()[:12]
+        node = f"{_UNNAMED.sub('-', name)}-{digest}"
+        return ZooKeeperPath(
+            hosts=self.zookeeper.hosts, path=f"{self.zookeeper.path.rstrip('/')}/{node}"
+        )
+
+    def election(self, fs: FileSystem, *, name: str, role: str = "driver") -> LeaderElection:
+        """A candidate of this process.
+
+        Args:
+            fs: rooted at the checkpoint directory.
+            name: of the job.
+            role: see `Candidate`.
+        """
+        candidate = Candidate(host=socket.gethostname(), pid=os.getpid(), role=role)
+        return StoreElection(LeaseChain(fs), candidate, duration_s=self.timeout_s)
+
+
+def await_lead(
+    election: LeaderElection,
+    *,
+    check: Callable[[], None],
+    on_wait: Callable[[ElectionView], None] = lambda _: None,
+) -> str:
+    """The leader session id, once this candidate leads.
+
+    Args:
+        check: called again and again; it raises to end the wait.
+        on_wait: called again and again while the candidate is a standby.
+    Raises:
+        StreamError: see `LeaderElection.campaign`.
+    """
+    while True:
+        check()
+        session = election.campaign(timeout_s=_POLL_S)
+        if session is not None:
+            return session
+        on_wait(election.view())
+
+
+def _zookeeper(ha: str) -> ZooKeeperPath:
+    match = _ZOOKEEPER.fullmatch(ha)
+    hosts = [] if match is None else [_host(each) for each in match["hosts"].split(",")]
+    if match is None or not all(hosts):
+        raise ConfigError(
+            "ha names no way to elect a leader",
+            {"ha": ha},
+            "Use ha='lease', or ha='zookeeper://host1:2181,host2:2181/path'.",
+        )
+    return ZooKeeperPath(hosts=",".join(hosts), path=(match["path"] or "").rstrip("/"))
+
+
+def _host(text: str) -> str:
+    """With its port; empty: it is no address."""
+    match = _HOST.fullmatch(text)
+    if match is None or int(match["port"] or _PORT) >= 1 << 16:
+        return ""
+    return text if match["port"] else f"{text}:{_PORT}"
