@@ -24,7 +24,7 @@ from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.event_time import least_watermark_ms
-from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
@@ -96,6 +96,7 @@ class AttemptEpochs:
         region, attempt_id: the attempt.
         functions: of the region.
         operator_states: in the record that this attempt begins with.
+        splits: in that record.
 
     Attributes:
         is_stopping: the task shall end with its next poll.
@@ -107,6 +108,7 @@ class AttemptEpochs:
     attempt_id: int
     functions: Sequence[ChainedFunction] = ()
     operator_states: tuple[StateEntry, ...] = ()
+    splits: tuple[SplitKey, ...] = ()
     is_stopping: bool = False
     heartbeat: TaskHeartbeat = field(default_factory=TaskHeartbeat)
     commits: NativeCommits = field(init=False, default_factory=NativeCommits)

@@ -9,7 +9,7 @@ from sluice.runtime.contracts.writing import AttemptRegistry
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateEntry
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 
 __all__ = [
     "AttemptState",
@@ -110,6 +110,7 @@ class RegionRegistration:
             asks for another, or in the load of its keyed state; the unit does not matter. None: it
             does neither.
         may_resume: it still runs, and its host passes ``open`` on to a new coordinator again.
+        splits: whose keyed state its task has; None: it is not known.
     """
 
     region: str
@@ -119,6 +120,7 @@ class RegionRegistration:
     address: str = ""
     replayed: int | None = None
     may_resume: bool = False
+    splits: tuple[SplitKey, ...] | None = None
 
 
 class RegionHandle(Protocol):

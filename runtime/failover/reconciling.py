@@ -24,6 +24,7 @@ class Finding(enum.Enum):
     ENDED = "an earlier coordinator has ended its attempt, or started a newer one"
     UNKNOWN = "its attempt is not older than this coordinator"
     CHANGED = "it reads other splits now, or to an end that an earlier coordinator has fixed"
+    MOVED = "the last decision has moved splits, and its task lacks their keyed state"
     SEVERAL_EPOCHS = "several of its epochs are acknowledged and not decided"
     ELSEWHERE = "its undecided epoch does not begin where the decision ends"
 
@@ -47,6 +48,11 @@ class Reconciled:
     left: tuple[RegionRegistration, ...] = ()
     findings: Mapping[str, Finding] = field(default_factory=dict)
 
+    def without(self, region: str) -> "Reconciled":
+        """The same, but this region restarts."""
+        kept = {name: report for name, report in self.resumed.items() if name != region}
+        return replace(self, resumed=kept, left=(*self.left, self.resumed[region]))
+
     @property
     def attempts(self) -> dict[str, int]:
         """Ids of the attempts that continue, by region."""
@@ -60,6 +66,7 @@ def reconciled(
     own_attempt: int,
     listed: Mapping[str, int],
     unchanged: Collection[str],
+    keyed: Collection[str] = (),
 ) -> Reconciled:
     """Compare the reports with the last decision. Their order does not matter.
 
@@ -70,6 +77,7 @@ def reconciled(
         listed: the attempt of each region that no earlier coordinator has ended; see
             `sluice.runtime.checkpoint.resumable_attempts`.
         unchanged: regions that read the same splits as their attempts, to no fixed end.
+        keyed: regions with keyed state.
     """
     newest: dict[str, RegionRegistration] = {}
     left: list[RegionRegistration] = []
@@ -92,6 +100,7 @@ def reconciled(
             own_attempt=own_attempt,
             listed=listed.get(name),
             is_unchanged=name in unchanged,
+            is_keyed=name in keyed,
         )
         if found is None:
             continue
@@ -125,6 +134,7 @@ def _finding(
     own_attempt: int,
     listed: int | None,
     is_unchanged: bool,
+    is_keyed: bool,
 ) -> Finding:
     if report is None:
         return Finding.NOT_REPORTED
@@ -136,6 +146,8 @@ def _finding(
         return Finding.NOT_RUNNING
     if not is_unchanged:
         return Finding.CHANGED
+    if is_keyed and set(report.splits or ()) != {split.key for split in record.splits}:
+        return Finding.MOVED
     if len(undecided) > 1:
         return Finding.SEVERAL_EPOCHS
     if not all(_follows(work, record) for work in undecided):

@@ -211,7 +211,7 @@ class _Link:
             answer = barrier_service.next_barrier(
                 region, attempt_id, wait_s=0, has_read=has_read, committed=committed
             )
-        self._relay.forget_through(answer.committed_batch)
+        self._relay.answered(answer)
         return answer
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
@@ -390,7 +390,9 @@ class Task:
     def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
         self.world = process.world
         self.is_over = False
-        self.relay = Relay(process, restored.region, attempt_id)
+        self.relay = Relay(
+            process, restored.region, attempt_id, tuple(split.key for split in restored.splits)
+        )
         if self.world.profile.led:
             self.world.tasks.append(self)
         self._refusal: StreamError | None = None

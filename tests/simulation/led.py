@@ -11,11 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
-from sluice.runtime.continuous.task_messages import EpochResult
+from sluice.runtime.continuous.task_messages import EpochResult, NextBarrier
 from sluice.runtime.contracts import RegionRegistration, RegisteredAttempt
 from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.errors import NotLeaderError, StorageError, StreamError, UnreachableError
+from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.service.hosting.host_messages import AttemptReport
+from sluice.runtime.service.hosting.relay import SplitsRead
 from sluice.runtime.storage.file_system import FileSystem
 
 if TYPE_CHECKING:
@@ -36,7 +38,10 @@ class Relay:
         is_over: the leader has refused a message of the attempt for good.
     """
 
-    def __init__(self, process: "Process", region: str, attempt_id: int) -> None:
+    def __init__(
+        self, process: "Process", region: str, attempt_id: int, splits: tuple[SplitKey, ...]
+    ) -> None:
+        self._splits = SplitsRead(splits)
         self.process = process
         self.is_over = False
         self._region, self._attempt_id = region, attempt_id
@@ -58,6 +63,7 @@ class Relay:
     def keep(self, result: EpochResult) -> None:
         """Before it is sent; at times it reaches an older leader first."""
         self._results[result.batch.batch_id] = result
+        self._splits.note_epoch(result)
         old = [each for each in self._before if each.running and not each.dead]
         world = self.process.world
         if old and world.fault(0.2, "a message reaches an older leader"):
@@ -68,8 +74,10 @@ class Relay:
         """Before its transaction begins."""
         self._registered[attempt] = None
 
-    def forget_through(self, committed_batch: int) -> None:
-        """These epochs are committed on record."""
+    def answered(self, answer: NextBarrier) -> None:
+        """Its leader has answered; the answer may still be lost."""
+        self._splits.note_barrier(answer)
+        committed_batch = answer.committed_batch
         for batch_id in [each for each in self._results if each <= committed_batch]:
             del self._results[batch_id]
         for each in [a for a in self._registered if a.batch.batch_id <= committed_batch]:
@@ -89,6 +97,7 @@ class Relay:
             region=self._region,
             attempt_id=self._attempt_id,
             is_running=is_running and not self.is_over,
+            splits=self._splits.known,
             epochs=tuple(self._results[batch_id] for batch_id in sorted(self._results)),
             registered=tuple(self._registered),
         )

@@ -11,7 +11,8 @@ from sluice.runtime.continuous.barrier_service import AttemptEpochs
 from sluice.runtime.contracts import SweepView
 from sluice.runtime.coordinator.core import acknowledgements
 from sluice.runtime.coordinator.shell.attempt_listing import AttemptListing
-from sluice.runtime.coordinator.start import settlement, takeover
+from sluice.runtime.coordinator.start import recovery, settlement, takeover
+from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.failover import reconciling
 from tests.simulation.led import Relay
 
@@ -89,6 +90,26 @@ def take_splits_of_an_earlier_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(acknowledgements, "_require_known_splits", lambda region, ack: None)
 
 
+def resume_after_a_return(patch: pytest.MonkeyPatch) -> None:
+    """A start that goes back resumes no attempt, nor does the next one."""
+    patch.setattr(recovery, "is_newest", lambda history, resume_id: True)
+
+
+def repair_beside_the_attempt(patch: pytest.MonkeyPatch) -> None:
+    """Rule `two-phase-repair`: an attempt ends before lost work of its region is written again."""
+    patch.setattr(StartSequence, "_end_before_repair", lambda self, region, attempt_id: None)
+
+
+def resume_without_moved_state(patch: pytest.MonkeyPatch) -> None:
+    """An attempt resumes only with the keyed state of exactly its splits."""
+    reconciled = reconciling.reconciled
+
+    def broken(reports: Any, decided: Any, **facts: Any) -> Any:
+        return reconciled(reports, decided, **{**facts, "keyed": ()})
+
+    patch.setattr(takeover, "reconciled", broken)
+
+
 _LED: Mapping[str, Any] = {
     "continuous": True,
     "led": True,
@@ -109,6 +130,12 @@ LED_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
     "sweep resumed attempts": (sweep_resumed_attempts, _LED),
     "forget reported epochs": (forget_reported_epochs, _LED),
     "acknowledge decided epochs": (acknowledge_decided_epochs, _LED),
+    "resume after a return": (resume_after_a_return, {**_LED, "restore": 0.08}),
+    "repair beside the attempt": (repair_beside_the_attempt, {**_LED, "expire": 0.08}),
+    "resume without moved state": (
+        resume_without_moved_state,
+        {**_LED, "keyed": True, "disk": True, "add": 0.0, "partitions": 5, "move": 0.6},
+    ),
     "take splits of an earlier leader": (
         take_splits_of_an_earlier_leader,
         {**_LED, "add": 0.05, "old": 0.2},

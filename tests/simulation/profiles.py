@@ -293,6 +293,35 @@ PROFILES: Mapping[str, Profile] = {
     "tasks outlive leaders, requests come late": Profile(
         **_LED, late=0.2, old=0.2, kill=0.04, start=0.1, processes=12
     ),
+    "tasks outlive leaders, keyed state moves": Profile(
+        **_LED,
+        keyed=True,
+        disk=True,
+        add=0.0,
+        regions=3,
+        partitions=5,
+        move=0.4,
+        kill=0.05,
+        start=0.1,
+        processes=12,
+    ),
+    "tasks outlive leaders, transactions expire": Profile(
+        **_LED, expire=0.05, max_concurrent=2, kill=0.05, start=0.1, processes=12
+    ),
+    "tasks outlive leaders, somebody goes back": Profile(
+        **_LED, restore=0.05, kill=0.05, start=0.1, processes=12
+    ),
+    "tasks outlive leaders, regions are suspended": Profile(
+        **_LED,
+        regions=3,
+        regional=True,
+        suspend=True,
+        command=0.03,
+        fail_region=0.03,
+        kill=0.05,
+        start=0.1,
+        processes=12,
+    ),
     "continuous tasks die": Profile(**_TASKS, fail_region=0.03, fail_task=0.2, late=0.1),
     "continuous tasks, requests come late, or twice": Profile(
         **_TASKS, late=0.2, kill=0.02, start=0.05, processes=8

@@ -29,8 +29,8 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
         return  # acknowledged before: an answer was lost
     region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
-    _require_own_splits(state, ack)
     _require_known_splits(region, ack)
+    _require_own_splits(state, ack)
     _require_state(region, ack)
     state.time.note_ended(ack.region.splits)
     left = 0

@@ -351,6 +351,12 @@ class IoExecutor:
         return is_taken_over(self._store, session=session, last=self._last)
 
     def _repair(self, action: Repair) -> Steps[CoreEvent]:
+        try:
+            self._end_attempts()
+        except (StorageError, UnreachableError) as err:
+            log.warning("repair waits for the store: error=%s", err)
+            outcome = PublishOutcome.UNKNOWN
+            return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced={})
         outcome, replaced = yield from self._repairs.run(action)
         return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced)
 

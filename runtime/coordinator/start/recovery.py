@@ -34,6 +34,7 @@ __all__ = [
     "given_up",
     "is_already_restored",
     "is_bypassed",
+    "is_newest",
     "left_open",
     "lineage_of",
     "lineage_until",
@@ -196,6 +197,13 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
         for slot in reversed(history.slots)
         if slot.is_decided and slot.checkpoint_id > resume_id and not slot.is_superseded
     ]
+
+
+def is_newest(history: History, resume_id: int) -> bool:
+    """Whether attempts of the last run continue from this checkpoint: neither this start nor an
+    earlier one goes back to it."""
+    is_next = resume_id == resume_point(history, restore_from=None)
+    return is_next and not superseded_by_restore(history, resume_id)
 
 
 def lineage_of(

@@ -168,6 +168,7 @@ class StartSequence:
     _began_s: float = field(init=False)
     _deadline_s: float = field(init=False, default=0.0)
     _slots: SlotReader = field(init=False)
+    _rulings: Reconciled = field(init=False, default_factory=Reconciled)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -203,16 +204,16 @@ class StartSequence:
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self.store)
         kept.note(record)  # an older run may have retired it since, with what it knew before
-        rulings = yield from self._take_over(history, record, attempt_id, is_new=is_new)
+        self._rulings = yield from self._take_over(history, record, attempt_id, is_new=is_new)
         if is_taken_over(self.store, session=self.session, last=attempt_id):
             # We would take that run's lease, and our sweep would not know its states.
             raise taken_over(attempt_id + 1)
         if self.takeover is not None:
             self.takeover.attempts.forget_before(attempt_id)
         self._claim(history.newest.job_uid, attempt_id)
-        yield from self._settle(history, attempt_id, kept, rulings.attempts)
-        yield from self._sweep_files(kept, min([attempt_id, *rulings.attempts.values()]))
-        left = (*self.registrations, *rulings.left)
+        yield from self._settle(history, attempt_id, kept)
+        yield from self._sweep_files(kept, min([attempt_id, *self._rulings.attempts.values()]))
+        left = (*self.registrations, *self._rulings.left)
         self._abort(recovery.left_open(left, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
@@ -242,7 +243,7 @@ class StartSequence:
             lineage=recovery.lineage_of(
                 record, history, self.store.known_fencing_records(), attempt_id=attempt_id
             ),
-            resumed=rulings.resumed,
+            resumed=self._rulings.resumed,
         )
 
     # --- checks: nothing is changed ---------------------------------------------------------------
@@ -481,17 +482,16 @@ class StartSequence:
     def _take_over(
         self, history: History, record: CheckpointRecord, attempt_id: int, *, is_new: bool
     ) -> Steps[Reconciled]:
-        """Which attempts of an earlier coordinator continue. After a return to an older checkpoint
-        none does. The wait for reports does not count."""
+        """Which attempts of an earlier coordinator continue. The wait for reports does not count."""
         if self.takeover is None:
             return Reconciled()
         began_s = self.clock()
-        is_newest = not recovery.superseded_by_restore(history, record.checkpoint_id)
         rulings = yield from self.takeover.run(
             None if is_new else record,
             self.plan,
             own_attempt=attempt_id,
-            may_resume=is_newest and not self.plan.forgotten,
+            may_resume=recovery.is_newest(history, record.checkpoint_id)
+            and not self.plan.forgotten,
         )
         self._deadline_s += self.clock() - began_s
         return rulings
@@ -510,9 +510,15 @@ class StartSequence:
             watch_s = 4 * self.settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
-    def _settle(
-        self, history: History, attempt_id: int, kept: KeptStates, resumed: Mapping[str, int]
-    ) -> Steps[None]:
+    def _end_before_repair(self, region: str, attempt_id: int) -> None:
+        """What a region's attempt has written since comes before repaired records, so it ends."""
+        if self.takeover is not None and region in self._rulings.resumed:
+            self._rulings = self._rulings.without(region)
+            self.takeover.list_attempts(self._rulings, self.plan, own_attempt=attempt_id)
+            if is_taken_over(self.store, session=self.session, last=attempt_id):
+                raise taken_over(attempt_id + 1)
+
+    def _settle(self, history: History, attempt_id: int, kept: KeptStates) -> Steps[None]:
         job_uid = history.newest.job_uid
         settlement = Settlement(
             plan=self.plan,
@@ -521,7 +527,8 @@ class StartSequence:
             sinks=self.sinks,
             job_uid=job_uid,
             attempt_id=attempt_id,
-            resumed=resumed,
+            resumed=lambda: self._rulings.attempts,
+            before_repair=lambda region: self._end_before_repair(region, attempt_id),
             repairs=Repairs(
                 repairer=self.repairer,
                 store=self.store,

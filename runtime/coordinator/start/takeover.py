@@ -64,11 +64,17 @@ class Takeover:
                     for each in plan.regions
                     if is_unchanged and each.follows and not each.bounded
                 },
+                keyed={each.name for each in plan.regions if each.keyed},
             )
             for region, finding in rulings.findings.items():
                 log.info("region after a change of leader: region=%s %s", region, finding.value)
-        attempts = {region.name: own_attempt for region in plan.regions} | rulings.attempts
         yield "before-attempts-listed"
-        self.attempts.write(own_attempt, attempts)
+        self.list_attempts(rulings, plan, own_attempt=own_attempt)
         yield "after-attempts-listed"
         return rulings
+
+    def list_attempts(self, rulings: Reconciled, plan: JobPlan, *, own_attempt: int) -> None:
+        """Make durable which attempts a later coordinator may resume; the caller checks afterwards
+        that this run is the newest."""
+        attempts = {region.name: own_attempt for region in plan.regions} | rulings.attempts
+        self.attempts.write(own_attempt, attempts)

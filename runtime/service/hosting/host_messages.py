@@ -23,6 +23,7 @@ class AttemptReport:
     Attributes:
         region, attempt_id: the attempt.
         is_running: its task runs, and waits for barriers.
+        splits: that its task reads; None: not known, since a barrier may have changed them.
         epochs: that it has pre-committed and that are not known to be committed on record, oldest
             first; their ``decide_by_s`` on the leader's clock.
         registered: transactions that it may have open.
@@ -31,6 +32,7 @@ class AttemptReport:
     region: str
     attempt_id: int
     is_running: bool
+    splits: tuple[SplitKey, ...] | None = None
     epochs: tuple[EpochResult, ...] = ()
     registered: tuple[RegisteredAttempt, ...] = ()
 
@@ -43,6 +45,7 @@ class AttemptReport:
             acknowledged=self.epochs[-1].checkpoint_id if self.epochs else None,
             open=tuple(map(open_work, self.epochs)),
             may_resume=self.is_running,
+            splits=self.splits,
         )
 
 

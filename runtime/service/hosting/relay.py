@@ -15,6 +15,7 @@ from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult,
 from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import FencedError, NotLeaderError, UnreachableError
 from sluice.runtime.model.json_values import to_json
+from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.process.host_clock import age_clock
 from sluice.runtime.service.coordinator_app import LONGEST_POLL_S, CoordinatorApp
 from sluice.runtime.service.hosting.host_messages import AttemptReport
@@ -28,9 +29,30 @@ from sluice.runtime.service.service_messages import (
     WaitMessage,
 )
 
-__all__ = ["AttemptRelay", "RelayApp", "Relays"]
+__all__ = ["AttemptRelay", "RelayApp", "Relays", "SplitsRead"]
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class SplitsRead:
+    """The splits that a task reads: those of its last epoch, unless a barrier has changed them.
+
+    Attributes:
+        known: None: a barrier was given, and the task has not ended an epoch with it.
+    """
+
+    known: tuple[SplitKey, ...] | None
+
+    def note_barrier(self, answer: NextBarrier) -> None:
+        """The task may get this barrier, or its answer is lost."""
+        if answer.barrier is not None and self.known is not None:
+            keys = tuple(split.key for split in answer.barrier.splits)
+            self.known = self.known if set(keys) == set(self.known) else None
+
+    def note_epoch(self, result: EpochResult) -> None:
+        """The task has ended an epoch."""
+        self.known = tuple(split.key for split in result.ranges)
 
 
 @dataclass(slots=True)
@@ -45,7 +67,11 @@ class AttemptRelay:
     _results: dict[int, EpochResult] = field(default_factory=dict)
     _registered: dict[RegisteredAttempt, None] = field(default_factory=dict)
     _is_over: bool = False
+    _splits: SplitsRead = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._splits = SplitsRead(self.epochs.splits)
 
     def next_barrier(
         self,
@@ -72,6 +98,7 @@ class AttemptRelay:
                 )
             )
             self._forget_through(answer.committed_batch)
+            self._splits.note_barrier(answer)
             epochs.heartbeat.owes_epoch = answer.barrier is not None
         return answer
 
@@ -80,6 +107,7 @@ class AttemptRelay:
         with self.epochs.heartbeat.request():
             with self._lock:
                 self._results[result.batch.batch_id] = result
+                self._splits.note_epoch(result)
             self._call(
                 lambda: link.call(
                     lambda session: session.client(self.epochs.region).acknowledge_epoch(
@@ -109,6 +137,7 @@ class AttemptRelay:
                 region=self.epochs.region,
                 attempt_id=self.epochs.attempt_id,
                 is_running=not (self._is_over or self.epochs.is_stopping),
+                splits=self._splits.known,
                 epochs=tuple(self._results[batch_id] for batch_id in sorted(self._results)),
                 registered=tuple(self._registered),
             )

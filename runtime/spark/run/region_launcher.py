@@ -231,6 +231,7 @@ class RegionLauncher:
             attempt_id=attempt.attempt_id,
             functions=functions,
             operator_states=attempt.restored.operator_states,
+            splits=tuple(split.key for split in splits),
         )
         chain = ContinuousChain(
             tasks=self._tasks(region, attempt.attempt_id),
