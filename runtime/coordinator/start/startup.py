@@ -482,7 +482,7 @@ class StartSequence:
     def _take_over(
         self, history: History, record: CheckpointRecord, attempt_id: int, *, is_new: bool
     ) -> Steps[Reconciled]:
-        """Which attempts of an earlier coordinator continue. The wait for reports does not count."""
+        """Which attempts of an earlier coordinator continue; the wait for reports is free."""
         if self.takeover is None:
             return Reconciled()
         began_s = self.clock()

@@ -1,23 +1,19 @@
 """One run of a driver that hosts regions for a coordinator in another process."""
 
-import contextlib
 import logging
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.run_record import RunRecordStore
 from sluice.runtime.contracts import RegionAttempt
-from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.error_json import error_from_json
-from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
-from sluice.runtime.service.hosting.host_messages import HostAnswer, Join
+from sluice.runtime.service.hosted_region import RunningAttempt
+from sluice.runtime.service.hosting.host_messages import HostAnswer
 from sluice.runtime.service.hosting.leader_link import LeaderLink
-from sluice.runtime.service.hosting.relay import RelayApp, Relays
+from sluice.runtime.service.hosting.region_host import RegionHost
 from sluice.runtime.service.listening.listener import Listener
-from sluice.runtime.service.remote_region import RegionDoor, region_key
-from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.run.hosting.job_description import describe, publish
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
@@ -30,7 +26,6 @@ log = logging.getLogger(__name__)
 
 _WATCH_S = 0.1
 _STARTED_S = 5.0
-_STOP_S = 60.0
 
 
 def require_hostable(job: JobSpec, layout: Layout) -> None:
@@ -82,35 +77,17 @@ class HostedRun:
         description = describe(self.job, self.layout)
         publish(self.store.fs, description)
         on_step()
-        relays = Relays()
-        app = RelayApp(relays)
-        records = RunRecordStore(self.store.fs)
-        with contextlib.ExitStack() as stack:
-            listener = stack.enter_context(Listener.of(self.job.service))
-            service = CoordinatorService(app, listener=listener)
-            own = service.coordinator_address
-            link = LeaderLink(
-                records.newest_for_hosts,
-                Join(
-                    host_id=str(uuid.uuid4()),
-                    address=own.address,
-                    token=own.token,
-                    ca=own.ca,
-                    digest=description.digest,
-                ),
-                relays.reports,
-                app.obey,
-            )
-            app.link_to(link)
-            host = _Regions(self, link, relays, service)
-            handles = [HostedRegion(each.name, host.launch) for each in self.layout.regions]
-            for handle in handles:
-                service.mount(region_key(handle.region), RegionDoor(handle))
-            stack.enter_context(service)
-            stack.enter_context(link)
-            stack.callback(_stop, handles)
-            with ends.held():
-                self._await_end(link, ends)
+        with (
+            RegionHost(
+                [region.name for region in self.layout.regions],
+                self._launch,
+                digest=description.digest,
+                find=RunRecordStore(self.store.fs).newest_for_hosts,
+                listener=Listener.of(self.job.service),
+            ) as host,
+            ends.held(),
+        ):
+            self._await_end(host.link, ends)
 
     def _await_end(self, link: LeaderLink, ends: EndRequests) -> None:
         while True:
@@ -125,49 +102,24 @@ class HostedRun:
                 log.info("the job has ended: state=%s", answer.end)
                 return
 
-
-@dataclass(frozen=True, slots=True)
-class _Regions:
-    """Starts attempts of the leader's regions in this process; the service's threads."""
-
-    run: HostedRun
-    link: LeaderLink
-    relays: Relays
-    service: CoordinatorService
-
-    def launch(self, attempt: RegionAttempt) -> RunningAttempt:
-        """See `RegionLauncher.launch`."""
-        told = self.link.started(_STARTED_S)
-        job, layout = self.run.job, self.run.layout
+    def _launch(self, host: RegionHost, attempt: RegionAttempt) -> RunningAttempt:
+        """Start an attempt in this process; the service's threads."""
+        told, job, layout = host.link.started(_STARTED_S), self.job, self.layout
         launcher = RegionLauncher(
             job,
             {region.name: region for region in layout.regions},
             None,
-            self.run.store.fs,
+            self.store.fs,
             job_uid=told.job_uid,
-            address=self.service.coordinator_address,
+            address=host.address,
             batches_to_retain=0,
             continuous=ContinuousRegions(
                 names=layout.continuous,
-                barrier_service=self.relays,
-                ends=self.link.fixed_ends,
+                barrier_service=host.relays,
+                ends=host.link.fixed_ends,
                 lost_timeout_s=told.lost_timeout_s,
             ),
             replayable=lambda batch: batch,
             analyses=layout.analyses,
         )
         return launcher.launch(attempt)
-
-
-def _stop(handles: Sequence[HostedRegion]) -> None:
-    """End all attempts; each ends in a thread of its own."""
-    for timeout_s in (0.0, _STOP_S):
-        for handle in handles:
-            attempt_id = handle.status(timeout_s=0.0).attempt_id
-            try:
-                is_over = attempt_id is None or handle.stop(attempt_id, timeout_s=timeout_s)
-            except StreamError as err:
-                log.warning("a region was not stopped in order: error=%s", err)
-                continue
-            if timeout_s and not is_over:
-                log.warning("a region has not stopped yet: region=%s", handle.region)
