@@ -39,6 +39,7 @@ from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
 from tests.kit.user_pytest import user_environment, user_project
 from tests.kit.yarn_applications import yarn
+from tests.kit.zookeeper_fixture import zookeeper
 
 __all__ = [
     "hadoop_client",
@@ -63,6 +64,7 @@ __all__ = [
     "user_project",
     "wire_over",
     "yarn",
+    "zookeeper",
 ]
 
 _TOGETHER = {

@@ -37,7 +37,15 @@ from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
 from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
 
-__all__ = ["LEADER_FILE", "RunRecord", "RunRecordStore", "command_file", "find_leader"]
+__all__ = [
+    "LEADER_FILE",
+    "RunRecord",
+    "RunRecordStore",
+    "command_file",
+    "decode_run",
+    "encode_run",
+    "find_leader",
+]
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +108,7 @@ class RunRecordStore:
         """
         if self._names_later(run) and not is_newest():
             raise taken_over(run.attempt_id + 1)
-        self._fs.replace(LEADER_FILE, _encoded(run, with_token=False))
+        self._fs.replace(LEADER_FILE, encode_run(run, with_token=False))
 
     def current(self) -> RunRecord | None:
         """The run that announced itself last; None if there is none, or the file is damaged.
@@ -136,7 +144,7 @@ class RunRecordStore:
     ) -> Iterator[None]:
         name = f"{prefix}{run.attempt_id}"
         try:
-            self._fs.replace(name, _encoded(run, with_token=True), is_private=True)
+            self._fs.replace(name, encode_run(run, with_token=True), is_private=True)
             others = [each for each in self._names(prefix) if each != name]
             if others and is_newest():
                 for each in others:
@@ -174,7 +182,7 @@ class RunRecordStore:
                 "Start the job, or wait: a starting job answers after it has read its "
                 "checkpoints. `sluice checkpoint list` shows its decided checkpoints.",
             )
-        return _decoded(data, {"uri": self._fs.uri, "path": name})
+        return decode_run(data, {"uri": self._fs.uri, "path": name})
 
     def newest_for_hosts(self) -> RunRecord | None:
         """The newest run that accepts hosts; None: there is none now.
@@ -184,7 +192,7 @@ class RunRecordStore:
         """
         name = self._newest(_HOSTS)
         data = None if name is None else self._fs.read(name)
-        return None if data is None else _decoded(data, {"uri": self._fs.uri, "path": name})
+        return None if data is None else decode_run(data, {"uri": self._fs.uri, "path": name})
 
     def _newest(self, prefix: str) -> str | None:
         def attempt_id(name: str) -> int:
@@ -233,13 +241,14 @@ def _leader_in(data: bytes | None, *, uri: str) -> RunRecord | None:
     if data is None:
         return None
     try:
-        return _decoded(data, {"uri": uri, "path": LEADER_FILE})
+        return decode_run(data, {"uri": uri, "path": LEADER_FILE})
     except StorageError as err:
         log.warning("leader record is ignored: error=%s", err)
         return None
 
 
-def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
+def encode_run(run: RunRecord, *, with_token: bool) -> bytes:
+    """The content of a file or node with this record."""
     content = to_json(run)
     if not with_token:
         del content["token"], content["ca"]
@@ -248,7 +257,8 @@ def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
     return json.dumps({"format_version": _FORMAT_VERSION, **content}).encode()
 
 
-def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:
+def decode_run(data: bytes, where: Mapping[str, object]) -> RunRecord:
+    """The record in a file or node; UnsupportedFormatError, StorageError (damaged)."""
     try:
         content: Any = parsed_json(data)
         version = int(content["format_version"])

@@ -28,7 +28,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What happens to a candidate."""
+    """An event of a candidate."""
 
     ELECTED = "elected"
     OVERTAKEN = "overtaken"
@@ -58,7 +58,7 @@ def advance(state: State, event: Event) -> State:
 
 
 class Presence(enum.Enum):
-    """What ZooKeeper says about the holder of the newest record."""
+    """The holder of the newest record, as ZooKeeper shows it."""
 
     ALIVE = "alive"
     GONE = "gone"
@@ -93,7 +93,7 @@ class Candidacy:
 
         Args:
             newest: None: there is no record.
-            now_s: by a clock that stands still while the store does not answer: the holder cannot
+            now_s: by a clock that is paused while the store does not answer: the holder cannot
                 renew either.
         Raises:
             JobFinishedError: the leader for which this candidate waited has finished the job.
@@ -161,8 +161,6 @@ class Candidacy:
         )
 
     def _is_expired(self, newest: LeaseRecord, presence: Presence, now_s: float) -> bool:
-        if presence is Presence.ALIVE:
-            return False
         if presence is Presence.GONE:
             return now_s - self._seen_s >= newest.duration_s * STALE_PART
         return now_s - max(self._seen_s, self._alive_s) >= newest.duration_s

@@ -10,33 +10,20 @@ from typing import Self
 
 from sluice.runtime.election.leader_election import Candidate, ElectionView, LeaderElection
 from sluice.runtime.election.lease_chain import LeaseChain
-from sluice.runtime.election.store_election import StoreElection
+from sluice.runtime.election.store_election import PresenceService, StoreElection
+from sluice.runtime.election.zookeeper_path import ZooKeeperPath
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.extras import extras_named
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["DEFAULT_TIMEOUT_S", "HaSettings", "ZooKeeperPath", "await_lead"]
+__all__ = ["DEFAULT_TIMEOUT_S", "HaSettings", "await_lead"]
 
 DEFAULT_TIMEOUT_S = 6.0
 _SHORTEST_S = 1.0
+_SESSION_PART = 0.5
 _POLL_S = 0.1
 _LEASE = "lease"
-_ZOOKEEPER = re.compile(r"zookeeper://(?P<hosts>[^/\s]+)(?P<path>/[^\s?#]*)?")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d+))?")
-_PORT = 2181
 _UNNAMED = re.compile(r"[^A-Za-z0-9._-]+")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZooKeeperPath:
-    """Where the nodes of one job are.
-
-    Attributes:
-        hosts: ``host:port`` of each server, separated by commas.
-        path: absolute; without a slash at the end.
-    """
-
-    hosts: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +54,21 @@ class HaSettings:
             )
         if ha is None:
             return None
-        zookeeper = None if ha == _LEASE else _zookeeper(ha)
+        zookeeper = ZooKeeperPath.parse(ha)
+        if zookeeper is None and ha != _LEASE:
+            raise ConfigError(
+                "ha names no way to elect a leader",
+                {"ha": ha},
+                "Use ha='lease', or ha='zookeeper://host1:2181,host2:2181/path'.",
+            )
         return cls(zookeeper=zookeeper, timeout_s=timeout_s)
 
-    def of_job(self, name: str, checkpoint_uri: str) -> "ZooKeeperPath | None":
-        """The nodes of one job, which depend on its checkpoint directory."""
+    def nodes_of(self, name: str, checkpoint_uri: str) -> ZooKeeperPath | None:
+        """The place of one job's nodes, by its name and its checkpoint directory."""
         if self.zookeeper is None:
             return None
         digest = hashlib.sha256(checkpoint_uri.encode()).hexdigest()[:12]
-        node = f"{_UNNAMED.sub('-', name)}-{digest}"
-        return ZooKeeperPath(
-            hosts=self.zookeeper.hosts, path=f"{self.zookeeper.path.rstrip('/')}/{node}"
-        )
+        return self.zookeeper.below(f"{_UNNAMED.sub('-', name)}-{digest}")
 
     def election(self, fs: FileSystem, *, name: str, role: str = "driver") -> LeaderElection:
         """A candidate of this process.
@@ -87,9 +77,24 @@ class HaSettings:
             fs: rooted at the checkpoint directory.
             name: of the job.
             role: see `Candidate`.
+        Raises:
+            MissingRequirementError: ``ha`` needs a package that is not installed.
         """
         candidate = Candidate(host=socket.gethostname(), pid=os.getpid(), role=role)
-        return StoreElection(LeaseChain(fs), candidate, duration_s=self.timeout_s)
+        where = self.nodes_of(name, fs.uri)
+        presence = None if where is None else self._presence(where)
+        return StoreElection(
+            LeaseChain(fs), candidate, duration_s=self.timeout_s, presence=presence
+        )
+
+    def _presence(self, where: ZooKeeperPath) -> PresenceService:
+        with extras_named():
+            from sluice.runtime.election.zookeeper_nodes import ZooKeeperNodes
+        from sluice.runtime.election.zookeeper_presence import ZooKeeperPresence
+
+        # A session ends before the lease does, also where the servers round it up to their tick.
+        nodes = ZooKeeperNodes(where, session_timeout_s=self.timeout_s * _SESSION_PART)
+        return ZooKeeperPresence(nodes)
 
 
 def await_lead(
@@ -112,23 +117,3 @@ def await_lead(
         if session is not None:
             return session
         on_wait(election.view())
-
-
-def _zookeeper(ha: str) -> ZooKeeperPath:
-    match = _ZOOKEEPER.fullmatch(ha)
-    hosts = [] if match is None else [_host(each) for each in match["hosts"].split(",")]
-    if match is None or not all(hosts):
-        raise ConfigError(
-            "ha names no way to elect a leader",
-            {"ha": ha},
-            "Use ha='lease', or ha='zookeeper://host1:2181,host2:2181/path'.",
-        )
-    return ZooKeeperPath(hosts=",".join(hosts), path=(match["path"] or "").rstrip("/"))
-
-
-def _host(text: str) -> str:
-    """With its port; empty: it is no address."""
-    match = _HOST.fullmatch(text)
-    if match is None or int(match["port"] or _PORT) >= 1 << 16:
-        return ""
-    return text if match["port"] else f"{text}:{_PORT}"

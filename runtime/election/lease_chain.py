@@ -24,7 +24,7 @@ _LISTINGS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What one listing of the directory has shown.
+    """The result of one listing of the directory.
 
     Attributes:
         newest: the record with the largest number; None: there is none.
@@ -69,7 +69,7 @@ class LeaseChain:
         )
 
     def create(self, record: LeaseRecord) -> None:
-        """Create the record if its name is free. Only a later `survey` tells whether it counts.
+        """Create the record if its name is free. Only a later `survey` shows whether it counts.
 
         Raises:
             StorageError: it is unknown whether it was created.

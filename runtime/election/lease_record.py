@@ -23,7 +23,7 @@ _FORMAT = 1
 
 
 class Holding(enum.Enum):
-    """What the holder of a lease does."""
+    """Whether the holder of a lease still leads."""
 
     HELD = "held"
     RELEASED = "released"  # a standby takes over at once

@@ -115,7 +115,7 @@ class StoreElection(LeaderElection):
         self._poll_s = duration_s / _POLLS
         self._clock = clock
         self._draw = draw
-        # Stands still while the store does not answer: it is read after each answer.
+        # Paused while the store does not answer: it is read after each answer.
         self._observed = PauseTolerantClock(clock, longest_step_s=3 * self._poll_s)
         self._candidacy = Candidacy(candidate, session_id=str(uuid.uuid4()), duration_s=duration_s)
         self._address = ""

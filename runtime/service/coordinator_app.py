@@ -24,6 +24,7 @@ from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
+from sluice.runtime.election.zookeeper_path import ZooKeeperPath
 from sluice.runtime.errors import (
     AuthenticationError,
     ConfigError,
@@ -104,6 +105,7 @@ class CoordinatorApp:
             there which run leads the job.
         checkpoint_web: how clients without a JVM read that directory if it is not local; None: they
             cannot.
+        zookeeper: nodes of the job with the same record; None: it has none.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
         pages: what people see of the job; None: nothing but its status.
@@ -116,6 +118,7 @@ class CoordinatorApp:
         *,
         checkpoint_uri: str = "",
         checkpoint_web: WebHdfsAddress | ObjectLocation | None = None,
+        zookeeper: ZooKeeperPath | None = None,
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
         registry: CollectorRegistry | None = None,
@@ -130,6 +133,7 @@ class CoordinatorApp:
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
+        self._zookeeper = zookeeper
         self._token = secrets.token_urlsafe(32)
         self.session = str(uuid.uuid4()) if coordinator is None else coordinator.session
         if registry is None and coordinator is not None:
@@ -160,6 +164,7 @@ class CoordinatorApp:
             attempt_id=None if started is None else started.attempt_id,
             checkpoint_uri=self._checkpoint_uri,
             checkpoint_web=self._checkpoint_web,
+            zookeeper=self._zookeeper,
             ca=ca,
         )
 

@@ -239,7 +239,7 @@ class World:
 
 @dataclass(slots=True)
 class _WatchedDisk(Disk):
-    """Also keeps what was created in the election's directory."""
+    """Also keeps each record that a process has created in the election's directory."""
 
     created: list[bytes] = field(default_factory=list)
 

@@ -74,7 +74,7 @@ def test_one_leader_per_term_and_session(plans: list[CandidatePlan], late_s: lis
     sessions: dict[int, str] = {}
     for record in created:
         owner = sessions.setdefault(record.term, record.session_id)
-        # Records that were created below the newest elect nobody.
+        # A record below the newest elects no candidate.
         assert owner == record.session_id or _is_stray(created, record.number)
     owners = {(each.session_id, each.candidate) for each in created}
     assert len(owners) == len({session for session, _ in owners})

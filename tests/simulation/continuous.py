@@ -171,7 +171,7 @@ class _Link:
         return self._relay.process
 
     def _require_there(self) -> None:
-        if self._world.profile.led:
+        if self._world.profile.outlived:
             self._relay.require_heard()
         elif self._process.dead:
             raise UnreachableError("nobody answers", {}, "The courier gives up.")
@@ -181,7 +181,7 @@ class _Link:
         try:
             yield
         except FencedError as err:
-            if self._world.profile.led and (
+            if self._world.profile.outlived and (
                 isinstance(err, NotLeaderError) or self._process.core.is_fenced
             ):
                 raise UnreachableError("another one leads", {}, "Ask again.") from err
@@ -393,7 +393,7 @@ class Task:
         self.relay = Relay(
             process, restored.region, attempt_id, tuple(split.key for split in restored.splits)
         )
-        if self.world.profile.led:
+        if self.world.profile.outlived:
             self.world.tasks.append(self)
         self._refusal: StreamError | None = None
         self._job_uid = process.found.record.job_uid
@@ -408,7 +408,7 @@ class Task:
             lost_timeout_s=0.0,
             clock=self.world.clock,
         )
-        if self.world.profile.led:
+        if self.world.profile.outlived:
             self._checkpoint_client.world = self.world
         self._loop = TaskLoop(
             restored.region,
@@ -466,7 +466,7 @@ class Task:
         if self.world.random.random() < 0.3:
             self.worker.work()
         must_ask = not (self._writers and self._writers[-1].is_begun)
-        if self.world.profile.led and must_ask and not self._is_led:
+        if self.world.profile.outlived and must_ask and not self._is_led:
             return  # it would have to register its transaction
         self._guarded(self._step)
 

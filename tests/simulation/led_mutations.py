@@ -112,7 +112,7 @@ def resume_without_moved_state(patch: pytest.MonkeyPatch) -> None:
 
 _LED: Mapping[str, Any] = {
     "continuous": True,
-    "led": True,
+    "outlived": True,
     "meanwhile": 0.1,
     "kill": 0.05,
     "start": 0.12,

@@ -32,7 +32,13 @@ from sluice.runtime.coordinator.shell.attempt_listing import AttemptListing
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
-from sluice.runtime.errors import ConfigError, IllegalTransitionError, StorageError, StreamError
+from sluice.runtime.errors import (
+    ConfigError,
+    IllegalTransitionError,
+    LeadershipLostError,
+    StorageError,
+    StreamError,
+)
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
@@ -143,7 +149,8 @@ class Process:
             wall_ms=lambda: self.number,
             repairer=self._rewriter,
             require_restorable=self._require_way_back,
-            takeover=takeover_of(self, self._joined) if self.world.profile.led else None,
+            takeover=takeover_of(self, self._joined) if self.world.profile.outlived else None,
+            require_elected=self._require_elected,
         )
         timeout_s = _SHORT_START_S if self.world.profile.accepted else _START_S
         steps = sequence.run(timeout_s=timeout_s, restore_from=self.wish)
@@ -213,6 +220,11 @@ class Process:
     def _require_way_back(self, record: CheckpointRecord) -> None:
         if self.keeps_state_logs:
             require_way_back(self.world, self.regions, record)
+
+    def _require_elected(self) -> None:
+        """The newest lease is read here; its holder is the process that was started last."""
+        if self.world.profile.led and self.number < len(self.world.processes):
+            raise LeadershipLostError("another process leads", {"number": self.number}, "Wait.")
 
     def is_newest(self) -> bool:
         """Whether nobody has begun a run after this one."""
@@ -308,6 +320,8 @@ class Process:
         self.tell(Tick())
 
     def _renew(self) -> None:
+        if self.running:
+            self._require_elected()
         for sink in self._sinks.values():
             sink.renew()
 
@@ -397,7 +411,7 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
-            if self.world.profile.led:  # else its tasks, which have left it, would tell it nothing
+            if self.world.profile.outlived:  # else its tasks, which have left it, would tell it nothing
                 self._io_executor.require_newest()
             view = self.core.sweep_view(self.found.record.job_uid)
             self._sweeping = self._io_executor.sweep(view)
@@ -405,7 +419,7 @@ class Process:
         try:
             is_over = next(self._sweeping, None) is None
         except StorageError as err:  # the housekeeper tries again later
-            self.world.require(self.world.profile.led, f"a sweep fails: {err}")
+            self.world.require(self.world.profile.outlived, f"a sweep fails: {err}")
             self._sweeping = None
             self._sweeps_asked = [*self._sweeps_begun, *self._sweeps_asked]
             self._sweeps_begun = []

@@ -11,7 +11,7 @@ from tests.simulation.profile import Profile
 _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
 _ANSWERED: dict[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 _TASKS: dict[str, Any] = {"continuous": True}
-_LED: dict[str, Any] = {"continuous": True, "led": True, "meanwhile": 0.1}
+_LED: dict[str, Any] = {"continuous": True, "outlived": True, "meanwhile": 0.1}
 _FILES: dict[str, Any] = {"files": True, "only_files": True}
 _SEVERAL: dict[str, Any] = {"tasks": 3, "partitions": 6}  # transactions in a batch
 _TORN: dict[str, Any] = {**_SEVERAL, "torn": 0.1, "meanwhile": 0.2}
@@ -42,6 +42,12 @@ PROFILES: Mapping[str, Profile] = {
     "regions and tasks fail": Profile(fail_region=0.05, fail_task=0.2),
     "answers are lost": Profile(lost_answer=0.2, refused=0.2, unreached=0.2, unanswered=0.2),
     "one output for three regions": Profile(regions=3, shared_output=True),
+    "elected leaders wake up": Profile(
+        led=True, pause=0.06, resume=0.03, start=0.1, kill=0.02, processes=12
+    ),
+    "elected leaders, a store that answers late": Profile(
+        led=True, disk=True, unread=0.05, late=0.1, pause=0.03, start=0.1, processes=10
+    ),
     "failed and late regions are skipped": Profile(
         regions=3, regional=True, fail_region=0.03, fail_task=0.1
     ),

@@ -566,11 +566,9 @@ class BarrierCoordinator(Coordinator):
 
     def status(self) -> JobStatus:
         """The state of the job for people; returns within milliseconds."""
+        now_s = self._core_clock()
         status, since = self._ask(
-            lambda core: (
-                core.status(now_s=self._core_clock(), now_ms=wall_ms()),
-                core.open_since(),
-            )
+            lambda core: (core.status(now_s=now_s, now_ms=wall_ms()), core.open_since())
         )
         waiting = self.waiting_for_resources if status.state == "running" else None
         status = dataclasses.replace(
@@ -580,6 +578,7 @@ class BarrierCoordinator(Coordinator):
             counters={self._names.get(i, i): found for i, found in status.counters.items()},
             function_records={self._names.get(i, i): n for i, n in status.function_records.items()},
             transactions=self._transactions.views(since),
+            election=None if self._election is None else self._election.view(),
         )
         return status if self._watch is None else self._watch.with_lags(status)
 

@@ -28,7 +28,13 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
-from sluice.runtime.errors import ConfigError, FencedError, WaitedTooLongError
+from sluice.runtime.election.leader_election import LeaderElection
+from sluice.runtime.errors import (
+    ConfigError,
+    FencedError,
+    JobFinishedError,
+    WaitedTooLongError,
+)
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
 from sluice.runtime.graph.job_graph import Region, require_chained
 from sluice.runtime.graph.pipeline import Recovery
@@ -231,8 +237,10 @@ class JobRun:
             BaseException: the error that ended it, or that of ``ends``.
         """
         try:
-            self._run(ends, on_step)
+            with contextlib.suppress(JobFinishedError):  # by the leader, while this one waited
+                self._run(ends, on_step)
         finally:
+            self.totals.close()
             self._ended_s = time.monotonic()
             self._is_settled.set()
 
@@ -247,14 +255,10 @@ class JobRun:
                 self._hosted = HostedRun(job, layout, store)
                 self._hosted.run(ends, on_step)
                 return
-            stack.callback(self.totals.close)
             election = self._standby.elect(store, stack, ends, on_step)
-            if self._standby.finished is not None:
-                return
             retain = batches_to_retain(store, retained=job.settings.retained)
             registrar = JobRegistrar(
-                job.registry,
-                _opening(job),
+                *(job.registry, _opening(job)),
                 was_stopped=lambda: coordinator.status().state == "stopped",
             )
             stack.enter_context(registrar)
@@ -307,6 +311,7 @@ class JobRun:
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
+                election=election,
                 listener=listener,
                 on_address=partial(self._register, registrar, started),
             )
@@ -362,7 +367,10 @@ def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
 
 
 def _announced(
-    store: CheckpointStore, started: StartedJob, service: CoordinatorService
+    store: CheckpointStore,
+    started: StartedJob,
+    service: CoordinatorService,
+    election: LeaderElection | None,
 ) -> contextlib.AbstractContextManager[None]:
     """Publish the address of this run, for tasks that get no answer and for operators."""
     is_newest = partial(has_last_record, store, session=started.session)
@@ -376,6 +384,8 @@ def _announced(
     )
     records = RunRecordStore(store.fs)
     records.announce(run, is_newest=is_newest)
+    if election is not None:
+        election.announce(run)
     return records.accept_commands(run, is_newest=is_newest)
 
 
@@ -411,6 +421,7 @@ def _run_regions(
     registry: CollectorRegistry,
     shown: LiveJob,
     *,
+    election: LeaderElection | None,
     listener: Listener,
     on_address: Callable[[str], None],
 ) -> None:
@@ -426,6 +437,7 @@ def _run_regions(
                     coordinator,
                     checkpoint_uri=absolute_uri(store.fs.uri),
                     checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
+                    zookeeper=job.ha.nodes_of(job.name, store.fs.uri) if job.ha else None,
                     commands=commands,
                     barrier_service=barrier_service,
                     registry=registry,
@@ -434,7 +446,7 @@ def _run_regions(
                 listener=listener,
             )
         )
-        stack.enter_context(_announced(store, started, service))
+        stack.enter_context(_announced(store, started, service, election))
         on_address(service.address)
         launcher = RegionLauncher(
             job,

@@ -28,7 +28,7 @@ class FinishedJob:
 
 
 class Standby:
-    """Waits, and tells people for whom. The thread that runs the job; any thread may read.
+    """Waits, and shows people the leader. The thread that runs the job; any thread may read.
 
     Args:
         job: perhaps with an election.
@@ -53,13 +53,14 @@ class Standby:
         ends: EndRequests,
         on_step: Callable[[], None],
     ) -> LeaderElection | None:
-        """Return once this process leads, or the job is finished; None without ``ha``.
+        """Return once this process leads; None without ``ha``.
 
         Args:
             stack: of the run. It resigns last, after the coordinator has stopped.
             ends: requests for the end of the wait.
             on_step: called as soon as it is known that the process waits.
         Raises:
+            JobFinishedError: the leader has finished the job; `finished` has its result.
             StreamError: see `LeaderElection.campaign`.
         """
         if self._job.ha is None:
@@ -76,6 +77,7 @@ class Standby:
             log.info("leads the job: job=%s session=%s", self._job.name, session)
         except JobFinishedError:
             self.finished = _finished(store)
+            raise
         finally:
             self.is_waiting = False
             self._totals.wait_for("")

@@ -41,7 +41,9 @@ class TestAStandby:
         claim = candidacy.claim(Presence.UNKNOWN, 10.0)
         assert claim is not None
         assert (claim.number, claim.term, claim.session_id) == (1, 1, "mine")
-        assert candidacy.state is State.STANDBY, "a record that may not be there elects nobody"
+        assert candidacy.state is State.STANDBY, (
+            "a record that may not be there elects no candidate"
+        )
 
     def test_waits_for_the_duration_of_the_holder_by_its_own_clock(self) -> None:
         """The holder's duration counts, and begins when the record was first seen."""
@@ -56,10 +58,10 @@ class TestAStandby:
 
     def test_a_renewal_begins_the_wait_again(self) -> None:
         candidacy = _candidacy()
-        candidacy.observe(_HELD, 0.0)
-        candidacy.observe(replace(_HELD, number=8), 5.0)
-        assert candidacy.claim(Presence.UNKNOWN, 10.9) is None
-        assert candidacy.claim(Presence.UNKNOWN, 11.0) is not None
+        candidacy.observe(_HELD, 100.0)
+        candidacy.observe(replace(_HELD, number=8), 105.0)
+        assert candidacy.claim(Presence.UNKNOWN, 110.9) is None
+        assert candidacy.claim(Presence.UNKNOWN, 111.0) is not None
 
     def test_another_session_under_the_same_number_begins_the_wait_again(self) -> None:
         """As after a person has deleted the records."""

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sluice.runtime.election.ha_settings import HaSettings, ZooKeeperPath
+from sluice.runtime.election.ha_settings import HaSettings
+from sluice.runtime.election.zookeeper_path import ZooKeeperPath
 from sluice.runtime.errors import ConfigError
 
 
@@ -24,7 +25,7 @@ def test_a_lease_needs_no_server() -> None:
     settings = HaSettings.of("lease", 2.0)
     assert settings is not None
     assert settings.zookeeper is None
-    assert settings.of_job("orders", "file:///c") is None
+    assert settings.nodes_of("orders", "file:///c") is None
 
 
 def test_without_ha_nothing_is_elected() -> None:
@@ -58,7 +59,7 @@ def test_the_nodes_of_two_jobs_are_apart() -> None:
     """Also of jobs with one name in two directories."""
     settings = HaSettings.of("zookeeper://a/sluice", 6.0)
     assert settings is not None
-    first, second = (settings.of_job("my orders", uri) for uri in ("file:///a", "file:///b"))
+    first, second = (settings.nodes_of("my orders", uri) for uri in ("file:///a", "file:///b"))
     assert first is not None
     assert second is not None
     assert first.path.startswith("/sluice/my-orders-")
