@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 _LONGEST_STEP_S = 5.0
 _STOP_S = 10.0
+_ENDED = (AttemptState.ENDED, AttemptState.STOPPING, AttemptState.STOPPED)
 _STATUS_S = 2.0
 _TRANSFER_S = 1.0
 
@@ -335,7 +336,10 @@ class AssignedRegion(RegionHandle):
         if remote is None:
             return AttemptStatus(region=self._name, attempt_id=None, state=AttemptState.NONE)
         limit_s = min(timeout_s, _STATUS_S)  # other regions wait meanwhile
-        return remote.status(check_storage=check_storage, timeout_s=limit_s)
+        found = remote.status(check_storage=check_storage, timeout_s=limit_s)
+        if found.error is None and found.state in _ENDED:  # its driver leaves the job
+            return replace(found, error=self._lost())
+        return found
 
     def _unanswered(self, what: str) -> RegionUnansweredError:
         return RegionUnansweredError(
@@ -344,7 +348,7 @@ class AssignedRegion(RegionHandle):
 
     def _lost(self) -> UnreachableError:
         return UnreachableError(
-            "the host of a region is lost",
+            "the host of a region is lost, or leaves the job",
             {"region": self._name, "host_id": self._host_id},
             "Check the driver process and its network. The region restarts on another driver.",
         )

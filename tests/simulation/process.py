@@ -411,7 +411,9 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
-            if self.world.profile.outlived:  # else its tasks, which have left it, would tell it nothing
+            if (
+                self.world.profile.outlived
+            ):  # else its tasks, which have left it, would tell it nothing
                 self._io_executor.require_newest()
             view = self.core.sweep_view(self.found.record.job_uid)
             self._sweeping = self._io_executor.sweep(view)

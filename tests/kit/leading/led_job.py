@@ -7,6 +7,7 @@ is gone, while its coordinator's threads may still try to decide, as after a cut
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,9 +87,14 @@ class LedJob:
         )
         self._writing = threading.Lock()
 
-    def lead(self) -> "Leader":
-        """One more leader."""
-        leader = Leader(self)
+    def lead(self, *, dies_at: str | None = None, hosts: int = 1) -> "Leader":
+        """One more leader.
+
+        Args:
+            dies_at: step of its start at which it dies.
+            hosts: it waits for so many.
+        """
+        leader = Leader(self, dies_at, replace(self.settings, hosts=hosts))
         self._stack.callback(leader.die)
         return leader
 
@@ -185,20 +191,19 @@ class Leader:
         error: why it has ended.
     """
 
-    def __init__(self, job: LedJob) -> None:
+    def __init__(self, job: LedJob, dies_at: str | None, settings: LeaderSettings) -> None:
         self.error: BaseException | None = None
         self._is_dead = threading.Event()
         self.is_leading = threading.Event()
         self.has_ended = threading.Event()
-        self._steps: list[str] = []
-        self.dies_at: str | None = None
+        self._dies_at = dies_at
         self._leader = JobLeader(
             description=job.description(),
             store=CheckpointStore(LocalFileSystem(Path(job.store.fs.uri.removeprefix("file://")))),
             election=None,
             listener=Listener.of(ServiceSettings()),
             open_fs=lambda uri: LocalFileSystem(Path(uri)),
-            settings=job.settings,
+            settings=settings,
             on_step=self._step,
             check=self._check,
             on_leading=lambda _: self.is_leading.set(),
@@ -214,7 +219,7 @@ class Leader:
             self.has_ended.set()
 
     def _step(self, name: str) -> None:
-        if name == self.dies_at:
+        if name == self._dies_at:
             self._is_dead.set()
         self._check()
 
@@ -244,7 +249,9 @@ class Host:
 
     def __init__(self, job: LedJob) -> None:
         self.begun: list[tuple[str, int]] = []
-        self.failed: list[StreamError] = []
+        self.errors: list[BaseException] = []
+        self._tasks: list[_RunningTask] = []
+        self._is_dead = False
         self._job = job
         self.host = RegionHost(
             _REGIONS,
@@ -259,19 +266,30 @@ class Host:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not self._is_dead:
+            self.host.__exit__(None, None, None)
+
+    def die(self) -> None:
+        """Its service, its link and its tasks end; they abort nothing."""
+        self._is_dead = True
+        for task in self._tasks:
+            task.is_killed = True
         self.host.__exit__(None, None, None)
 
     def _begin(self, host: RegionHost, attempt: RegionAttempt) -> "_RunningTask":
         told = host.link.started(10.0)
         self.begun.append((attempt.region, attempt.attempt_id))
-        return _RunningTask(self._job, host, attempt, told.job_uid)
+        self._tasks.append(_RunningTask(self._job, self, attempt, told.job_uid))
+        return self._tasks[-1]
 
 
 class _RunningTask:
     """Implements `RunningAttempt`: a real task loop with a writer to the played broker."""
 
-    def __init__(self, job: LedJob, host: RegionHost, attempt: RegionAttempt, job_uid: str) -> None:
-        self._job, self._attempt, self._job_uid = job, attempt, job_uid
+    def __init__(self, job: LedJob, played: Host, attempt: RegionAttempt, job_uid: str) -> None:
+        host, self._errors = played.host, played.errors
+        self.is_killed = False
+        self._job, self._attempt, self.job_uid = job, attempt, job_uid
         self._error: BaseException | None = None
         splits = [split.at_end() for split in attempt.restored.splits]
         self._epochs = AttemptEpochs(
@@ -300,9 +318,10 @@ class _RunningTask:
             self._loop.run()
         except Exception as err:  # noqa: BLE001 - as `ContinuousChain.run`
             self._error = err
+            self._errors.append(err)
 
     def _open(self, registry: TaskRegistry, epoch: EpochScope) -> TaskWriters[ContinuousWriter]:
-        writer = _Writer(self._job, registry, epoch, self._job_uid)
+        writer = _Writer(self._job, self, registry, epoch)
         return TaskWriters(
             cast(Mapping[str, ContinuousWriter], {"sink": writer}), dead_letter_sink=None
         )
@@ -332,18 +351,20 @@ class _Writer:
     """Implements `ContinuousWriter`: a transaction begins with the first record."""
 
     def __init__(
-        self, job: LedJob, registry: TaskRegistry, epoch: EpochScope, job_uid: str
+        self, job: LedJob, task: _RunningTask, registry: TaskRegistry, epoch: EpochScope
     ) -> None:
         self.decide_by_s: float | None = None
-        self._job, self._registry, self._epoch, self._job_uid = job, registry, epoch, job_uid
+        self._job, self._task, self._registry, self._epoch = job, task, registry, epoch
         self._transaction: Transaction | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._task.is_killed:
+            raise RuntimeError("killed")
         key = self._epoch.batch
         with self._job._writing:  # noqa: SLF001 - of this module
             if self._transaction is None:
                 self._transaction = self._job.broker.init(
-                    transactional_id(self._job_uid, key, f"w{key.batch_id}")
+                    transactional_id(self._task.job_uid, key, f"w{key.batch_id}")
                 )
         if self._transaction.state is TransactionState.READY:
             at_s = self._registry.register(attempt_of(self._transaction, key))
@@ -369,6 +390,6 @@ class _Writer:
         pass
 
     def abort(self) -> None:
-        if self._transaction is not None:
+        if self._transaction is not None and not self._task.is_killed:
             with suppress(Exception):
                 self._job.broker.end(self._transaction.identity, commit=False)
