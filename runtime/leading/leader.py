@@ -153,7 +153,7 @@ class JobLeader:
         with contextlib.ExitStack() as stack:
             led = self._made(stack)
             try:
-                self._lead(led, self._started(led))
+                self._lead(led, self._started(led, stack))
             except NotLeaderError:
                 raise
             except StreamError as err:
@@ -216,7 +216,10 @@ class JobLeader:
         self, led: "_Led", stack: contextlib.ExitStack, own_attempt: int, regions: Collection[str]
     ) -> list[RegionRegistration]:
         """The fencing record is durable: let hosts find this leader, and wait for their reports."""
-        stack.enter_context(_announced(self.store, led, own_attempt, self.election))
+        records, is_newest = RunRecordStore(self.store.fs), self._is_newest(led)
+        stack.enter_context(
+            records.accept_hosts(_run_record(led, own_attempt), is_newest=is_newest)
+        )
         failpoint("after-leader-announced")
         self._reports = led.hosts.collect(
             regions,
@@ -225,7 +228,20 @@ class JobLeader:
         )
         return [report.registration for report in self._reports]
 
-    def _started(self, led: "_Led") -> StartedJob:
+    def _is_newest(self, led: "_Led") -> Callable[[], bool]:
+        return partial(has_last_record, self.store, session=led.coordinator.session)
+
+    def _announce(self, led: "_Led", started: StartedJob, stack: contextlib.ExitStack) -> None:
+        """Let people and tools find this leader."""
+        records, is_newest = RunRecordStore(self.store.fs), self._is_newest(led)
+        token = led.service.command_address.token
+        run = replace(_run_record(led, started.attempt_id), token=token)
+        records.announce(run, is_newest=is_newest)
+        stack.enter_context(records.accept_commands(run, is_newest=is_newest))
+        if self.election is not None:
+            self.election.announce(run)
+
+    def _started(self, led: "_Led", stack: contextlib.ExitStack) -> StartedJob:
         """Start the coordinator, and resume attempts of an earlier one."""
         started = led.coordinator.start(
             timeout_s=self.settings.start_timeout_s, on_step=self.on_step
@@ -237,6 +253,7 @@ class JobLeader:
                 "restored_from": started.restored_from,
             }
         )
+        self._announce(led, started, stack)
         reports = {(each.region, each.attempt_id): each for each in self._reports}
         for region in self.description.regions:
             attempt_id = started.resumed.get(region.name)
@@ -337,30 +354,17 @@ class _Led:
         self.hosts.await_end_told(_TELL_S)
 
 
-@contextlib.contextmanager
-def _announced(
-    store: CheckpointStore, led: _Led, attempt_id: int, election: LeaderElection | None
-) -> Iterator[None]:
-    """Let hosts, people and tools find this leader."""
-    is_newest = partial(has_last_record, store, session=led.coordinator.session)
-    work, people = led.service.coordinator_address, led.service.command_address
-    run = RunRecord(
+def _run_record(led: _Led, attempt_id: int) -> RunRecord:
+    """For hosts: with the token of tasks."""
+    work = led.service.coordinator_address
+    return RunRecord(
         leader_session_id=led.coordinator.session,
         address=led.service.address,
         attempt_id=attempt_id,
         job_uid=work.job_uid,
-        token=people.token,
+        token=work.token,
         ca=work.ca,
     )
-    records = RunRecordStore(store.fs)
-    records.announce(run, is_newest=is_newest)
-    if election is not None:
-        election.announce(run)
-    with (
-        records.accept_commands(run, is_newest=is_newest),
-        records.accept_hosts(replace(run, token=work.token), is_newest=is_newest),
-    ):
-        yield
 
 
 def _ends_of(source: SplitEnumerator) -> tuple[FixedEnd, ...] | None:
