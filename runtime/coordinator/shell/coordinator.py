@@ -446,15 +446,14 @@ class BarrierCoordinator(Coordinator):
 
     def fail(self, region: str, attempt_id: int, error: BaseException) -> None:
         """See `sluice.runtime.contracts.Coordinator.fail`. Permanent errors end the job."""
-        self._running().loop.step(
-            RegionFailed(
-                region=region,
-                attempt_id=attempt_id,
-                error=error,
-                permanent=isinstance(error, PERMANENT_ERRORS),
-            )
+        threads, permanent = self._running(), isinstance(error, PERMANENT_ERRORS)
+        if permanent:
+            threads.end_if_replaced()
+        failed = RegionFailed(
+            region=region, attempt_id=attempt_id, error=error, permanent=permanent
         )
-        self._running().sweep_soon()
+        threads.loop.step(failed)
+        threads.sweep_soon()
 
     def register_region(self, registration: RegionRegistration) -> None:
         """Register an attempt of a region, new or ended, with its open work.

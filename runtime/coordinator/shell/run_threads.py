@@ -178,6 +178,15 @@ class RunThreads:
         self._housekeeper.sweep_soon(swept.set)
         return swept
 
+    def end_if_replaced(self) -> None:
+        """End the job by `FencedError` if another run has taken over.
+
+        For a permanent error of a region: the other run deletes files of older attempts, and an
+        error about a missing file would hide the cause.
+        """
+        with contextlib.suppress(FencedError):
+            self._require_newest()
+
     def cancel(self) -> None:
         """End the job now and wake every callback and poller; do not wait."""
         self.dispatcher.give_up()
