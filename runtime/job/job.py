@@ -99,6 +99,10 @@ class Job:
         coordinator_lost_timeout_s: heartbeat timeout of a continuous task: without an answer of the
             driver for this long the task ends; > 0, below half its sinks' transaction timeout.
             None: 60, or less if needed.
+        coordinator: ``driver``: the coordinator runs in this process. ``process``: it is a process
+            of its own, ``sluice coordinator start``, and may die and be replaced while the tasks
+            continue. Several drivers may run the same program then; each needs cores for all
+            regions. For continuous regions without repartition topics.
         resource_timeout_s: how long the job may lack the cores that its regions need, at its start
             and later; its state is ``WAITING_FOR_RESOURCES`` meanwhile. Then it fails; > 0. None:
             it waits without a limit.
@@ -184,6 +188,7 @@ class Job:
         checkpoint_handler: CheckpointHandler | None = None,
         engine: str = "auto",
         coordinator_lost_timeout_s: float | None = None,
+        coordinator: str = "driver",
         resource_timeout_s: float | None = 300.0,
         recovery: str = "region",
         max_dropped_records: int | None = None,
@@ -261,6 +266,7 @@ class Job:
             metrics_host=metrics_host,
             registry=_registry(registry),
             listeners=tuple(listeners),
+            is_led_elsewhere=_is_led_elsewhere(coordinator),
         )
         self._service_of = service
         self._pipelines: list[Pipeline] = []
@@ -450,6 +456,16 @@ def _regions(number: int | None) -> int | None:
     if number is not None and number < 1:
         raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
     return number
+
+
+def _is_led_elsewhere(coordinator: str) -> bool:
+    if coordinator not in ("driver", "process"):
+        raise ConfigError(
+            "the job has no such place for its coordinator",
+            {"coordinator": coordinator},
+            "Use driver, or process with `sluice coordinator start`.",
+        )
+    return coordinator == "process"
 
 
 def _lost_timeout(seconds: float | None) -> float | None:

@@ -36,6 +36,7 @@ class JobSpec:
         service: where the driver's service listens.
         pipelines: in the order in which they were described.
         uid: known before the start, if topics are named after it; None: it is not.
+        is_led_elsewhere: the coordinator runs in a process of its own.
     """
 
     name: str
@@ -61,3 +62,4 @@ class JobSpec:
     listeners: Sequence[ProgressListener]
     pipelines: Sequence[Pipeline] = ()
     uid: str | None = None
+    is_led_elsewhere: bool = False
