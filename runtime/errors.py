@@ -23,6 +23,7 @@ __all__ = [
     "LateRecordsError",
     "LeadershipLostError",
     "MissingRequirementError",
+    "NotLeaderError",
     "PoisonRecordsError",
     "RegionGivenUpError",
     "RegionUnansweredError",
@@ -110,7 +111,12 @@ class FencedError(StreamError):
     """A newer owner has taken over; this process must stop and change nothing more."""
 
 
-class LeadershipLostError(FencedError):
+class NotLeaderError(FencedError):
+    """Another coordinator leads the job. A region host finds it and sends the message again; a
+    sender without a host stops."""
+
+
+class LeadershipLostError(NotLeaderError):
     """Another process was elected to lead the job; this one stops, and a start of it waits."""
 
 

@@ -25,7 +25,13 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
 from sluice.runtime.election.zookeeper_path import ZooKeeperPath
-from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    NotLeaderError,
+    UnreachableError,
+)
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.process.wait_log import WaitLog
 from sluice.runtime.service.endpoints import (
@@ -58,12 +64,13 @@ from sluice.runtime.storage.delegation_tokens import issued_token
 from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorApp", "QueryHandler"]
+__all__ = ["LONGEST_POLL_S", "CoordinatorApp", "QueryHandler"]
 
 log = logging.getLogger(__name__)
 
 _THREADS = 256
-_LONGEST_POLL_S = 5.0
+LONGEST_POLL_S = 5.0
+"""A poll for a barrier waits no longer."""
 _FOR_PEOPLE = frozenset(
     {
         "/v1/status",
@@ -224,7 +231,7 @@ class CoordinatorApp:
 
     def _barrier(self, body: BarrierMessage) -> dict[str, Any]:
         barrier = self._of(body).poll_barrier(
-            body.region, body.attempt_id, wait_s=min(body.wait_s, _LONGEST_POLL_S)
+            body.region, body.attempt_id, wait_s=min(body.wait_s, LONGEST_POLL_S)
         )
         return {"barrier": to_json(barrier)}
 
@@ -232,7 +239,7 @@ class CoordinatorApp:
         found = self._barrier_service_for(body).next_barrier(
             body.region,
             body.attempt_id,
-            wait_s=min(body.wait_s, _LONGEST_POLL_S),
+            wait_s=min(body.wait_s, LONGEST_POLL_S),
             has_read=body.has_read,
             committed=body.committed,
         )
@@ -252,7 +259,7 @@ class CoordinatorApp:
         return {"inputs": to_json(self._of(body).task_inputs(body.region, body.attempt_id))}
 
     def _tokens(self, body: TokenMessage) -> dict[str, Any]:
-        self._of(body)
+        self._require_session(body.leader_session_id)
         found = issued_token(body.name)
         if found is None:
             raise ConfigError("this driver has no such delegation token", {}, "Restart the sender.")
@@ -341,7 +348,7 @@ class CoordinatorApp:
 
     async def _query(self, request: Request) -> Response:
         body, key = await body_of(QueryMessage, request), request.path_params["key"]
-        self._require_session(body.leader_session_id)
+        self._require_caller(body.leader_session_id)
         handler = self._handlers.get(key)
         if handler is None:
             raise ConfigError(
@@ -368,9 +375,13 @@ class CoordinatorApp:
             )
         return self._coordinator
 
+    def _require_caller(self, session: str) -> None:
+        """Of a mounted handler."""
+        self._require_session(session)
+
     def _require_session(self, session: str) -> None:
         if session != self.session:
-            raise FencedError(
+            raise NotLeaderError(
                 "the message is meant for another coordinator",
                 {"leader_session_id": session, "current": self.session},
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",

@@ -18,7 +18,12 @@ from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult,
 from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
 from sluice.runtime.election.leader_lookup import LeaderLookup
 from sluice.runtime.election.zookeeper_path import ZooKeeperPath
-from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
+from sluice.runtime.errors import (
+    NotLeaderError,
+    StreamError,
+    UnreachableError,
+    UnsupportedFormatError,
+)
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import seconds
@@ -206,13 +211,14 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         with contextlib.suppress(UnreachableError):
-            self._report_wait(batch, what, why)
+            self.report_wait(batch, what, why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
         with contextlib.suppress(StreamError):
-            self._report_wait(batch, what, None)
+            self.report_wait(batch, what, None)
 
-    def _report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
+    def report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
+        """A task waits for something, or without ``why`` no longer. Sent once."""
         body = WaitMessage(**self._envelope, batch=batch, what=what, why=why)
         self._send("/v1/waits", body, timeout_s=_WAIT_S, deadline_s=0.0)
 
@@ -319,16 +325,31 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         )
         return self._send("/v1/stop", body, timeout_s=timeout_s, deadline_s=0.0)
 
-    def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+    def query(
+        self,
+        key: str,
+        call: str,
+        payload: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        repeats: bool = True,
+    ) -> Any:  # noqa: ANN401 - JSON
         """Call a mounted `sluice.runtime.service.coordinator_app.QueryHandler` (drop-in).
 
         The handler has already retried: its answer that a cluster is unreachable is final, and not
         requested again.
+
+        Args:
+            repeats: whether to send it again until ``timeout_s`` while there is no answer.
         """
         path = f"/v1/queries/{key}/{call}"
         body = QueryMessage(**self._envelope, payload=payload)
         answer = self._send(
-            path, body, timeout_s=timeout_s, deadline_s=timeout_s, repeats_errors=False
+            path,
+            body,
+            timeout_s=timeout_s,
+            deadline_s=timeout_s if repeats else 0.0,
+            repeats_errors=False,
         )
         with _understood(path):
             return answer["answer"]
@@ -427,7 +448,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         """Raise FencedError if a later coordinator leads the job."""
         leader = self._lookup.later_leader()
         if leader is not None:
-            raise FencedError(
+            raise NotLeaderError(
                 "another coordinator leads the job now",
                 {
                     "leader_session_id": self._address.leader_session_id,

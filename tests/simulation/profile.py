@@ -46,6 +46,8 @@ class Profile:
         shared: regions share operator lists, a repartition topic and a broadcast stream; ``keyed``, in
             micro-batches, and no files.
         continuous: regions are long tasks, whose epochs follow one another undecided.
+        outlived: coordinators are processes of their own: tasks outlive them, and a later one takes
+            them over; only with ``continuous``.
         engines: each start takes one of the two.
         tasks: a batch has at most so many sink tasks, each with a transaction of its own.
         torn: a coordinator dies in the middle of a commit round.
@@ -105,6 +107,7 @@ class Profile:
     keyed: bool = False
     shared: bool = False
     continuous: bool = False
+    outlived: bool = False
     engines: bool = False
     tasks: int = 1
     torn: float = 0.0

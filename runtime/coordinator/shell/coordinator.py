@@ -29,13 +29,9 @@ from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    Action,
     BarrierPolled,
     CommandAccepted,
     FetchBarrierOffsets,
-    GiveBarrier,
-    NothingDue,
-    PollAnswer,
     RegionFailed,
     RegionRegistered,
     RestartCommanded,
@@ -55,16 +51,23 @@ from sluice.runtime.coordinator.shell.action_dispatcher import (
     ProgressListener,
     WakeUp,
 )
+from sluice.runtime.coordinator.shell.attempt_listing import AttemptListing
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.open_transactions import OpenTransactions
 from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
 from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestThread
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
-from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
+from sluice.runtime.coordinator.shell.source_service import (
+    SerialSource,
+    SourceService,
+    answer_in,
+    given,
+)
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
@@ -109,6 +112,7 @@ class BarrierCoordinator(Coordinator):
         new_job_uid: of a job that has no checkpoint yet; None: any.
         copier: writes savepoints and full checkpoints; None: nothing does.
         election: of which this process is the leader now; None: nothing is elected.
+        takeover: for attempts that may outlive their coordinator; None: there are none.
 
     Attributes:
         waiting_for_resources: set by the engine, for the status.
@@ -132,10 +136,12 @@ class BarrierCoordinator(Coordinator):
         new_job_uid: str | None = None,
         copier: FileCopier | None = None,
         election: LeaderElection | None = None,
+        takeover: Takeover | None = None,
     ) -> None:
         elected = election and election.campaign(timeout_s=0.0)
         self.session = elected or str(uuid.uuid4())
         self._election = election
+        self._takeover = takeover
         self._job = job
         self._plans = {region.name: region for region in job.regions}
         self._store = store
@@ -211,6 +217,7 @@ class BarrierCoordinator(Coordinator):
             require_elected=(lambda: None) if election is None else election.require_leading,
             new_job_uid=self._new_job_uid,
             registrations=registrations,
+            takeover=self._takeover,
         )
         self._leases.start()
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
@@ -232,6 +239,17 @@ class BarrierCoordinator(Coordinator):
             attempt_id=found.attempt_id,
             last_decided=found.record.checkpoint_id,
             draw=random.random,
+            resumed=started.resumed,
+        )
+        listing = (
+            None
+            if self._takeover is None
+            else AttemptListing(
+                self._takeover.attempts,
+                lambda: self._ask(lambda core: core.open_attempts()),
+                run_attempt_id=found.attempt_id,
+                listed=core.open_attempts(),  # as the start has written them
+            )
         )
         io_executor = IoExecutor(
             store=self._store,
@@ -253,6 +271,7 @@ class BarrierCoordinator(Coordinator):
             repairer=self._repairer,
             kept=found.kept,
             on_copy=lambda due: self._running().dispatcher.answer_request(due),
+            listing=listing,
         )
         self._threads = RunThreads(
             core,
@@ -378,9 +397,9 @@ class BarrierCoordinator(Coordinator):
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
         """The barrier, or in how many seconds to poll again unless something changes."""
-        answer = _answer_in(threads.loop.step(polled))
+        answer = answer_in(threads.loop.step(polled))
         if not isinstance(answer, FetchBarrierOffsets):
-            return _given(answer, otherwise_s=math.inf)
+            return given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
             if self._barrier_service.discover(sources, threads.loop.step, until_s=until_s):
@@ -390,7 +409,7 @@ class BarrierCoordinator(Coordinator):
             self.fail(polled.region, polled.attempt_id, err)
             raise
         actions = [] if cut is None else threads.loop.step(cut)
-        return _given(_answer_in(actions), otherwise_s=self._settings.idle_poll_s)
+        return given(answer_in(actions), otherwise_s=self._settings.idle_poll_s)
 
     def replayable(self, batch: Barrier) -> Barrier:
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
@@ -414,7 +433,7 @@ class BarrierCoordinator(Coordinator):
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
         waiter = self._waiters.add(batch)
         try:
-            if self._ask(lambda core: _is_committed(core, batch)):
+            if self._ask(lambda core: core.has_committed(batch)):
                 return
             if not waiter.wait(timeout_s):
                 raise WaitedTooLongError(
@@ -576,23 +595,3 @@ class BarrierCoordinator(Coordinator):
 
     def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
         return self._running().loop.ask(question)
-
-
-def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
-    if core.is_committed(batch):
-        return True
-    core.require_awaited(batch)
-    return False
-
-
-def _answer_in(actions: Sequence[Action]) -> PollAnswer | None:
-    return next((action for action in actions if isinstance(action, PollAnswer)), None)
-
-
-def _given(answer: PollAnswer | None, *, otherwise_s: float) -> Barrier | float:
-    """The barrier, or when to poll again: ``otherwise_s`` if the answer has no time."""
-    if isinstance(answer, GiveBarrier):
-        return answer.barrier
-    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
-        return answer.poll_in_s
-    return otherwise_s

@@ -26,6 +26,7 @@ class JobSpec:
 
     Attributes:
         checkpoint_dir: absolute URI.
+        spark_checkpoint_dir: for Spark's logs and state; None: ``checkpoint_dir``.
         storage_options: of object stores.
         settings: of its checkpoints and failures.
         regions: number of parts of each source; None: chosen at the start.
@@ -35,11 +36,13 @@ class JobSpec:
         service: where the driver's service listens.
         pipelines: in the order in which they were described.
         uid: known before the start, if topics are named after it; None: it is not.
+        is_led_elsewhere: the coordinator runs in a process of its own.
     """
 
     name: str
     spark: SparkSession
     checkpoint_dir: str
+    spark_checkpoint_dir: str | None
     storage_options: Mapping[str, str] = field(repr=False)
     settings: CheckpointSettings
     regions: int | None
@@ -59,3 +62,4 @@ class JobSpec:
     listeners: Sequence[ProgressListener]
     pipelines: Sequence[Pipeline] = ()
     uid: str | None = None
+    is_led_elsewhere: bool = False
