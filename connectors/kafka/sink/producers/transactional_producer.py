@@ -74,6 +74,9 @@ class TransactionalProducer:
 
     Callbacks run in the thread that polls: the writer's, or while the writer is busy elsewhere
     (`in_use`) the thread that keeps it alive, never both.
+
+    Args:
+        note_open_s: gets the time from the start of the transaction to its native commit.
     """
 
     def __init__(
@@ -83,9 +86,11 @@ class TransactionalProducer:
         transactional_id: str,
         *,
         statistics_interval_ms: int = STATISTICS_INTERVAL_MS,
+        note_open_s: Callable[[float], None] = lambda _: None,
         clock: Clock = time.monotonic,
         ages: Clock = age_clock,
     ) -> None:
+        self._note_open_s = note_open_s
         self._clock = clock
         self._ages = ages
         self._statistics = ""
@@ -399,6 +404,7 @@ class TransactionalProducer:
         description shows it (`outcome-from-broker`). It has no further transaction in either case.
         """
         deadline = self._clock() + timeout_s
+        self._note_open_s(self._ages() - self._started_at_s)
         try:
             # Seen after the pre-commit, if the client was about to add another partition when it
             # lost its connection, and did not wait: the coordinator's EndTxn raises the epoch.
