@@ -15,7 +15,7 @@ from sluice.runtime.storage.objects.object_location import object_location
 __all__ = ["measure"]
 
 _WARM_UP = 100_000
-_EPOCHS = 40
+_EPOCHS = 15
 _PUTS = 200
 _RECORD_BYTES = 4_000  # of a checkpoint of few splits
 _KINDS = ("local", "s3")
