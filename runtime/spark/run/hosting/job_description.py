@@ -95,7 +95,7 @@ def publish(fs: FileSystem, description: JobDescription) -> None:
         StreamError: something of it cannot be pickled, or the store does not answer.
     """
     try:
-        pickled: bytes = cloudpickle.dumps(description)  # type: ignore[no-untyped-call]
+        pickled: bytes = cloudpickle.dumps(description)  # type: ignore[no-untyped-call]  # PySpark's
     except Exception as err:
         raise StreamError(
             "the job cannot be sent to its coordinator",
