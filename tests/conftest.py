@@ -71,6 +71,7 @@ _TOGETHER = {
     "hdfs": {
         "tests/contract/test_checkpoint_store.py",
         "tests/contract/test_file_committer.py",
+        "tests/contract/test_leader_elections.py",
         "tests/contract/test_store_retention.py",
         "tests/contract/test_lost_committables.py",
         "tests/integration/test_file_sink.py",

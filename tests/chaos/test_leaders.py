@@ -33,6 +33,19 @@ def scenario(kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[Scenario]:
         yield scenario
 
 
+@pytest.fixture(params=["lease", "zookeeper"])
+def any_scenario(
+    request: pytest.FixtureRequest, kafka: EmbeddedKafka, tmp_path: Path
+) -> Iterator[Scenario]:
+    """Of drivers that are elected in each way."""
+    setting = _LEASE
+    if request.param == "zookeeper":
+        ha = f"zookeeper://{request.getfixturevalue('zookeeper').hosts}/chaos"
+        setting = replace(_LEASE, environment={**_LEASE.environment, "HA": ha})
+    with Scenario(_LED_COPY, kafka.bootstrap, tmp_path, setting) as scenario:
+        yield scenario
+
+
 def _await_text(program: MortalProgram, text: str) -> None:
     def says() -> bool:
         assert program.exit_code is None, program.log_tail()
@@ -60,8 +73,9 @@ def _standby(scenario: Scenario) -> MortalProgram:
     return program
 
 
-def test_a_standby_takes_over_from_a_killed_leader(scenario: Scenario) -> None:
+def test_a_standby_takes_over_from_a_killed_leader(any_scenario: Scenario) -> None:
     """Exactly once, and the standby writes its fencing record only after the leader's death."""
+    scenario = any_scenario
     leader = _leader(scenario)
     standby = _standby(scenario)
     runs = len(open_store(scenario.checkpoint_uri).known_fencing_records())
