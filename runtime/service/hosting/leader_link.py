@@ -27,7 +27,7 @@ from sluice.runtime.service.hosting.host_messages import (
 )
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
-__all__ = ["LeaderLink", "LeaderSession"]
+__all__ = ["LeaderLink", "LeaderSession", "answers"]
 
 log = logging.getLogger(__name__)
 
@@ -282,6 +282,17 @@ class LeaderLink:
             self._changed.notify_all()
         if session is not None:
             session.close()
+
+
+def answers(record: RunRecord) -> bool:
+    """Whether this leader answers."""
+    hello = to_json(Hello(host_id=""))
+    try:
+        with CoordinatorClient(_address(record), deadline_s=0.0) as client:
+            client.query(HOSTS_KEY, "hello", hello, timeout_s=_HELLO_TIMEOUT_S, repeats=False)
+    except StreamError:
+        return False
+    return True
 
 
 def _no_leader() -> UnreachableError:
