@@ -2,8 +2,8 @@
 
 A coordinator aborts no work of an attempt before its file leaves that attempt out, and before it
 has checked after that write that no later run exists. A later coordinator reads the file after its
-own fencing record. So an attempt that it finds there has lost no transaction: either the write came
-first, or the check of the older run finds the fencing record and aborts nothing.
+own fencing record. So an attempt that it finds there has lost no transaction. Either the write came
+first, or the older run finds the fencing record and aborts nothing.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 A new coordinator calls it once, after its fencing record: from then on no older coordinator
 decides, so the last decision is final. Everything else follows from that decision and from the
-reports of the region hosts (docs/internals/high-availability.md).
+reports of the region hosts (docs/internals/separate-coordinator.md).
 """
 
 import enum
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from sluice.runtime.contracts import OpenWork, RegionRegistration
 from sluice.runtime.model.checkpoint_record import RegionRecord
 
-__all__ = ["RULINGS", "Finding", "Reconciled", "reconciled"]
+__all__ = ["RESUMES", "Finding", "Reconciled", "reconciled"]
 
 
 class Finding(enum.Enum):
@@ -29,13 +29,13 @@ class Finding(enum.Enum):
     ELSEWHERE = "its undecided epoch does not begin where the decision ends"
 
 
-RULINGS: Mapping[Finding, bool] = {finding: finding is Finding.MATCHES for finding in Finding}
+RESUMES: Mapping[Finding, bool] = {finding: finding is Finding.MATCHES for finding in Finding}
 """Whether the attempt resumes. Otherwise the region restarts from the last decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """The ruling on each region.
+    """The result for each region.
 
     Attributes:
         resumed: reports of the attempts that continue, by region; ``open`` has only the work that
@@ -104,7 +104,7 @@ def reconciled(
         )
         if found is None:
             continue
-        if RULINGS[finding]:
+        if RESUMES[finding]:
             resumed[name] = replace(found, open=undecided)
         else:
             left.append(found)
@@ -112,7 +112,7 @@ def reconciled(
 
 
 def _rank(report: RegionRegistration) -> tuple[int, bool, int]:
-    """Of two reports of one attempt, the later one knows more batches. If one says that the attempt
+    """The later one of two reports of an attempt knows more batches. If one says that the attempt
     has ended, it has."""
     batches = [work.batch.batch_id for work in report.open]
     return report.attempt_id, not report.may_resume, max(batches, default=-1)

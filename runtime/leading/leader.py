@@ -20,7 +20,6 @@ from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import FencedError, NotLeaderError, StreamError, UnreachableError
-from sluice.runtime.failpoints import failpoint
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.history.job_history import JobHistory
 from sluice.runtime.leading.region_hosts import AssignedRegion, RegionHosts
@@ -220,7 +219,6 @@ class JobLeader:
         stack.enter_context(
             records.accept_hosts(_run_record(led, own_attempt), is_newest=is_newest)
         )
-        failpoint("after-leader-announced")
         self._reports = led.hosts.collect(
             regions,
             hosts=self.settings.hosts if regions else 0,
@@ -323,7 +321,7 @@ class _Led:
             self.coordinator.fail(region.name, report.attempt_id, err)
 
     def publish(self, started: StartedJob) -> None:
-        """What hosts get as an answer from now on."""
+        """Answer hosts with this from now on."""
         self.hosts.publish(
             HostAnswer(
                 is_known=False,
@@ -335,7 +333,7 @@ class _Led:
         )
 
     def end(self, state: str, error: StreamError | None = None) -> None:
-        """The job has ended: end its attempts, settle what is decided, and let the hosts know."""
+        """The job has ended: end its attempts, settle decided work, and let the hosts know."""
         self.attempts.stop()
         last = self.coordinator.last_committed if self.coordinator.started else 0
         self.coordinator.stop()

@@ -41,9 +41,9 @@ class _Processes:
         self._directory, self._arguments = directory, arguments
         self._begun: list[subprocess.Popen[bytes]] = []
 
-    def coordinator(self) -> subprocess.Popen[bytes]:
+    def coordinator(self, *options: str) -> subprocess.Popen[bytes]:
         """One more coordinator."""
-        return self._begin(_COORDINATOR, "start", "--checkpoint", str(self.checkpoint))
+        return self._begin(_COORDINATOR, "start", "--checkpoint", str(self.checkpoint), *options)
 
     def driver(self) -> subprocess.Popen[bytes]:
         """One more driver."""
@@ -78,6 +78,11 @@ class _Processes:
             for record in records
             if record is not None and record.verdict is Verdict.DECIDED
         ]
+
+    def says(self, text: str, times: int = 1) -> bool:
+        """Whether their logs have this text so often."""
+        logs = self._directory.glob("log-*")
+        return sum(log.read_text().count(text) for log in logs) >= times
 
     def stop(self) -> None:
         """As `sluice job stop`: the command finds the leader."""
@@ -157,6 +162,28 @@ def test_tasks_outlive_coordinators_that_are_killed(
     assert all(set(found.values()) == {0} for found in processes.attempts())
 
 
+def test_a_standby_coordinator_takes_the_tasks_over(
+    kafka: EmbeddedKafka, started: tuple[_Processes, str, str]
+) -> None:
+    processes, source, sink = started
+    elected = ("--ha", "lease", "--ha-timeout", "3")
+    with _records(kafka.bootstrap, source) as end_records:
+        driver, leader = processes.driver(), processes.coordinator(*elected)
+        _grows(kafka.bootstrap, sink, 100)
+        standby = processes.coordinator(*elected)
+        wait_for(lambda: processes.says("standby: leader=coordinator"), timeout_s=_WAIT_S)
+        leader.kill()
+        leader.wait()
+        _grows(kafka.bootstrap, sink, 300)
+        count = end_records()
+        wait_for(lambda: len(read(kafka.bootstrap, sink)) >= count, timeout_s=_WAIT_S, poll_s=0.3)
+    processes.stop()
+    assert driver.wait(_WAIT_S) == 0
+    assert standby.wait(_WAIT_S) == 0
+    _require_exact(kafka.bootstrap, sink, count)
+    assert all(set(found.values()) == {0} for found in processes.attempts())
+
+
 def test_regions_of_a_driver_that_is_killed_move_to_another_one(
     kafka: EmbeddedKafka, started: tuple[_Processes, str, str]
 ) -> None:
@@ -165,7 +192,7 @@ def test_regions_of_a_driver_that_is_killed_move_to_another_one(
         first, leader = processes.driver(), processes.coordinator()
         _grows(kafka.bootstrap, sink, 100)
         second = processes.driver()
-        wait_for(lambda: _has_joined(processes, 2), timeout_s=_WAIT_S, poll_s=0.3)
+        wait_for(lambda: processes.says("host joined", 2), timeout_s=_WAIT_S, poll_s=0.3)
         first.kill()
         first.wait()
         _grows(kafka.bootstrap, sink, 500)
@@ -175,8 +202,3 @@ def test_regions_of_a_driver_that_is_killed_move_to_another_one(
     assert second.wait(_WAIT_S) == 0
     assert leader.wait(_WAIT_S) == 0
     _require_exact(kafka.bootstrap, sink, count)
-
-
-def _has_joined(processes: _Processes, hosts: int) -> bool:
-    logs = (processes.checkpoint.parent).glob("log-*")
-    return sum(log.read_text().count("host joined") for log in logs) >= hosts

@@ -2,8 +2,11 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from typing import Self
 
 from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
+from sluice.runtime.coordinator.core.core import CoordinatorCore
+from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.failpoints import failpoint
 
 __all__ = ["AttemptListing"]
@@ -32,6 +35,29 @@ class AttemptListing:
         self._run_attempt_id = run_attempt_id
         self._listed = listed
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(
+        cls,
+        takeover: Takeover | None,
+        core: CoordinatorCore,
+        ask: Callable[[Callable[[CoordinatorCore], dict[str, int]]], dict[str, int]],
+        *,
+        run_attempt_id: int,
+    ) -> Self | None:
+        """For a run whose start has written the list; None: no later coordinator resumes attempts.
+
+        Args:
+            core: not shared yet; ``ask`` queries it later.
+        """
+        if takeover is None:
+            return None
+        return cls(
+            takeover.attempts,
+            lambda: ask(lambda core: core.open_attempts()),
+            run_attempt_id=run_attempt_id,
+            listed=core.open_attempts(),
+        )
 
     def update(self, require_newest: Callable[[], None]) -> None:
         """After it, no later coordinator resumes an attempt that has ended.

@@ -241,16 +241,6 @@ class BarrierCoordinator(Coordinator):
             draw=random.random,
             resumed=started.resumed,
         )
-        listing = (
-            None
-            if self._takeover is None
-            else AttemptListing(
-                self._takeover.attempts,
-                lambda: self._ask(lambda core: core.open_attempts()),
-                run_attempt_id=found.attempt_id,
-                listed=core.open_attempts(),  # as the start has written them
-            )
-        )
         io_executor = IoExecutor(
             store=self._store,
             sinks=self._sinks,
@@ -271,7 +261,9 @@ class BarrierCoordinator(Coordinator):
             repairer=self._repairer,
             kept=found.kept,
             on_copy=lambda due: self._running().dispatcher.answer_request(due),
-            listing=listing,
+            listing=AttemptListing.of(
+                self._takeover, core, self._ask, run_attempt_id=found.attempt_id
+            ),
         )
         self._threads = RunThreads(
             core,
@@ -292,7 +284,11 @@ class BarrierCoordinator(Coordinator):
         self._threads.start()
         self._start_requests(self._threads)
         self._transactions.begin({name: sink.facts for name, sink in self._sinks.items()})
-        self._watch = RegionWatch(
+        self._watch = self._region_watch()
+        self._watch.start()
+
+    def _region_watch(self) -> RegionWatch:
+        return RegionWatch(
             lambda: self._ask(lambda core: view_of_regions(core, self._core_clock())),
             sources=self._sources,
             interval_s=self._settings.refresh_interval_s,
@@ -301,7 +297,6 @@ class BarrierCoordinator(Coordinator):
             clock=self._clock,
             warn=lambda: self._transactions.warn(self._ask(lambda core: core.open_since())),
         )
-        self._watch.start()
 
     def _start_requests(self, threads: RunThreads) -> None:
         self._requests = RequestThread(

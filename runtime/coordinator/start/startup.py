@@ -168,7 +168,7 @@ class StartSequence:
     _began_s: float = field(init=False)
     _deadline_s: float = field(init=False, default=0.0)
     _slots: SlotReader = field(init=False)
-    _rulings: Reconciled = field(init=False, default_factory=Reconciled)
+    _reconciled: Reconciled = field(init=False, default_factory=Reconciled)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -204,7 +204,7 @@ class StartSequence:
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self.store)
         kept.note(record)  # an older run may have retired it since, with what it knew before
-        self._rulings = yield from self._take_over(history, record, attempt_id, is_new=is_new)
+        self._reconciled = yield from self._take_over(history, record, attempt_id, is_new=is_new)
         if is_taken_over(self.store, session=self.session, last=attempt_id):
             # We would take that run's lease, and our sweep would not know its states.
             raise taken_over(attempt_id + 1)
@@ -212,8 +212,8 @@ class StartSequence:
             self.takeover.attempts.forget_before(attempt_id)
         self._claim(history.newest.job_uid, attempt_id)
         yield from self._settle(history, attempt_id, kept)
-        yield from self._sweep_files(kept, min([attempt_id, *self._rulings.attempts.values()]))
-        left = (*self.registrations, *self._rulings.left)
+        yield from self._sweep_files(kept, min([attempt_id, *self._reconciled.attempts.values()]))
+        left = (*self.registrations, *self._reconciled.left)
         self._abort(recovery.left_open(left, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
@@ -243,7 +243,7 @@ class StartSequence:
             lineage=recovery.lineage_of(
                 record, history, self.store.known_fencing_records(), attempt_id=attempt_id
             ),
-            resumed=self._rulings.resumed,
+            resumed=self._reconciled.resumed,
         )
 
     # --- checks: nothing is changed ---------------------------------------------------------------
@@ -486,7 +486,7 @@ class StartSequence:
         if self.takeover is None:
             return Reconciled()
         began_s = self.clock()
-        rulings = yield from self.takeover.run(
+        outcome = yield from self.takeover.run(
             None if is_new else record,
             self.plan,
             own_attempt=attempt_id,
@@ -494,7 +494,7 @@ class StartSequence:
             and not self.plan.forgotten,
         )
         self._deadline_s += self.clock() - began_s
-        return rulings
+        return outcome
 
     def _claim(self, job_uid: str, attempt_id: int) -> None:
         for operator_id, sink in self.sinks.items():
@@ -512,9 +512,9 @@ class StartSequence:
 
     def _end_before_repair(self, region: str, attempt_id: int) -> None:
         """What a region's attempt has written since comes before repaired records, so it ends."""
-        if self.takeover is not None and region in self._rulings.resumed:
-            self._rulings = self._rulings.without(region)
-            self.takeover.list_attempts(self._rulings, self.plan, own_attempt=attempt_id)
+        if self.takeover is not None and region in self._reconciled.resumed:
+            self._reconciled = self._reconciled.without(region)
+            self.takeover.list_attempts(self._reconciled, self.plan, own_attempt=attempt_id)
             if is_taken_over(self.store, session=self.session, last=attempt_id):
                 raise taken_over(attempt_id + 1)
 
@@ -527,7 +527,7 @@ class StartSequence:
             sinks=self.sinks,
             job_uid=job_uid,
             attempt_id=attempt_id,
-            resumed=lambda: self._rulings.attempts,
+            resumed=lambda: self._reconciled.attempts,
             before_repair=lambda region: self._end_before_repair(region, attempt_id),
             repairs=Repairs(
                 repairer=self.repairer,

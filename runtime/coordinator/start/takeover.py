@@ -47,14 +47,14 @@ class Takeover:
             own_attempt: id of the fencing record.
             may_resume: whether the record is the newest decision.
         """
-        rulings, listed = Reconciled(), self.attempts.before(own_attempt)
+        outcome, listed = Reconciled(), self.attempts.before(own_attempt)
         yield "before-reports"
         reports = self.collect(own_attempt, listed.keys())
         yield "after-reports"
         if record is not None:
             regions, assignment = redistributed(record, plan, attempt_id=own_attempt)
             is_unchanged = may_resume and assignment == recorded(record)
-            rulings = reconciled(
+            outcome = reconciled(
                 reports,
                 {region.region: region for region in regions},
                 own_attempt=own_attempt,
@@ -66,15 +66,15 @@ class Takeover:
                 },
                 keyed={each.name for each in plan.regions if each.keyed},
             )
-            for region, finding in rulings.findings.items():
+            for region, finding in outcome.findings.items():
                 log.info("region after a change of leader: region=%s %s", region, finding.value)
         yield "before-attempts-listed"
-        self.list_attempts(rulings, plan, own_attempt=own_attempt)
+        self.list_attempts(outcome, plan, own_attempt=own_attempt)
         yield "after-attempts-listed"
-        return rulings
+        return outcome
 
-    def list_attempts(self, rulings: Reconciled, plan: JobPlan, *, own_attempt: int) -> None:
+    def list_attempts(self, outcome: Reconciled, plan: JobPlan, *, own_attempt: int) -> None:
         """Make durable which attempts a later coordinator may resume; the caller checks afterwards
         that this run is the newest."""
-        attempts = {region.name: own_attempt for region in plan.regions} | rulings.attempts
+        attempts = {region.name: own_attempt for region in plan.regions} | outcome.attempts
         self.attempts.write(own_attempt, attempts)

@@ -84,7 +84,7 @@ class HostAnswer:
     """The leader's answer to both.
 
     Attributes:
-        is_known: the host has joined this leader, which has heard of it in time.
+        is_known: the host has joined this leader, and its heartbeat is in time.
         clock_s: the leader's clock for ages, `host_clock.age_clock`.
         job_uid: of the job; empty: the start is not over.
         lost_timeout_s: how long tasks run without an answer.
@@ -104,7 +104,7 @@ class HostAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedEnd:
-    """Where a split of a bounded source ends, by the leader."""
+    """The end of a split of a bounded source, as the leader has fixed it."""
 
     split: SplitKey
     end_offset: int

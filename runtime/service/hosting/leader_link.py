@@ -14,7 +14,6 @@ from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.continuous.task_messages import EpochResult
 from sluice.runtime.contracts import Clock
 from sluice.runtime.errors import NotLeaderError, StreamError, UnreachableError
-from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.host_clock import age_clock
@@ -28,7 +27,7 @@ from sluice.runtime.service.hosting.host_messages import (
 )
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
-__all__ = ["LeaderLink", "LeaderSession"]
+__all__ = ["LeaderLink", "LeaderSession", "answers"]
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +166,7 @@ class LeaderLink:
         return answer
 
     def fixed_ends(self, source_id: str) -> dict[Any, int] | None:
-        """Where the splits of a bounded source end; None: they do not end."""
+        """The ends of the splits of a bounded source; None: they do not end."""
         found = self.call(
             lambda session: session.client("ends").query(
                 HOSTS_KEY, "ends", {"source_id": source_id}, timeout_s=_JOIN_TIMEOUT_S
@@ -255,7 +254,6 @@ class LeaderLink:
         )
         join = replace(self._join, session=str(uuid.uuid4()), reports=reports)
         self._obey(join.session)
-        failpoint("before-join")
         try:
             made.answer, _ = self._ask(record, "join", join, timeout_s=_JOIN_TIMEOUT_S)
         except (NotLeaderError, UnreachableError):
@@ -263,7 +261,6 @@ class LeaderLink:
         except StreamError as err:
             self._error = err
             raise
-        failpoint("after-join")
         with self._changed:
             self._session = made
             self._changed.notify_all()
@@ -285,6 +282,17 @@ class LeaderLink:
             self._changed.notify_all()
         if session is not None:
             session.close()
+
+
+def answers(record: RunRecord) -> bool:
+    """Whether this leader answers."""
+    hello = to_json(Hello(host_id=""))
+    try:
+        with CoordinatorClient(_address(record), deadline_s=0.0) as client:
+            client.query(HOSTS_KEY, "hello", hello, timeout_s=_HELLO_TIMEOUT_S, repeats=False)
+    except StreamError:
+        return False
+    return True
 
 
 def _no_leader() -> UnreachableError:

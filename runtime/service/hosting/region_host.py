@@ -75,7 +75,7 @@ class RegionHost(contextlib.AbstractContextManager["RegionHost"]):
 
     @property
     def address(self) -> CoordinatorAddress:
-        """Of the coordinator, as the tasks of this host see it."""
+        """The coordinator's address for the tasks of this host."""
         return self._service.coordinator_address
 
     def __enter__(self) -> Self:

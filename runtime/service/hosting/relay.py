@@ -1,6 +1,6 @@
 """The service of a region host: it answers the tasks of its regions as their coordinator.
 
-It passes their messages to the leader, and keeps what a next leader needs: the epochs that are not
+It passes their messages to the leader. For the next leader it keeps the epochs that are not
 known to be committed on record, and the transactions that may be open.
 """
 

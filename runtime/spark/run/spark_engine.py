@@ -21,9 +21,11 @@ from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits,
 from sluice.runtime.contracts import (
     AgeingSource,
     RegionAttempt,
+    SplitEnumerator,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.coordinator.region.status_views import JobStatus
+from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
@@ -236,11 +238,22 @@ class JobRun:
         """
         try:
             with contextlib.suppress(JobFinishedError):  # by the leader, while this one waited
-                self._run(ends, on_step)
+                (self._host if self._job.is_led_elsewhere else self._run)(ends, on_step)
         finally:
             self.totals.close()
             self._ended_s = time.monotonic()
             self._is_settled.set()
+
+    def _host(self, ends: EndRequests, on_step: Callable[[], None]) -> None:
+        job, layout = self._job, self._layout
+        assert layout is not None  # `check` was called
+        jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
+        store = open_store(job.checkpoint_dir, jvm, job.storage_options)
+        try:
+            self._hosted = HostedRun(job, layout, store)
+            self._hosted.run(ends, on_step)
+        finally:
+            close_quietly(store.fs)
 
     def _run(self, ends: EndRequests, on_step: Callable[[], None]) -> None:
         job, layout = self._job, self._layout
@@ -249,10 +262,6 @@ class JobRun:
         with contextlib.ExitStack() as stack:
             store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
-            if job.is_led_elsewhere:
-                self._hosted = HostedRun(job, layout, store)
-                self._hosted.run(ends, on_step)
-                return
             election = self._standby.elect(store, stack, ends, on_step)
             opening = _opening(job)
             files = stack.enter_context(spark_files(job, layout.batched, store.fs, opening))
@@ -269,16 +278,9 @@ class JobRun:
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
-            coordinator, sources = coordinator_of(
-                describe(job, layout),
-                store,
-                listeners=listeners,
-                tasks_first=tasks_first,
+            coordinator, sources = _coordinator(
+                *(job, layout, store, files, listeners, tasks_first, election),
                 spark_batches=retain,
-                open_fs=opening,
-                files=files,
-                election=election,
-                require_restorable=partial(require_rewindable, files, layout.regions),
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
@@ -355,6 +357,31 @@ def run_job(job: JobSpec) -> JobResult:
     result = run.result()
     assert result is not None  # it has started, and ended without an error
     return result
+
+
+def _coordinator(
+    job: JobSpec,
+    layout: Layout,
+    store: CheckpointStore,
+    files: FileSystem,
+    listeners: Sequence[ProgressListener],
+    tasks_first: TasksFirst,
+    election: LeaderElection | None,
+    *,
+    spark_batches: int,
+) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
+    """See `coordinator_of`: with Spark's logs, and in this process."""
+    return coordinator_of(
+        describe(job, layout),
+        store,
+        listeners=listeners,
+        tasks_first=tasks_first,
+        spark_batches=spark_batches,
+        open_fs=_opening(job),
+        files=files,
+        election=election,
+        require_restorable=partial(require_rewindable, files, layout.regions),
+    )
 
 
 def _opening(job: JobSpec) -> OpenFileSystem:

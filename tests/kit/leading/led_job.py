@@ -52,7 +52,7 @@ from tests.kit.fakes import (
     entry_of,
     transactional_id,
 )
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import join, wait_for
 
 __all__ = ["Host", "Leader", "LedJob"]
 
@@ -338,7 +338,7 @@ class _RunningTask:
 
     def stop(self) -> None:
         self._epochs.stop()
-        self._thread.join(30.0)
+        join(self._thread)
 
     def require_writable(self) -> None:
         pass

@@ -32,7 +32,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.coordinator.region.job_time:JobTime.restored",
-                old="made._announce(split.source_id, split.barrier_watermark_ms)",
+                old="made.note_ended(split for record in records for split in record.splits)",
                 new="pass",
             ),
         ),

@@ -79,7 +79,7 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.start.startup:_positions",
+                function="sluice.runtime.coordinator.start.recovery:positions_of",
                 old="if split.source_id == source_id",
                 new="if True",
             ),
@@ -131,11 +131,11 @@ MUTANTS = (
                 function="sluice.runtime.coordinator.start.startup:StartSequence.run",
                 old="""
                     raise taken_over(attempt_id + 1)
-                self._claim(history.newest.job_uid, attempt_id)
+                if self.takeover is not None:
                 """,
                 new="""
                     pass
-                self._claim(history.newest.job_uid, attempt_id)
+                if self.takeover is not None:
                 """,
             ),
         ),

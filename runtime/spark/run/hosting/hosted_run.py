@@ -11,7 +11,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.service.error_json import error_from_json
 from sluice.runtime.service.hosted_region import RunningAttempt
 from sluice.runtime.service.hosting.host_messages import HostAnswer
-from sluice.runtime.service.hosting.leader_link import LeaderLink
+from sluice.runtime.service.hosting.leader_link import LeaderLink, answers
 from sluice.runtime.service.hosting.region_host import RegionHost
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.spark.run.hosting.job_description import describe, publish
@@ -75,14 +75,20 @@ class HostedRun:
             StreamError: the error that ended the job, or why its leader refuses this driver.
         """
         description = describe(self.job, self.layout)
-        publish(self.store.fs, description)
+        records = RunRecordStore(self.store.fs)
+
+        def is_led() -> bool:
+            leader = records.newest_for_hosts()
+            return leader is not None and answers(leader)
+
+        publish(self.store.fs, description, is_led=is_led)
         on_step()
         with (
             RegionHost(
                 [region.name for region in self.layout.regions],
                 self._launch,
                 digest=description.digest,
-                find=RunRecordStore(self.store.fs).newest_for_hosts,
+                find=records.newest_for_hosts,
                 listener=Listener.of(self.job.service),
             ) as host,
             ends.held(),

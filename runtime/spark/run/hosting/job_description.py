@@ -88,21 +88,36 @@ def describe(job: JobSpec, layout: Layout) -> JobDescription:
     )
 
 
-def publish(fs: FileSystem, description: JobDescription) -> None:
+def publish(
+    fs: FileSystem, description: JobDescription, *, is_led: Callable[[], bool] = lambda: False
+) -> None:
     """Put it into the checkpoint directory, for the coordinator of the job.
 
+    Another job stays there as long as a leader runs it: the leader refuses this driver.
+
+    Args:
+        is_led: whether a leader answers.
     Raises:
         StreamError: something of it cannot be pickled, or the store does not answer.
     """
     try:
-        pickled: bytes = cloudpickle.dumps(description)  # type: ignore[no-untyped-call]
+        pickled: bytes = cloudpickle.dumps(description)  # type: ignore[no-untyped-call]  # PySpark's
     except Exception as err:
         raise StreamError(
             "the job cannot be sent to its coordinator",
             {"job": description.plan.name, "reason": f"{type(err).__name__}: {err}"},
             "Keep open files, connections and locks out of sources, functions and sinks.",
         ) from err
-    fs.replace(_FILE, _VERSION + pickled, is_private=True)
+    if not (_has_other(fs, description) and is_led()):
+        fs.replace(_FILE, _VERSION + pickled, is_private=True)
+
+
+def _has_other(fs: FileSystem, description: JobDescription) -> bool:
+    try:
+        found = read_description(fs)
+    except UnsupportedFormatError:
+        return True  # of another version, or with modules that are missing here
+    return found is not None and found.digest != description.digest
 
 
 def read_description(fs: FileSystem) -> JobDescription | None:

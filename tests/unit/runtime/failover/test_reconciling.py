@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.runtime.contracts import OpenWork, RegionRegistration
-from sluice.runtime.failover.reconciling import RULINGS, Finding, reconciled
+from sluice.runtime.failover.reconciling import RESUMES, Finding, reconciled
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import committable, split
@@ -34,16 +34,16 @@ def found(
     listed: int | None = 3,
     unchanged: bool = True,
 ) -> Finding:
-    rulings = reconciled(
+    outcome = reconciled(
         reports,
         {"main": record},
         own_attempt=OWN,
         listed={} if listed is None else {"main": listed},
         unchanged={"main"} if unchanged else (),
     )
-    finding = rulings.findings["main"]
-    assert ("main" in rulings.resumed) is RULINGS[finding]
-    assert (rulings.left == ()) is (RULINGS[finding] or not reports)
+    finding = outcome.findings["main"]
+    assert ("main" in outcome.resumed) is RESUMES[finding]
+    assert (outcome.left == ()) is (RESUMES[finding] or not reports)
     return finding
 
 
@@ -54,15 +54,15 @@ def test_an_attempt_that_matches_the_last_decision_resumes() -> None:
 
 def test_a_decided_epoch_is_not_acknowledged_again() -> None:
     """Its old leader decided it after the report, or died before it answered."""
-    rulings = reconciled(
+    outcome = reconciled(
         [report(epoch(5, 40), epoch(6, 50))],
         {"main": RECORD},
         own_attempt=OWN,
         listed={"main": 3},
         unchanged={"main"},
     )
-    assert rulings.resumed["main"].open == (epoch(6, 50),)
-    assert rulings.attempts == {"main": 3}
+    assert outcome.resumed["main"].open == (epoch(6, 50),)
+    assert outcome.attempts == {"main": 3}
 
 
 def test_an_attempt_without_a_decision_begins_where_the_last_decision_ends() -> None:
@@ -126,16 +126,16 @@ def test_an_epoch_of_other_splits_is_never_decided() -> None:
 def test_the_newest_attempt_counts_and_work_of_the_others_is_left() -> None:
     old, new = report(epoch(6, 50)), report(attempt_id=7)
     for reports in ([old, new], [new, old]):
-        rulings = reconciled(
+        outcome = reconciled(
             reports, {"main": RECORD}, own_attempt=OWN, listed={"main": 7}, unchanged={"main"}
         )
-        assert rulings.attempts == {"main": 7}
-        assert rulings.left == (old,)
+        assert outcome.attempts == {"main": 7}
+        assert outcome.left == (old,)
 
 
 def test_a_region_that_left_the_job_is_left() -> None:
     gone = RegionRegistration(region="gone", attempt_id=3, may_resume=True)
-    rulings = reconciled(
+    outcome = reconciled(
         [gone], {"main": RECORD}, own_attempt=OWN, listed={"gone": 3}, unchanged={"gone"}
     )
-    assert rulings.left == (gone,)
+    assert outcome.left == (gone,)
