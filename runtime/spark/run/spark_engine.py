@@ -276,11 +276,11 @@ class JobRun:
             stack.enter_context(history)
             listeners = [*job.listeners, self.totals, history]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
-            between_s = between_barriers_s(job)
-            tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
+            tasks_first = TasksFirst(
+                commits, lost_timeout, between_barriers_s=between_barriers_s(job)
+            )
             coordinator, sources = _coordinator(
-                *(job, layout, store, files, listeners, tasks_first, election),
-                spark_batches=retain,
+                *(job, layout, store, files, listeners, tasks_first, election), spark_batches=retain
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
