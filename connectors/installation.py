@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from sluice.connectors.hdfs import file_drop_in_format as files
-from sluice.connectors.iceberg import iceberg_drop_in as iceberg
+from sluice.connectors.hdfs.file_drop_in_format import FilesFormat, file_sink
+from sluice.connectors.iceberg.iceberg_drop_in import IcebergFormat, iceberg_sink
 from sluice.connectors.kafka import kafka_drop_in as kafka
 from sluice.connectors.kafka.kafka_drop_in_batch import FrameRuns
 from sluice.connectors.kafka.kafka_progress import lags_of
@@ -18,6 +18,7 @@ from sluice.runtime.service.listening.service_settings import ServiceSettings, c
 from sluice.runtime.service.listening.service_tls import ServiceTls
 from sluice.runtime.service.page.live_job import LiveJobs
 from sluice.runtime.service.server import CoordinatorService
+from sluice.runtime.spark.drop_in.drop_in_format import with_service
 from sluice.runtime.spark.drop_in.drop_in_queries import DropInQueries
 from sluice.runtime.spark.drop_in.frame_writes import FrameWrites
 from sluice.runtime.spark.drop_in.query_metrics import QueryMetricsPort
@@ -111,8 +112,8 @@ def install(
         prepare(spark)
         sinks = {
             kafka.FORMAT: kafka.kafka_sink,
-            files.FORMAT: files.file_sink,
-            iceberg.FORMAT: iceberg.iceberg_sink,
+            FilesFormat.format_name: file_sink,
+            IcebergFormat.format_name: iceberg_sink,
         }
         service = CoordinatorService(listener=Listener.of(settings))
         queries = DropInQueries(spark, sinks, service)
@@ -136,15 +137,14 @@ def install(
     check_loads(kafka.check_source, format_name=kafka.FORMAT)
     checks = {
         kafka.FORMAT: kafka.check_kafka_write,
-        files.FORMAT: files.check_file_write,
-        iceberg.FORMAT: iceberg.check_iceberg_write,
+        FilesFormat.format_name: FilesFormat.check,
+        IcebergFormat.format_name: IcebergFormat.check,
     }
     take_over_writers(checks, _installed_in)
     client = DropInClient(address=installation.service.coordinator_address)
     with active_session(spark), quick_python(spark, plans_once=True):
-        spark.dataSource.register(kafka.kafka_format(client))
-        spark.dataSource.register(files.files_format(client))
-        spark.dataSource.register(iceberg.iceberg_format(client))
+        for kind in (kafka.KafkaFormat, FilesFormat, IcebergFormat):
+            spark.dataSource.register(with_service(kind, client))
     return installation
 
 

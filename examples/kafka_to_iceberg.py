@@ -8,7 +8,6 @@ import sys
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from sluice import IcebergSink, Job, KafkaSource, StreamError, fast_start
@@ -49,7 +48,8 @@ def main() -> None:
     args = parser.parse_args()
 
     at = {"uri": args.catalog, "warehouse": args.warehouse}
-    catalog = load_catalog("default", **at)
+    sink = IcebergSink(catalog=at, table=args.table, expire_snapshots=True)
+    catalog = sink.catalog_settings.open()  # with the store's keys from the environment
     catalog.create_namespace_if_not_exists(args.table.rpartition(".")[0])
     catalog.create_table_if_not_exists(args.table, TABLE, properties=SMALL_METADATA)
     spark = (
@@ -70,7 +70,7 @@ def main() -> None:
     )
     job.source(
         KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
-    ).map_batches(exclaim).sink(IcebergSink(catalog=at, table=args.table, expire_snapshots=True))
+    ).map_batches(exclaim).sink(sink)
     job.run()
 
 

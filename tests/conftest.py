@@ -22,6 +22,7 @@ from sluice.runtime.embedded import ports
 from tests.kit.deploy_page import place
 from tests.kit.effort import examples
 from tests.kit.files.hdfs_fixture import hadoop_client, hasty_hadoop_client, hdfs
+from tests.kit.iceberg.rest_catalog import iceberg_jvm, rest_catalog
 from tests.kit.kafka.kafka_fixture import (
     hot_path,
     kafka,
@@ -34,6 +35,7 @@ from tests.kit.kafka.kafka_fixture import (
 from tests.kit.kafka.played_wire import wire_over
 from tests.kit.kafka.registry_server import registry_server
 from tests.kit.kerberos.realm import realm
+from tests.kit.objects.azurite import azure, azurite
 from tests.kit.objects.s3_fixture import s3, s3_endpoint, s3_environment, s3_proxied
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
@@ -42,10 +44,13 @@ from tests.kit.yarn_applications import yarn
 from tests.kit.zookeeper_fixture import zookeeper
 
 __all__ = [
+    "azure",
+    "azurite",
     "hadoop_client",
     "hasty_hadoop_client",
     "hdfs",
     "hot_path",
+    "iceberg_jvm",
     "kafka",
     "kafka_by_level",
     "leveled_kafka",
@@ -53,6 +58,7 @@ __all__ = [
     "place",
     "realm",
     "registry_server",
+    "rest_catalog",
     "s3",
     "s3_endpoint",
     "s3_environment",

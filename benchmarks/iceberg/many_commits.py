@@ -2,7 +2,9 @@
 
 ``python -m benchmarks.iceberg.many_commits --commits 100000``: each commit appends the same data
 file's statistics under a new name, so only the commit is measured, with the driver's own committer
-on a SQL catalog in a local file. Prints a JSON line for each tenth of the run.
+on a SQL catalog in a local file. ``--upsert`` adds a delete file to each commit. Prints a JSON line
+for each tenth of the run: the commits since the last line, and one look-up as after a crash, by a
+new committer that finds its work in the table.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from sluice.connectors.iceberg.written_files import (
     encode_written_files,
 )
 from sluice.runtime.contracts import CommitOutcome
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 
 TABLE = "lake.events"
@@ -42,13 +45,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=10_000)
     parser.add_argument("--directory", type=Path, help="of the table; default: a temporary one")
+    parser.add_argument("--upsert", action="store_true", help="with an equality delete each")
     parser.add_argument("--seconds", type=float, help="stop after so long")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
-        run(args.directory or Path(made), args.commits, args.seconds or float("inf"))
+        run(
+            args.directory or Path(made),
+            args.commits,
+            args.seconds or float("inf"),
+            upsert=args.upsert,
+        )
 
 
-def run(directory: Path, commits: int, seconds: float) -> None:
+def run(directory: Path, commits: int, seconds: float, *, upsert: bool) -> None:
     """Commit so many times."""
     settings = CatalogSettings.of(
         {"uri": f"sqlite:///{directory}/catalog.db", "warehouse": f"file://{directory}/warehouse"}
@@ -81,30 +90,48 @@ def run(directory: Path, commits: int, seconds: float) -> None:
     )
     committer = IcebergCommitter(settings, TABLE, expires=True)
     tenth, times_ms, began_s = max(1, commits // 10), [], time.monotonic()
+    cpu_ms = 0.0
     for number in range(commits):
         attempt = WriteAttempt.draw(BatchKey(region="r", attempt_id=1, batch_id=number))
         file = replace(first.files[0], path=f"{table.location()}/data/{number}.parquet")
         work = replace(first, attempt=attempt, checkpoint_id=number + 1, files=(file,))
+        if upsert:
+            delete = replace(file, path=f"{table.location()}/data/{number}-deletes.parquet")
+            work = replace(work, deletes=(delete,), equality_ids=(1,))
         entry = encode_written_files(work, operator_id="sink")
         committer.begin_checkpoint(number + 1)
-        start_s = time.perf_counter()
+        start_s, cpu_s = time.perf_counter(), time.process_time()
         (report,) = committer.commit([entry], timeout_s=60, after_crash=False)
         times_ms.append((time.perf_counter() - start_s) * 1000)
+        cpu_ms += (time.process_time() - cpu_s) * 1000
         assert report.outcome is CommitOutcome.COMMITTED, report
         if len(times_ms) == tenth:
-            _print(number + 1, times_ms, catalog.load_table(TABLE).metadata_location)
-            times_ms = []
+            metadata = catalog.load_table(TABLE).metadata_location
+            look_up_ms = _look_up_ms(settings, entry)
+            _print(number + 1, times_ms, metadata, cpu_ms=cpu_ms, look_up_ms=look_up_ms)
+            times_ms, cpu_ms = [], 0.0
         if time.monotonic() - began_s > seconds:
             break
 
 
-def _print(commits: int, times_ms: list[float], metadata: str) -> None:
+def _look_up_ms(settings: CatalogSettings, entry: StateEntry) -> float:
+    start_s = time.perf_counter()
+    (report,) = IcebergCommitter(settings, TABLE).commit([entry], timeout_s=60, after_crash=True)
+    assert report.outcome is CommitOutcome.COMMITTED, report
+    return (time.perf_counter() - start_s) * 1000
+
+
+def _print(
+    commits: int, times_ms: list[float], metadata: str, *, cpu_ms: float, look_up_ms: float
+) -> None:
     ordered = sorted(times_ms)
     line = {
         "commits": commits,
         "p50_ms": round(statistics.median(ordered), 1),
         "p99_ms": round(ordered[int(len(ordered) * 0.99)], 1),
         "max_ms": round(ordered[-1], 1),
+        "mean_cpu_ms": round(cpu_ms / len(times_ms), 1),
+        "look_up_ms": round(look_up_ms, 1),
         "metadata_bytes": Path(metadata.removeprefix("file://")).stat().st_size,
     }
     print(json.dumps(line), flush=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -11,90 +10,58 @@ from sluice.connectors.iceberg.writing.row_alignment import require_known, unkno
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.spelling import nearest
-from sluice.runtime.service.drop_in_client import DropInClient
-from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
+from sluice.runtime.spark.drop_in.drop_in_format import WriteOnlyFormat
+from sluice.runtime.storage.objects.object_location import is_storage_option
 
-__all__ = ["FORMAT", "IcebergFormat", "check_iceberg_write", "iceberg_format", "iceberg_sink"]
-
-FORMAT = "sluice-iceberg"
+__all__ = ["IcebergFormat", "iceberg_sink"]
 
 _OF_CATALOG = "catalog."
 _OPTIONS = {
     name.lower(): name
-    for name in ("catalog", "table", "path", "warehouse", "evolve", "expireSnapshots")
+    for name in (
+        *("catalog", "table", "path", "warehouse", "evolve", "expireSnapshots"),
+        *("upsert", "equalityFields"),
+    )
+}
+# Names of Iceberg's Flink sink and of its Kafka Connect sink.
+_ALIASES = {
+    "upsert-enabled": "upsert",
+    "iceberg.tables.upsert-mode-enabled": "upsert",
+    "equality-fields": "equalityfields",
+    "id-columns": "equalityfields",
+    "iceberg.tables.default-id-columns": "equalityfields",
+    "iceberg.tables.evolve-schema-enabled": "evolve",
 }
 # Spark passes these to the sink of every format.
 _SPARKS_OWN = frozenset({"checkpointlocation", "outputmode", "queryname"})
 
 
-class IcebergFormat(DataSource):
-    """Spark makes one for each ``format("sluice-iceberg")``; `iceberg_format` sets the service."""
+class IcebergFormat(WriteOnlyFormat):
+    """Spark makes one for each ``format("sluice-iceberg")``."""
 
-    service: DropInClient | None = None
+    format_name = "sluice-iceberg"
+    other_formats = "Use Iceberg's own format, or pyiceberg."
 
     @classmethod
-    def name(cls) -> str:
-        """Spark's name of the format."""
-        return FORMAT
+    def check_rows(cls, options: Mapping[str, str], schema: StructType) -> None:
+        """Also compares the columns with those of the table, and its key."""
+        given = _Options(options)
+        sink = given.sink()
+        table = sink.catalog_settings.load_table(given.table)
+        sink.upsert_key.ids_in(table, given.table)
+        if given.evolve:
+            return
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    def schema(self) -> StructType | str:
-        """Refuse a reader: the format only writes."""
-        raise ConfigError(
-            "this format only writes",
-            {"format": FORMAT},
-            "Read the table with Iceberg's own format, or with pyiceberg.",
-        )
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Refuse a frame: `save` is taken over where the format is installed."""
-        refuse_frame(FORMAT)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """The sink; see `DropInStreamWriter`."""
-        check_iceberg_write(self.options, schema, mode="complete" if overwrite else "append")
-        return DropInStreamWriter(FORMAT, self.options, self.service)
-
-
-def check_iceberg_write(options: Mapping[str, str], schema: StructType, *, mode: str) -> None:
-    """See `sluice.runtime.spark.drop_in.spark_writers.FormatCheck`; also compares the columns with
-    those of the table."""
-    if mode == "complete":
-        raise ConfigError(
-            "this sink has no output mode complete",
-            {"format": FORMAT},
-            "Use update or append: in complete mode each batch would add the whole result again.",
-        )
-    if mode in ("overwrite", "ignore", "errorifexists"):
-        raise ConfigError(
-            "this sink only appends",
-            {"format": FORMAT, "mode": mode},
-            'Write with mode("append"), or use Iceberg\'s own format.',
-        )
-    given = _Options(options)
-    if given.evolve:
-        return
-    table = given.sink().catalog_settings.load_table(given.table)
-    from pyiceberg.io.pyarrow import schema_to_pyarrow
-
-    target = schema_to_pyarrow(table.schema())
-    rows = to_arrow_schema(schema, timezone="UTC")
-    require_known(unknown_columns(rows, target), target, table=given.table)
+        target = schema_to_pyarrow(table.schema())
+        rows = to_arrow_schema(schema, timezone="UTC")
+        require_known(unknown_columns(rows, target), target, table=given.table)
 
 
 def iceberg_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> TaskSink:
     """A query's sink; the same whatever its session has set."""
     del setting
     return _Options(options).sink()
-
-
-def iceberg_format(service: DropInClient) -> type[IcebergFormat]:
-    """A class that Spark pickles whole, so that address and token are in no option."""
-
-    class SluiceIceberg(IcebergFormat):
-        pass
-
-    SluiceIceberg.service = service
-    return SluiceIceberg
 
 
 class _Options:
@@ -107,10 +74,14 @@ class _Options:
     def __init__(self, options: Mapping[str, str]) -> None:
         known: dict[str, str] = {}
         self._properties: dict[str, object] = {}
+        self._storage: dict[str, str] = {}
         for name, value in options.items():
             plain = name.strip().lower()
+            plain = _ALIASES.get(plain, plain)
             if plain.startswith(_OF_CATALOG):
                 self._properties[plain.removeprefix(_OF_CATALOG)] = value
+            elif is_storage_option(plain):
+                self._storage[plain] = value
             elif plain in _OPTIONS:
                 known[plain] = value
             elif plain not in _SPARKS_OWN:
@@ -132,6 +103,11 @@ class _Options:
             warehouse=self._known.get("warehouse"),
             evolve=self.evolve,
             expire_snapshots=self._flag("expiresnapshots"),
+            upsert=self._flag("upsert") if "upsert" in self._known else None,
+            equality_fields=[
+                field.strip() for field in self._known.get("equalityfields", "").split(",") if field
+            ],
+            storage_options=self._storage,
             name="iceberg",
             uid="sluice-iceberg",  # another table does not make it another sink
         )
@@ -151,7 +127,7 @@ def _unknown(name: str) -> ConfigError:
     guess = nearest(name.lower(), set(_OPTIONS))
     return ConfigError(
         "the Iceberg sink has no such option",
-        {"format": FORMAT, "option": name},
+        {"format": IcebergFormat.format_name, "option": name},
         f"Did you mean {_OPTIONS[guess]}?"
         if guess
         else "Give properties of the catalog as catalog.NAME.",

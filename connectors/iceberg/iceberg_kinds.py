@@ -22,6 +22,7 @@ def _describe(entry: StateEntry) -> Mapping[str, object]:
         "rows": found.rows,
         "length_bytes": sum(file.length_bytes for file in found.files),
         "files": [file.path for file in found.files],
+        "delete_files": [file.path for file in found.deletes],
     }
 
 

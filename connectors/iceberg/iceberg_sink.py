@@ -1,14 +1,16 @@
-"""`IcebergSink`: what ``.sink(…)`` takes to append to an Iceberg table."""
+"""`IcebergSink`: what ``.sink(…)`` takes to write to an Iceberg table."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
+from sluice.connectors.iceberg.table.upsert_key import UpsertKey
 from sluice.connectors.iceberg.table.writing_plan import WritingPlan
 from sluice.connectors.iceberg.writing.iceberg_writer import IcebergWriterFactory
 from sluice.connectors.iceberg.written_files import decode_written_files
-from sluice.runtime.contracts import SinkCoordinator, TaskSink
+from sluice.runtime.contracts import SinkCoordinator, StoredSink, TaskSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 
@@ -17,8 +19,8 @@ __all__ = ["IcebergSink"]
 _TABLE = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 
-class IcebergSink(TaskSink):
-    """Appends each epoch's rows to an Iceberg table, one snapshot for each checkpoint.
+class IcebergSink(TaskSink, StoredSink):
+    """Appends or upserts each epoch's rows into an Iceberg table, a snapshot for each checkpoint.
 
     Made by the user on the driver; picklable; holds no connection. Tasks write the Parquet data
     files; the driver alone commits. Columns go by name. Partition transforms, sort order and
@@ -34,7 +36,11 @@ class IcebergSink(TaskSink):
             allows it; else such rows are refused.
         expire_snapshots: whether the committer expires snapshots, as the table's properties
             ``history.expire.*`` say. It deletes no files.
-        upsert: columns of an equality key. Refused: pyiceberg writes no equality deletes.
+        upsert: whether a row replaces the rows of its key, as Iceberg's Flink sink does; None: as
+            the table's property ``write.upsert.enabled`` says.
+        equality_fields: columns of the key; none: the table's identifier fields.
+        storage_options: of the table's object store, as `Job` takes them; None: those of the job,
+            before the environment's. Properties of the catalog go before both.
         name: of the operator; None: made from the table.
         uid: stable id of the operator; set it before you rename.
 
@@ -52,7 +58,9 @@ class IcebergSink(TaskSink):
         warehouse: str | None = None,
         evolve: bool = False,
         expire_snapshots: bool = False,
-        upsert: Sequence[str] = (),
+        upsert: bool | None = None,
+        equality_fields: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
         name: str | None = None,
         uid: str | None = None,
     ) -> None:
@@ -62,14 +70,12 @@ class IcebergSink(TaskSink):
                 {"table": table},
                 "Write namespace.table.",
             )
-        if upsert:
-            raise ConfigError(
-                "the Iceberg sink cannot upsert",
-                {"table": table, "upsert": ",".join(upsert)},
-                "Append, and keep the newest row of each key when you read: pyiceberg 0.12 neither "
-                "writes nor reads equality-delete files.",
-            )
-        self._settings = CatalogSettings.of(catalog, warehouse=warehouse)
+        if isinstance(equality_fields, str):
+            equality_fields = [equality_fields]
+        self._key = UpsertKey(is_upsert=upsert, fields=tuple(equality_fields))
+        self._settings = CatalogSettings.of(
+            catalog, warehouse=warehouse, storage_options=storage_options
+        )
         self._table = table
         self._evolve = evolve
         self._expires = expire_snapshots
@@ -89,20 +95,32 @@ class IcebergSink(TaskSink):
         """How to open the catalog."""
         return self._settings
 
+    @property
+    def upsert_key(self) -> UpsertKey:
+        """By which rows replace others."""
+        return self._key
+
+    def use_storage_options(self, options: Mapping[str, str]) -> None:
+        own = self._settings.storage_options
+        self._settings = replace(self._settings, storage_options=own or dict(options))
+
     def coordinator(self) -> SinkCoordinator:
         # Imported here, because tasks unpickle this class and never commit.
         from sluice.connectors.iceberg.committing.iceberg_sink_coordinator import (
             IcebergSinkCoordinator,
         )
 
-        return IcebergSinkCoordinator(self._settings, self._table, expires=self._expires)
+        return IcebergSinkCoordinator(
+            self._settings, self._table, key=self._key, expires=self._expires
+        )
 
     def writer_factory(self) -> IcebergWriterFactory:
         """See `TaskSink`: loads the table, so that each attempt of a region begins with its newest
         schema, and with fresh credentials where the catalog gives them out."""
         from sluice.connectors.iceberg.writing.schema_evolution import evolve_table
 
-        plan = WritingPlan.of(self._table, self._settings.load_table(self._table))
+        table = self._settings.load_table(self._table)
+        plan = WritingPlan.of(self._table, table, self._key.ids_in(table, self._table))
         evolved = partial(evolve_table, self._settings, self._table) if self._evolve else None
         return IcebergWriterFactory(plan=plan, evolved=evolved)
 
@@ -119,6 +137,8 @@ class IcebergSink(TaskSink):
         return {
             "table": self._table,
             "evolve": str(self._evolve).lower(),
+            "upsert": "table" if self._key.is_upsert is None else str(self._key.is_upsert).lower(),
+            "equality_fields": ",".join(self._key.fields),
             "expire_snapshots": str(self._expires).lower(),
             **{f"catalog.{key}": value for key, value in self._settings.shown().items()},
         }

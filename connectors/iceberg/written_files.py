@@ -1,4 +1,4 @@
-"""Data files that a task wrote and no snapshot names yet, as checkpoints keep them. Pure.
+"""Files that a task wrote and no snapshot names yet, as checkpoints keep them. Pure.
 
 Tasks make them; the committer and a recovery in another process read them.
 """
@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 COMMITTABLE_KIND = "iceberg-data-files"
-COMMITTABLE_VERSION = 1
+COMMITTABLE_VERSION = 2
+_OF_APPENDS = 1  # has data files alone
 
 PartitionValue = None | bool | int | float | str | bytes | Decimal | uuid.UUID
 """A value of a partition field, in Iceberg's own form: a day is a number of days."""
@@ -83,7 +84,7 @@ class WriteAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A whole data file with the statistics that Iceberg keeps of it.
+    """A whole data or delete file with the statistics that Iceberg keeps of it.
 
     Attributes:
         path: full location.
@@ -94,6 +95,7 @@ class WrittenFile:
         split_offsets: where its row groups begin.
         column_sizes, value_counts, null_value_counts, nan_value_counts: by field id.
         lower_bounds, upper_bounds: single values in Iceberg's binary form, by field id.
+        run: of upserts: rows of a later run of the task replace those of an earlier one.
     """
 
     path: str
@@ -108,6 +110,7 @@ class WrittenFile:
     nan_value_counts: Mapping[int, int] = field(default_factory=dict, hash=False)
     lower_bounds: Mapping[int, bytes] = field(default_factory=dict, hash=False)
     upper_bounds: Mapping[int, bytes] = field(default_factory=dict, hash=False)
+    run: int = 0
 
     def __post_init__(self) -> None:
         if not self.path or self.length_bytes <= 0 or self.rows <= 0:
@@ -120,7 +123,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFiles:
-    """The data files that one task wrote for one batch: appended all at once, or deleted.
+    """The files that one task wrote for one batch: committed all at once, or deleted.
 
     Attributes:
         table: name of the table in the catalog.
@@ -130,7 +133,9 @@ class WrittenFiles:
         attempt: that wrote them.
         spec_id: of the partition spec that they follow.
         checkpoint_id: that the batch was expected to join.
-        files: at least one.
+        files: data files; at least one.
+        deletes: equality-delete files of upserts: they delete rows of earlier runs and commits.
+        equality_ids: fields of the key, if there are deletes.
     """
 
     table: str
@@ -141,9 +146,12 @@ class WrittenFiles:
     spec_id: int
     checkpoint_id: int
     files: tuple[WrittenFile, ...]
+    deletes: tuple[WrittenFile, ...] = ()
+    equality_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (self.table and self.table_uuid and self.job_uid and self.files):
+        named = self.table and self.table_uuid and self.job_uid and self.files
+        if not named or bool(self.deletes) != bool(self.equality_ids):
             raise InvalidDataFilesError(
                 "a set of data files is out of range",
                 {"table": self.table, "files": len(self.files)},
@@ -152,13 +160,18 @@ class WrittenFiles:
 
     @property
     def rows(self) -> int:
-        """In all files."""
+        """In all data files."""
         return sum(file.rows for file in self.files)
+
+    @property
+    def paths(self) -> list[str]:
+        """Of all files."""
+        return [file.path for file in (*self.files, *self.deletes)]
 
 
 def encode_written_files(written: WrittenFiles, *, operator_id: str) -> StateEntry:
     """The committable that stands in an acknowledgement and in ``_metadata``."""
-    content = {
+    content: dict[str, object] = {
         "table": written.table,
         "uuid": written.table_uuid,
         "location": written.location,
@@ -169,34 +182,37 @@ def encode_written_files(written: WrittenFiles, *, operator_id: str) -> StateEnt
         "id": written.attempt.attempt,
         "spec": written.spec_id,
         "checkpoint": written.checkpoint_id,
-        "files": [
-            [
-                file.path,
-                file.length_bytes,
-                file.rows,
-                [_encoded(value) for value in file.partition],
-                file.sort_order_id,
-                list(file.split_offsets),
-                *(
-                    [[key, number] for key, number in sorted(counts.items())]
-                    for counts in (
-                        file.column_sizes,
-                        file.value_counts,
-                        file.null_value_counts,
-                        file.nan_value_counts,
-                    )
-                ),
-                *(
-                    [[key, base64.b64encode(bound).decode()] for key, bound in sorted(all_.items())]
-                    for all_ in (file.lower_bounds, file.upper_bounds)
-                ),
-            ]
-            for file in written.files
-        ],
+        "files": [_row(file) for file in written.files],
     }
-    return committable(
-        content, kind=COMMITTABLE_KIND, version=COMMITTABLE_VERSION, operator_id=operator_id
+    version = _OF_APPENDS
+    if written.deletes:
+        version = COMMITTABLE_VERSION
+        content["files"] = [[*_row(file), file.run] for file in written.files]
+        content["deletes"] = [[*_row(file), file.run] for file in written.deletes]
+        content["key"] = list(written.equality_ids)
+    return committable(content, kind=COMMITTABLE_KIND, version=version, operator_id=operator_id)
+
+
+def _row(file: WrittenFile) -> list[object]:
+    counts = (
+        file.column_sizes,
+        file.value_counts,
+        file.null_value_counts,
+        file.nan_value_counts,
     )
+    return [
+        file.path,
+        file.length_bytes,
+        file.rows,
+        [_encoded(value) for value in file.partition],
+        file.sort_order_id,
+        list(file.split_offsets),
+        *([[key, number] for key, number in sorted(found.items())] for found in counts),
+        *(
+            [[key, base64.b64encode(bound).decode()] for key, bound in sorted(bounds.items())]
+            for bounds in (file.lower_bounds, file.upper_bounds)
+        ),
+    ]
 
 
 def decode_written_files(entry: StateEntry) -> WrittenFiles:
@@ -231,6 +247,8 @@ def _from_content(content: Mapping[str, object]) -> WrittenFiles:
         spec_id=number(content["spec"]),
         checkpoint_id=number(content["checkpoint"]),
         files=tuple(_file(*row) for row in rows(content["files"])),
+        deletes=tuple(_file(*row) for row in rows(content.get("deletes", []))),
+        equality_ids=tuple(map(number, rows([content.get("key", [])])[0])),
     )
 
 
@@ -241,9 +259,9 @@ def _file(
     partition: object,
     sort_order_id: object,
     split_offsets: object,
-    *maps: object,
+    *others: object,
 ) -> WrittenFile:
-    sizes, values, nulls, nans, lower, upper = maps
+    sizes, values, nulls, nans, lower, upper, *run = others
     (fields, offsets) = rows([partition, split_offsets])
     return WrittenFile(
         path=text(path),
@@ -258,6 +276,7 @@ def _file(
         nan_value_counts=_counts(nans),
         lower_bounds=_bounds(lower),
         upper_bounds=_bounds(upper),
+        run=number(*run) if run else 0,
     )
 
 

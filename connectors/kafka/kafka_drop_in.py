@@ -10,7 +10,6 @@ from sluice.connectors.kafka.kafka_sink import KafkaSink
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.runtime.contracts import TaskSink
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.service.drop_in_client import DropInClient
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "KafkaFormat",
     "check_kafka_write",
     "check_source",
-    "kafka_format",
     "kafka_sink",
 ]
 
@@ -26,7 +24,7 @@ FORMAT = "sluice-kafka"
 
 
 class KafkaFormat(KafkaSourceFormat):
-    """Spark's data source of ``format("sluice-kafka")``; `kafka_format` adds the service."""
+    """Spark's data source of ``format("sluice-kafka")``; `with_service` adds the service."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The transactional sink; see `DropInStreamWriter`."""
@@ -59,13 +57,3 @@ def kafka_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> Tas
     """A query's sink; the same whatever its session has set."""
     del setting
     return KafkaSink.from_options(options)
-
-
-def kafka_format(service: DropInClient) -> type[KafkaFormat]:
-    """A class that Spark pickles whole: address and token pass through no option."""
-
-    class SluiceKafka(KafkaFormat):
-        pass
-
-    SluiceKafka.service = service
-    return SluiceKafka

@@ -134,8 +134,13 @@ class Job:
         match: how a restore from a URI matches operators: ``name``, by uid, then id, then name;
             ``strict``, without names.
         allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
-        storage_options: for object stores, before the usual environment variables: credentials,
-            endpoint, region, time-outs, as ``aws_access_key_id`` or as ``fs.s3a.access.key``.
+        spark_checkpoint_dir: directory or URI for the logs and state that Spark itself keeps of
+            micro-batch regions, of this job only; ``file`` needs a mount on every host if a
+            transform keeps state. None: ``checkpoint_dir``. If Spark cannot write there, because it
+            is an object store: a temporary directory, for regions without Spark's state.
+        storage_options: for object stores: credentials, endpoint, region, time-outs, as
+            ``aws_access_key_id`` or as ``fs.s3a.access.key``; before the session's
+            ``spark.hadoop.fs.s3a.…``, and these before the usual environment variables.
         ha: starts of one job elect a leader, and the other ones are standbys that take over when it
             dies. ``lease``: by leases in ``checkpoint_dir``. ``zookeeper://host1:2181,host2:2181/path``:
             the same, and ZooKeeper shows earlier that the leader is gone (extra ``ha``). None: a
@@ -197,6 +202,7 @@ class Job:
         topic_map: Mapping[str, str] | None = None,
         match: str = "name",
         allow_non_restored_state: bool = False,
+        spark_checkpoint_dir: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
         ha: str | None = None,
         ha_timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -237,6 +243,7 @@ class Job:
             name=_required(name, "name"),
             spark=spark,
             checkpoint_dir=_required(os.fspath(checkpoint_dir), "checkpoint_dir"),
+            spark_checkpoint_dir=_optional(spark_checkpoint_dir, "spark_checkpoint_dir"),
             storage_options=dict(storage_options or {}),
             settings=settings,
             regions=_regions(regions),
@@ -272,9 +279,6 @@ class Job:
             # An epoch may use the table of the checkpoint before the last decided one.
             retained = max(spec.settings.retained, 2)
             spec = replace(spec, settings=replace(spec.settings, retained=retained))
-        for sink in (sink for pipeline in pipelines for sink in pipeline.sinks):
-            if isinstance(sink, StoredSink):
-                sink.use_storage_options(spec.storage_options)
         return replace(spec, pipelines=pipelines)
 
     def source(self, source: Source) -> Stream:
@@ -370,21 +374,29 @@ class Job:
                 "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
             )
         _require_session(self._spec.spark)
-        from sluice.runtime.spark.session.spark_session import driver_address
+        from sluice.runtime.spark.session.spark_session import driver_address, storage_options_of
 
         spark = self._spec.spark
         service = self._service_of(spark.conf.getAll, default_host=driver_address(spark))
-        return replace(self.spec, service=service)
+        options = storage_options_of(spark, self._spec.storage_options)
+        for sink in (sink for pipeline in self._pipelines for sink in pipeline.sinks):
+            if isinstance(sink, StoredSink):
+                sink.use_storage_options(options)
+        return replace(self.spec, service=service, storage_options=options)
 
 
 def _required(text: str, setting: str) -> str:
     if not text.strip():
         raise ConfigError(
-            "a job needs a name and a directory for its checkpoints",
+            "a setting of the job is empty",
             {"missing": setting},
             f"Give {setting} a value of this job's own.",
         )
     return text
+
+
+def _optional(path: str | os.PathLike[str] | None, setting: str) -> str | None:
+    return None if path is None else _required(os.fspath(path), setting)
 
 
 def _require_session(spark: object) -> None:

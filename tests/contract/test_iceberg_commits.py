@@ -45,16 +45,21 @@ def test_a_checkpoint_is_one_snapshot_of_all_regions_with_its_origin_in_the_summ
     assert bed.ids() == Counter([1, 2, 3, 4])
 
 
-@pytest.mark.parametrize("fault", ["conflict", "unknown-before", "unknown-after", "away"])
+@pytest.mark.parametrize(
+    "fault", ["conflict", "unknown-before", "unknown-after", "repeated", "away"]
+)
 @pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("upsert", [False, True])
 def test_whatever_the_catalog_answered_the_files_are_there_once(
-    bed: IcebergBed, fault: str, times: int
+    bed: IcebergBed, fault: str, times: int, upsert: bool
 ) -> None:
-    entries = bed.pre_commit(rows_of(1, 2))
+    key = {"upsert": True, "equality_fields": ["id"]} if upsert else {}
+    entries = bed.pre_commit(rows_of(1, 2), **key)
     FaultyCatalog.faults = [fault] * times
     assert _outcomes(bed.commit(entries)) == {CommitOutcome.COMMITTED}
-    assert bed.ids() == Counter([1, 2])
-    assert len(bed.table().snapshots()) == 1
+    (snapshot,) = bed.table().snapshots()
+    assert bed.table().io.new_input(snapshot.manifest_list).exists()
+    assert [row["id"] for row in bed.rows()] == [1, 2]
 
 
 def test_a_catalog_that_stays_away_leaves_the_work_pending(bed: IcebergBed) -> None:

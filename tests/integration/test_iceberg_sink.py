@@ -1,5 +1,6 @@
 """The Iceberg sink with Kafka and Spark: the example, a drop-in query, two sinks, new columns."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -14,11 +15,13 @@ from pyspark.sql import SparkSession
 
 import sluice
 from sluice import ConfigError, Job, KafkaSink, KafkaSource
+from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.integration.test_drop_in_sink import finish, records
 from tests.kit.iceberg.iceberg_bed import IcebergBed
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, values
+from tests.kit.objects.s3_fixture import S3Bucket
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -81,6 +84,35 @@ def test_the_example_copies_each_record_once_over_two_runs_and_duckdb_reads_them
     assert all(summary is not None and summary["sluice.job-id"] for summary in summaries)
 
 
+@pytest.mark.extended
+def test_the_example_with_its_table_and_its_checkpoints_in_a_bucket(
+    kafka: EmbeddedKafka, topic: TopicFactory, s3: S3Bucket, tmp_path: Path
+) -> None:
+    source = topic(partitions=2)
+    flags = {
+        "--bootstrap": kafka.bootstrap,
+        "--input": source,
+        "--catalog": f"sqlite:///{tmp_path}/catalog.db",
+        "--warehouse": f"{s3.uri}/warehouse",
+        "--table": "lake.events",
+        "--checkpoint": f"{s3.uri}/checkpoint",
+        "--interval": "0.2",
+    }
+    words = [word for pair in flags.items() for word in pair]
+    for numbers in (range(4), range(4, 8)):
+        _numbers(kafka, source, numbers)
+        subprocess.run(
+            [sys.executable, _EXAMPLE, *words, "--until-end"],
+            env={**os.environ, **s3.environment},
+            check=True,
+            timeout=PATIENCE_S,
+        )
+    properties = {"uri": flags["--catalog"], "warehouse": flags["--warehouse"]}
+    settings = CatalogSettings.of(properties, storage_options=s3.storage_options)
+    found = settings.load_table("lake.events").scan().to_arrow()
+    assert sorted(found["value"].to_pylist()) == [b"%d!" % n for n in range(8)]
+
+
 def test_a_drop_in_query_appends_each_record_once_over_two_runs(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, bed: IcebergBed
 ) -> None:
@@ -94,6 +126,25 @@ def test_a_drop_in_query_appends_each_record_once_over_two_runs(
         writer = writer.option("checkpointLocation", str(bed.directory / "checkpoint"))
         finish(writer.trigger(availableNow=True).start())
     assert _values(bed) == Counter(b"%d" % n for n in range(8))
+
+
+def test_a_query_in_update_mode_keeps_one_row_for_each_group(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    bed = IcebergBed(directory=tmp_path)
+    bed.create(pa.schema({"value": pa.binary(), "count": pa.int64()}))
+    source = topic(partitions=2)
+    for numbers in (range(4), range(6)):
+        _numbers(kafka, source, numbers)
+        frame = records(session, kafka, source).groupBy("value").count()
+        writer = frame.writeStream.format("sluice-iceberg").option("table", "lake.events")
+        for name, value in bed.properties.items():
+            writer = writer.option(f"catalog.{name}", str(value))
+        writer = writer.option("upsert", "true").option("equalityFields", "value")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        finish(writer.outputMode("update").trigger(availableNow=True).start())
+    found = sorted((row["value"], row["count"]) for row in bed.rows())
+    assert found == [(b"%d" % n, 2 if n < 4 else 1) for n in range(6)]
 
 
 def test_a_drop_in_query_with_columns_that_the_table_lacks_does_not_start(

@@ -1,4 +1,4 @@
-"""Appends decided data files to their table, each once, whatever the catalog answered."""
+"""Commits decided files to their table, each once, whatever the catalog answered."""
 
 import itertools
 import logging
@@ -15,6 +15,7 @@ from sluice.connectors.iceberg.table.client_errors import (
     client_errors_translated,
 )
 from sluice.connectors.iceberg.table.table_store import TableStore, sink_root
+from sluice.connectors.iceberg.table.upsert_key import foreign_specs
 from sluice.connectors.iceberg.writing.write_notes import note_name
 from sluice.connectors.iceberg.written_files import WrittenFiles, decode_written_files
 from sluice.runtime.contracts import CheckpointCommitter, Clock, CommitOutcome, CommitReport
@@ -168,6 +169,8 @@ class IcebergCommitter(CheckpointCommitter):
             missing = [] if is_checked else _missing(table, todo)
             if missing:
                 return _lost(missing)
+            if any(work.deletes for work in todo) and foreign_specs(table, todo[0].spec_id):
+                return _unreached(todo[0])
             try:
                 append_files(
                     table,
@@ -197,9 +200,7 @@ class IcebergCommitter(CheckpointCommitter):
             return CommitReport(outcome=CommitOutcome.PENDING, detail="the time ran out")
         try:
             table = self._current()
-            _store(table, work, entry.operator_id).delete(
-                [*(file.path for file in work.files), note_name(work.attempt)]
-            )
+            _store(table, work, entry.operator_id).delete([*work.paths, note_name(work.attempt)])
         except (StorageError, AuthenticationError, ConfigError) as err:
             return CommitReport(outcome=CommitOutcome.PENDING, detail=str(err))
         return CommitReport(outcome=CommitOutcome.ABORTED)
@@ -232,8 +233,7 @@ def _foreign(works: Iterable[WrittenFiles], table_uuid: str) -> CommitReport | N
 
 def _missing(table: "Table", works: Iterable[WrittenFiles]) -> list[str]:
     store = TableStore(table.io, table.location())
-    files = [file.path for work in works for file in work.files]
-    return [path for path in files if not store.exists(path)]
+    return [path for work in works for path in work.paths if not store.exists(path)]
 
 
 def _lost(missing: Sequence[str]) -> CommitReport:
@@ -241,6 +241,17 @@ def _lost(missing: Sequence[str]) -> CommitReport:
     return CommitReport(
         outcome=CommitOutcome.UNKNOWN,
         detail=f"{len(missing)} decided data files are gone, the first is {missing[0]}",
+    )
+
+
+def _unreached(work: WrittenFiles) -> CommitReport:
+    """Another program changed the partition spec. Old and new rows of a key would both be seen."""
+    return CommitReport(
+        outcome=CommitOutcome.UNKNOWN,
+        detail=(
+            f"table {work.table} has rows of another partition spec than {work.spec_id}, and "
+            "upserts cannot replace them: call rewrite_data_files with rewrite-all=true"
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from sluice.connectors.iceberg.committing.iceberg_committer import IcebergCommit
 from sluice.connectors.iceberg.committing.iceberg_sweep import sweep_attempts
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
 from sluice.connectors.iceberg.table.table_store import TableLeaseStore, TableStore, sink_root
+from sluice.connectors.iceberg.table.upsert_key import UpsertKey
 from sluice.runtime.contracts import (
     Clock,
     Committer,
@@ -29,6 +30,7 @@ __all__ = ["IcebergSinkCoordinator", "require_writable_table"]
 log = logging.getLogger(__name__)
 
 _NEWEST_FORMAT = 2
+_AS_THE_TABLE_SAYS = UpsertKey()
 
 
 def require_writable_table(table: "Table", name: str) -> None:
@@ -59,6 +61,7 @@ class IcebergSinkCoordinator(SinkCoordinator):
     Args:
         settings: of the catalog.
         table: name of the table in it.
+        key: of upserts.
         expires: see `IcebergCommitter`.
         prepare: runs after the check of the table, before anything is written.
         clock: monotonic seconds.
@@ -72,6 +75,7 @@ class IcebergSinkCoordinator(SinkCoordinator):
         settings: CatalogSettings,
         table: str,
         *,
+        key: UpsertKey = _AS_THE_TABLE_SAYS,
         expires: bool = False,
         prepare: Callable[[], object] = lambda: None,
         clock: Clock = time.monotonic,
@@ -79,6 +83,7 @@ class IcebergSinkCoordinator(SinkCoordinator):
     ) -> None:
         self._settings = settings
         self._name = table
+        self._key = key
         self._prepare = prepare
         self._clock = clock
         self._sleep = sleep
@@ -93,7 +98,9 @@ class IcebergSinkCoordinator(SinkCoordinator):
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`; the catalog's client bounds each call."""
         del timeout_s
-        require_writable_table(self._settings.load_table(self._name), self._name)
+        table = self._settings.load_table(self._name)
+        require_writable_table(table, self._name)
+        self._key.ids_in(table, self._name)
         return {}
 
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:

@@ -1,6 +1,5 @@
 """How to open a catalog: the name of pyiceberg's configuration, a URI, or properties."""
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from sluice.connectors.iceberg.table.client_errors import client_errors_translat
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.extras import extras_named
 from sluice.runtime.storage.file_system_opening import absolute_uri
+from sluice.runtime.storage.objects.object_location import object_location
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -19,13 +19,23 @@ __all__ = ["CatalogSettings", "load_table"]
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SECRET = re.compile(r"key|secret|password|token|credential|uri", re.IGNORECASE)
-_FROM_ENVIRONMENT = {
-    "s3.endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "s3.region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "s3.access-key-id": ("AWS_ACCESS_KEY_ID",),
-    "s3.secret-access-key": ("AWS_SECRET_ACCESS_KEY",),
-    "s3.session-token": ("AWS_SESSION_TOKEN",),
+_STORES = {"s3.": "s3://b", "gcs.": "gs://b", "adls.": "abfss://c@a.dfs.core.windows.net"}
+_OF_STORES = {
+    "aws_endpoint_url_s3": "s3.endpoint",
+    "aws_default_region": "s3.region",
+    "aws_region": "s3.region",
+    "aws_access_key_id": "s3.access-key-id",
+    "aws_secret_access_key": "s3.secret-access-key",
+    "aws_session_token": "s3.session-token",
+    "aws_virtual_hosted_style_request": "s3.force-virtual-addressing",
+    "google_base_url": "gcs.service.host",
+    "azure_storage_account_key": "adls.account-key",
+    "azure_storage_sas_token": "adls.sas-token",
+    "azure_client_id": "adls.client-id",
+    "azure_client_secret": "adls.client-secret",
+    "azure_tenant_id": "adls.tenant-id",
 }
+"""Names of `object_location` as pyiceberg has them; a later one of the same meaning counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +45,21 @@ class CatalogSettings:
     Attributes:
         name: of the catalog; pyiceberg's configuration may add properties under it.
         properties: as pyiceberg names them.
+        storage_options: see `object_location`; for stores of which no property speaks.
     """
 
     name: str | None
     properties: Mapping[str, str] = field(repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, catalog: str | Mapping[str, object], *, warehouse: str | None = None) -> Self:
+    def of(
+        cls,
+        catalog: str | Mapping[str, object],
+        *,
+        warehouse: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Self:
         """The settings for what a user passed as ``catalog``.
 
         Args:
@@ -49,6 +67,7 @@ class CatalogSettings:
                 ``postgresql://…``, ``https://…``, ``thrift://…``); or properties, of which ``name``
                 is the catalog's name.
             warehouse: directory or name of the warehouse; overrides the property.
+            storage_options: of its object store.
         Raises:
             ConfigError: it is empty.
         """
@@ -72,12 +91,17 @@ class CatalogSettings:
         location = given.get("warehouse")
         if isinstance(location, str) and location.startswith("/"):
             given["warehouse"] = absolute_uri(location)
-        return cls(name=name, properties={key: str(value) for key, value in given.items()})
+        return cls(
+            name=name,
+            properties={key: str(value) for key, value in given.items()},
+            storage_options=dict(storage_options or {}),
+        )
 
     def open(self) -> "Catalog":
         """A client of the catalog; most connect at their first request.
 
-        Endpoint, region and keys of S3 come from AWS's variables if no property has them.
+        Endpoint, region and keys of a store come from ``storage_options``, then from the usual
+        environment variables, if no property speaks of this store.
 
         Raises:
             ConfigError: pyiceberg refuses the properties.
@@ -90,7 +114,7 @@ class CatalogSettings:
 
         with client_errors_translated("open a catalog", self.where()):
             try:
-                return load_catalog(self.name, **{**self._from_environment(), **self.properties})
+                return load_catalog(self.name, **{**self._of_stores(), **self.properties})
             except (ValueError, NotInstalledError) as err:
                 raise ConfigError(
                     "the catalog cannot be opened",
@@ -118,14 +142,14 @@ class CatalogSettings:
         }
         return {"name": self.name or "", **shown}
 
-    def _from_environment(self) -> Mapping[str, str]:
-        if any(key.startswith("s3.") for key in self.properties):
-            return {}  # keys of one place and an endpoint of another do not belong together
-        found = {
-            key: next((os.environ[name] for name in names if os.environ.get(name)), None)
-            for key, names in _FROM_ENVIRONMENT.items()
-        }
-        return {key: value for key, value in found.items() if value is not None}
+    def _of_stores(self) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for prefix, uri in _STORES.items():
+            if any(key.startswith(prefix) for key in self.properties):
+                continue  # keys of one place and an endpoint of another do not belong together
+            config = object_location(uri, self.storage_options).config
+            found |= {name: config[key] for key, name in _OF_STORES.items() if key in config}
+        return found
 
 
 def load_table(catalog: "Catalog", table: str, where: Mapping[str, object]) -> "Table":

@@ -30,6 +30,7 @@ class WritingPlan:
         table_uuid, location, schema, spec, sort_order: of its metadata.
         properties: of the table, without this connector's own.
         io_properties: of its FileIO; may hold credentials.
+        equality_ids: fields of the key of upserts; none: rows are appended.
     """
 
     table: str
@@ -40,9 +41,10 @@ class WritingPlan:
     sort_order: "SortOrder"
     properties: Mapping[str, str]
     io_properties: Mapping[str, str] = field(repr=False)
+    equality_ids: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, name: str, table: "Table") -> Self:
+    def of(cls, name: str, table: "Table", equality_ids: tuple[int, ...] = ()) -> Self:
         """The plan for a table as it is now."""
         metadata = table.metadata
         return cls(
@@ -58,6 +60,7 @@ class WritingPlan:
                 if not key.startswith(PROPERTY_PREFIX)
             },
             io_properties=_of_store(table.io.properties),
+            equality_ids=equality_ids,
         )
 
     @cached_property

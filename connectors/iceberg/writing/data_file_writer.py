@@ -1,7 +1,7 @@
 """Writes one task's rows into data files of a table, with a bound on memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from sluice.connectors.iceberg.writing.row_alignment import (
     require_known,
     unknown_columns,
 )
+from sluice.connectors.iceberg.writing.upsert_rows import UpsertRows
 from sluice.connectors.iceberg.written_files import WrittenFile
 from sluice.runtime.failpoints import failpoint
 
@@ -36,8 +37,12 @@ class DataFileWriter:
     rows go to more partitions than may be open, it finishes the fullest file; later rows of that
     partition get another file.
 
+    Upserts: all rows wait, and the last one of each key is kept. A run ends with the epoch or when
+    too many rows wait: data files, and delete files with the same keys. Rows of a later run replace
+    those of an earlier one; see `sluice.connectors.iceberg.committing.row_delta`.
+
     Args:
-        plan: of the table.
+        plan: of the table; with ``equality_ids`` it upserts.
         evolved: returns the plan of the table after it has got such columns; None: columns that
             the table lacks are refused.
         name: returns the name of the next file.
@@ -57,6 +62,9 @@ class DataFileWriter:
         self._announce = announce
         self._open: dict[Partition, _OpenFile] = {}
         self._finished: list[WrittenFile] = []
+        self._deletes: list[WrittenFile] = []
+        self._upserts: UpsertRows | None = None
+        self._run = 0
         self._begun = 0
         self._seen: pa.Schema | None = None
         self._use(plan)
@@ -77,7 +85,23 @@ class DataFileWriter:
             return
         if self._seen is None or not self._seen.equals(batch.schema):
             self._meet(batch.schema)
-        for partition, rows in self._partitions.split(self._alignment.align(batch)):
+        rows = self._alignment.align(batch)
+        if self._upserts is None:
+            self._append(rows)
+        elif self._upserts.add(rows):
+            self._end_run()
+
+    def finish(self) -> tuple[tuple[WrittenFile, ...], tuple[WrittenFile, ...]]:
+        """Finish all files; returns data and delete files, none without rows. Raises as `write`."""
+        self._end_run()
+        return tuple(self._finished), tuple(self._deletes)
+
+    def abandon(self) -> None:
+        """Leave all files to the sweep; never raises."""
+        self._open.clear()
+
+    def _append(self, aligned: pa.RecordBatch) -> None:
+        for partition, rows in self._partitions.split(aligned):
             file = self._open.get(partition)
             if file is None:
                 self._make_room(_MOST_OPEN - 1)
@@ -87,15 +111,18 @@ class DataFileWriter:
                 self._finish(partition)
         self._make_room(_MOST_OPEN)
 
-    def finish(self) -> tuple[WrittenFile, ...]:
-        """Finish all files; returns none if there were no rows. Raises as `write`."""
+    def _end_run(self) -> None:
+        """Finish all files that are open; with upserts, write what waits, and the deletes."""
+        if self._upserts:
+            rows = self._upserts.take()
+            self._append(rows)
+            for partition, keys in self._partitions.split(rows):
+                file = self._opened(partition, key=self._upserts.key)
+                file.add(keys.select(self._upserts.key))
+                self._deletes.append(file.finish())
+            self._run += 1
         while self._open:
             self._finish(next(iter(self._open)))
-        return tuple(self._finished)
-
-    def abandon(self) -> None:
-        """Leave all files to the sweep; never raises."""
-        self._open.clear()
 
     def _use(self, plan: WritingPlan) -> None:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -105,6 +132,11 @@ class DataFileWriter:
         self._alignment = RowAlignment(target=schema_to_pyarrow(plan.schema), table=plan.table)
         self._partitions = PartitionRows(spec=plan.spec, schema=plan.schema)
         self._sorted = SortedRows(order=plan.sort_order, schema=plan.schema)
+        if plan.equality_ids:
+            key = [
+                field.name for field in plan.schema.fields if field.field_id in plan.equality_ids
+            ]
+            self._upserts = UpsertRows(key, most_bytes=_MOST_BUFFERED_BYTES // 2)
 
     def _meet(self, schema: pa.Schema) -> None:
         """Prepare for batches of another schema."""
@@ -113,27 +145,33 @@ class DataFileWriter:
             before = self._plan
             plan = self._evolved(unknown)
             if plan.schema != before.schema:
-                self.finish()  # rows of one file have one schema
+                self._end_run()  # rows of one file have one schema
             # All files of a committable follow one spec; a later attempt takes the newest.
-            self._use(_with_schema(before, plan))
+            self._use(replace(before, schema=plan.schema))
             unknown = unknown_columns(schema, self._alignment.target)
         require_known(unknown, self._alignment.target, table=self._plan.table)
         self._seen = schema
 
-    def _opened(self, partition: Partition) -> "_OpenFile":
+    def _opened(self, partition: Partition, *, key: Sequence[str] = ()) -> "_OpenFile":
+        """A new file; with ``key`` a delete file of these columns."""
         from pyiceberg.partitioning import PartitionKey
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
         from pyiceberg.typedef import Record
 
         number, self._begun = self._begun, self._begun + 1
-        key = None
+        place = None
         if partition:
-            key = PartitionKey([], self._plan.spec, self._plan.schema)
-            vars(key)["partition"] = Record(*partition)  # else it refuses two fields of one column
-        name = self._name(number)
-        location = self._plan.locations.new_data_location(name, key)
+            place = PartitionKey([], self._plan.spec, self._plan.schema)
+            # Else it refuses two fields of one column.
+            vars(place)["partition"] = Record(*partition)
+        location = self._plan.locations.new_data_location(self._name(number), place)
         self._announce(location)
+        plan, order = self._plan, self._sorted
+        if key:
+            plan = replace(plan, schema=plan.schema.select(*key))
+            order = SortedRows(order=UNSORTED_SORT_ORDER, schema=plan.schema)
         return _OpenFile(
-            plan=self._plan, location=location, partition=partition, order=self._sorted
+            plan=plan, location=location, partition=partition, order=order, run=self._run
         )
 
     def _make_room(self, most_open: int) -> None:
@@ -148,21 +186,16 @@ class DataFileWriter:
         del self._open[partition]
 
 
-def _with_schema(plan: WritingPlan, newer: WritingPlan) -> WritingPlan:
-    from dataclasses import replace
-
-    return replace(plan, schema=newer.schema)
-
-
 @dataclass(slots=True, kw_only=True)
 class _OpenFile:
-    """One data file, or the rows that it will get.
+    """One data or delete file, or the rows that it will get.
 
     Attributes:
-        plan: of the table.
+        plan: of the table; its schema is that of the file.
         location: of the file.
         partition: of all its rows.
         order: of its rows.
+        run: see `WrittenFile`.
         written_bytes: in memory, of all rows so far.
         buffered_bytes: of the rows that wait.
     """
@@ -171,6 +204,7 @@ class _OpenFile:
     location: str
     partition: Partition
     order: SortedRows
+    run: int
     written_bytes: int = 0
     buffered_bytes: int = 0
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
@@ -206,6 +240,7 @@ class _OpenFile:
             nan_value_counts=found["nan_value_counts"],
             lower_bounds=found["lower_bounds"],
             upper_bounds=found["upper_bounds"],
+            run=self.run,
         )
 
     def _flush(self) -> None:

@@ -71,7 +71,7 @@ class IcebergWriter(ContinuousWriter):
     def pre_commit(self) -> list[StateEntry]:
         if self._writer is None:
             return []
-        files = self._writer.finish()
+        files, deletes = self._writer.finish()
         failpoint("after-data-files")
         written = WrittenFiles(
             table=self._plan.table,
@@ -82,6 +82,8 @@ class IcebergWriter(ContinuousWriter):
             spec_id=self._plan.spec.spec_id,
             checkpoint_id=self._checkpoint_id,
             files=files,
+            deletes=deletes,
+            equality_ids=self._plan.equality_ids,
         )
         return [encode_written_files(written, operator_id=self._scope.operator_id)]
 

@@ -26,6 +26,7 @@ class JobSpec:
 
     Attributes:
         checkpoint_dir: absolute URI.
+        spark_checkpoint_dir: for Spark's logs and state; None: ``checkpoint_dir``.
         storage_options: of object stores.
         settings: of its checkpoints and failures.
         regions: number of parts of each source; None: chosen at the start.
@@ -41,6 +42,7 @@ class JobSpec:
     name: str
     spark: SparkSession
     checkpoint_dir: str
+    spark_checkpoint_dir: str | None
     storage_options: Mapping[str, str] = field(repr=False)
     settings: CheckpointSettings
     regions: int | None

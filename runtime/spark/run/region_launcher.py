@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluice.runtime.checkpoint.checkpoint_slots import STATE
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.contracts import (
     ContinuousSource,
@@ -86,6 +87,7 @@ from sluice.runtime.spark.tasks.region_tasks import (
     pickled_for_tasks,
 )
 from sluice.runtime.state.state_files import StateStore
+from sluice.runtime.storage.divided_directory import holder_of
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["ContinuousRegions", "RegionLauncher"]
@@ -202,7 +204,8 @@ class RegionLauncher:
     def _state_store(self) -> StateStore:
         """The checkpoint directory as tasks see it."""
         fetch_token = partial(fetch_issued_token, self._address)
-        return state_store(self._job.spark.sparkContext, self._fs, fetch_token=fetch_token)
+        files = holder_of(self._fs, STATE)
+        return state_store(self._job.spark.sparkContext, files, fetch_token=fetch_token)
 
     def _keyed_plan(self, region: Region) -> KeyedPlan | None:
         """Where the keyed state of a region is; None: it has no keys."""

@@ -66,6 +66,7 @@ from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLa
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
 from sluice.runtime.spark.run.resource_watch import ResourceWatch, SparkSlots
 from sluice.runtime.spark.run.restore_request import origin_of
+from sluice.runtime.spark.run.spark_files import require_spark_directory, spark_files
 from sluice.runtime.spark.run.standby import Standby
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
@@ -76,10 +77,9 @@ from sluice.runtime.spark.session.spark_session import (
     local_properties,
     prepare,
     require_scheme,
-    require_spark_writes,
     require_task_retries,
 )
-from sluice.runtime.storage.file_system import OpenFileSystem, close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["JobResult", "JobRun", "run_job"]
@@ -224,9 +224,7 @@ class JobRun:
         self._layout = layout = lay_out(job)
         if job.is_led_elsewhere:
             require_hostable(job, layout)
-        batched = {region.name for region in layout.regions} - layout.continuous
-        if batched:
-            require_spark_writes(job.spark, absolute_uri(job.checkpoint_dir), regions=batched)
+        require_spark_directory(job, layout.batched)
 
     def run(self, ends: EndRequests, *, on_step: Callable[[], None] = lambda: None) -> None:
         """Start it, and watch it until it ends; see `sluice.runtime.job.job.Job.run`.
@@ -265,10 +263,11 @@ class JobRun:
             store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
             election = self._standby.elect(store, stack, ends, on_step)
+            opening = _opening(job)
+            files = stack.enter_context(spark_files(job, layout.batched, store.fs, opening))
             retain = batches_to_retain(store, retained=job.settings.retained)
             registrar = JobRegistrar(
-                *(job.registry, _opening(job)),
-                was_stopped=lambda: coordinator.status().state == "stopped",
+                job.registry, opening, was_stopped=lambda: coordinator.status().state == "stopped"
             )
             stack.enter_context(registrar)
             history = JobHistory(
@@ -280,7 +279,8 @@ class JobRun:
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
             coordinator, sources = _coordinator(
-                *(job, layout, store, listeners, tasks_first, election), spark_batches=retain
+                *(job, layout, store, files, listeners, tasks_first, election),
+                spark_batches=retain,
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
@@ -297,10 +297,10 @@ class JobRun:
                 stack.enter_context(self._read_only)
             listener = stack.enter_context(Listener.of(job.service))
             started = self._start(
-                coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
+                coordinator, origin_of(job, layout, files, jvm=jvm), history, ends, on_step
             )
             names = {region.name for region in layout.regions}
-            delete_vanished(store.fs, names, attempt_id=started.attempt_id)
+            delete_vanished(files, names, attempt_id=started.attempt_id)
             streaming = ContinuousRegions(
                 names=layout.continuous,
                 barrier_service=BarrierService(coordinator, commits),
@@ -313,6 +313,7 @@ class JobRun:
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
+                files=files,
                 election=election,
                 listener=listener,
                 on_address=partial(self._register, registrar, started),
@@ -362,6 +363,7 @@ def _coordinator(
     job: JobSpec,
     layout: Layout,
     store: CheckpointStore,
+    files: FileSystem,
     listeners: Sequence[ProgressListener],
     tasks_first: TasksFirst,
     election: LeaderElection | None,
@@ -377,7 +379,8 @@ def _coordinator(
         spark_batches=spark_batches,
         open_fs=_opening(job),
         election=election,
-        require_restorable=partial(require_rewindable, store.fs, layout.regions),
+        files=files,
+        require_restorable=partial(require_rewindable, files, layout.regions),
     )
 
 
@@ -446,6 +449,7 @@ def _run_regions(
     registry: CollectorRegistry,
     shown: LiveJob,
     *,
+    files: FileSystem,
     election: LeaderElection | None,
     listener: Listener,
     on_address: Callable[[str], None],
@@ -477,7 +481,7 @@ def _run_regions(
             job,
             {region.name: region for region in regions},
             coordinator,
-            store.fs,
+            files,
             job_uid=started.job_uid,
             address=service.coordinator_address,
             batches_to_retain=retain,

@@ -15,7 +15,7 @@ class FaultyCatalog(SqlCatalog):
 
     Attributes:
         faults: of the next commits, first one first: ``conflict``, ``unknown-before``,
-            ``unknown-after``, ``away``, ``ok``.
+            ``unknown-after``, ``repeated``, ``away``, ``ok``.
         beside: called before each commit, for another writer.
         commits: how many commits were tried.
     """
@@ -44,6 +44,8 @@ class FaultyCatalog(SqlCatalog):
         if fault == "unknown-before":
             raise CommitStateUnknownException("no answer, and nothing happened")
         answer = super().commit_table(table, requirements, updates)
+        if fault == "repeated":
+            raise CommitFailedException("the request arrived twice, and it happened the first time")
         if fault == "unknown-after":
             raise CommitStateUnknownException("no answer, and it happened")
         return answer

@@ -17,6 +17,8 @@ from sluice.connectors.iceberg.table.table_store import TableStore, sink_root
 from sluice.runtime.contracts import AttemptRegistry, CommitReport, RegisteredAttempt, TaskScope
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
+from tests.kit.iceberg.merged_rows import merged_rows
+from tests.kit.waiting import PATIENCE_S
 
 __all__ = ["JOB", "OPERATOR", "SCHEMA", "IcebergBed", "rows_of"]
 
@@ -49,18 +51,21 @@ class IcebergBed:
         directory: of catalog and warehouse.
         extra: further properties of the catalog.
         job_uid: of the job that writes.
+        storage_options: of the table's object store.
     """
 
     directory: Path
     extra: dict[str, str] = field(default_factory=dict)
     job_uid: str = JOB
+    storage_options: dict[str, str] = field(default_factory=dict)
     registry: Registered = field(default_factory=Registered)
 
     @property
     def properties(self) -> dict[str, object]:
         """Of the catalog."""
         return {
-            "uri": f"sqlite:///{self.directory}/catalog.db",
+            # SQLite waits 5 s for another process; on a busy machine that may be too short.
+            "uri": f"sqlite:///{self.directory}/catalog.db?timeout={PATIENCE_S}",
             "warehouse": f"file://{self.directory}/warehouse",
             **self.extra,
         }
@@ -68,7 +73,7 @@ class IcebergBed:
     @property
     def settings(self) -> CatalogSettings:
         """Of the catalog."""
-        return CatalogSettings.of(self.properties)
+        return CatalogSettings.of(self.properties, storage_options=self.storage_options)
 
     def catalog(self) -> Catalog:
         """A client of its own."""
@@ -88,9 +93,15 @@ class IcebergBed:
         """How often the table has each id."""
         return Counter(self.table().scan().to_arrow()["id"].to_pylist())
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows that a reader of format version 2 sees, with equality deletes applied."""
+        return merged_rows(self.table())
+
     def sink(self, **of_sink: Any) -> IcebergSink:
         """Of the table."""
-        return IcebergSink(catalog=self.properties, table=TABLE, **of_sink)
+        return IcebergSink(
+            catalog=self.properties, table=TABLE, storage_options=self.storage_options, **of_sink
+        )
 
     def committer(self, **of_committer: Any) -> IcebergCommitter:
         """A new one, as after a restart."""

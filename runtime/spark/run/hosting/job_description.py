@@ -154,6 +154,7 @@ def coordinator_of(
     listeners: Sequence[ProgressListener],
     tasks_first: TasksFirst,
     open_fs: OpenFileSystem,
+    files: FileSystem | None = None,
     spark_batches: int | None = None,
     require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
     election: LeaderElection | None = None,
@@ -164,6 +165,7 @@ def coordinator_of(
     Args:
         tasks_first: for the sinks that continuous tasks write to.
         open_fs: opens the directory of a savepoint.
+        files: the checkpoint directory with Spark's files; None: they lie in it, or there are none.
         spark_batches: that Spark keeps of each region with state.
         require_restorable, election, takeover: see `BarrierCoordinator`.
     """
@@ -195,7 +197,7 @@ def coordinator_of(
             require_restorable=require_restorable,
             new_job_uid=description.uid,
             copier=CheckpointCopies(
-                store.fs, open_fs=open_fs, retained=description.settings.retained
+                files or store.fs, open_fs=open_fs, retained=description.settings.retained
             ),
             election=election,
             takeover=takeover,

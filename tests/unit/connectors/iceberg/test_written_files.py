@@ -65,6 +65,29 @@ def test_version_1_is_frozen() -> None:
     assert decode_written_files(entry) == _WRITTEN
 
 
+_UPSERTS = replace(
+    _WRITTEN,
+    files=(WrittenFile(path="s3://lake/f", length_bytes=9, rows=1, run=1),),
+    deletes=(WrittenFile(path="s3://lake/d", length_bytes=8, rows=1, run=1),),
+    equality_ids=(1, 3),
+)
+_VERSION_2 = (
+    b'{"table":"lake.events","uuid":"11111111-2222-3333-4444-555555555555",'
+    b'"location":"s3://lake/events","job":"job","region":"a.b","attempt":3,"batch":7,'
+    b'"id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","spec":2,"checkpoint":8,'
+    b'"files":[["s3://lake/f",9,1,[],null,[],[],[],[],[],[],[],1]],'
+    b'"deletes":[["s3://lake/d",8,1,[],null,[],[],[],[],[],[],[],1]],"key":[1,3]}'
+)
+
+
+def test_version_2_of_upserts_is_frozen() -> None:
+    entry = encode_written_files(_UPSERTS, operator_id="sink")
+    assert (entry.version, entry.payload) == (2, _VERSION_2)
+    assert decode_written_files(entry) == _UPSERTS
+    with pytest.raises(InvalidDataFilesError):
+        decode_written_files(replace(entry, payload=entry.payload.replace(b"[1,3]", b"[]")))
+
+
 def test_people_see_table_rows_and_files() -> None:
     shown = DATA_FILES.describe(encode_written_files(_WRITTEN, operator_id="sink"))
     assert (shown["table"], shown["rows"], shown["length_bytes"]) == ("lake.events", 10, 1234)
@@ -88,7 +111,7 @@ def test_a_damaged_payload_is_refused(damage: tuple[bytes, bytes]) -> None:
 def test_a_newer_version_and_values_out_of_range_are_refused() -> None:
     entry = encode_written_files(_WRITTEN, operator_id="sink")
     with pytest.raises(UnsupportedFormatError):
-        decode_written_files(replace(entry, version=2))
+        decode_written_files(replace(entry, version=3))
     with pytest.raises(InvalidDataFilesError):
         decode_written_files(replace(entry, payload=entry.payload.replace(b",1234,10,", b",0,10,")))
 
