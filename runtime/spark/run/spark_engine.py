@@ -278,10 +278,8 @@ class JobRun:
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
-            coordinator, sources = _coordinator(
-                *(job, layout, store, files, listeners, tasks_first, election),
-                spark_batches=retain,
-            )
+            made = (job, layout, store, files, listeners, tasks_first, election)
+            coordinator, sources = _coordinator(*made, spark_batches=retain)
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
             shown = LiveJob(
