@@ -276,12 +276,10 @@ class JobRun:
             stack.enter_context(history)
             listeners = [*job.listeners, self.totals, history]
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
-            tasks_first = TasksFirst(
-                commits, lost_timeout, between_barriers_s=between_barriers_s(job)
-            )
-            coordinator, sources = _coordinator(
-                *(job, layout, store, files, listeners, tasks_first, election), spark_batches=retain
-            )
+            between_s = between_barriers_s(job)
+            tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
+            made = (job, layout, store, files, listeners, tasks_first, election)
+            coordinator, sources = _coordinator(*made, spark_batches=retain)
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
             shown = LiveJob(
@@ -378,8 +376,8 @@ def _coordinator(
         tasks_first=tasks_first,
         spark_batches=spark_batches,
         open_fs=_opening(job),
-        files=files,
         election=election,
+        files=files,
         require_restorable=partial(require_rewindable, files, layout.regions),
     )
 
