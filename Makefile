@@ -93,6 +93,11 @@ simulate: setup ## random crashes, pauses and late requests on models of Kafka a
 test-containers: setup ## brokers in containers: killed, lost, partitioned
 	@SLUICE_REQUIRE_CONTAINERS=1 $(PYTEST) -q tests -m containers
 
+AZURITE = build/azurite/node_modules/.bin
+test-azure: setup ## checkpoints and files on Azurite, which npm installs into build (apt install nodejs npm)
+	@[[ -x $(AZURITE)/azurite-blob ]] || npm install --silent --prefix build/azurite azurite@3.35.0
+	PATH="$(CURDIR)/$(AZURITE):$$PATH" SLUICE_REQUIRE_AZURITE=1 $(PYTEST) -q tests -m azure
+
 test-chaos: setup ## kill -9 of real processes at every failpoint, and all other long tests
 	@SLUICE_CHAOS=long $(PYTEST) -q $(PARALLEL) tests -m 'chaos or long'
 

@@ -32,8 +32,7 @@ CheckpointPath = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="Checkpoint directory: a path, file: or hdfs:. "
-        "Also the checkpointLocation of a drop-in query.",
+        help="Checkpoint directory: a path or URI. Also the checkpointLocation of a drop-in query.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]

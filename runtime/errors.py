@@ -19,8 +19,11 @@ __all__ = [
     "FencedError",
     "FunctionFailedError",
     "IllegalTransitionError",
+    "JobFinishedError",
     "LateRecordsError",
+    "LeadershipLostError",
     "MissingRequirementError",
+    "NotLeaderError",
     "PoisonRecordsError",
     "RegionGivenUpError",
     "RegionUnansweredError",
@@ -106,6 +109,19 @@ class WrongJobError(StreamError):
 
 class FencedError(StreamError):
     """A newer owner has taken over; this process must stop and change nothing more."""
+
+
+class NotLeaderError(FencedError):
+    """Another coordinator leads the job. A region host finds it and sends the message again; a
+    sender without a host stops."""
+
+
+class LeadershipLostError(NotLeaderError):
+    """Another process was elected to lead the job; this one stops, and a start of it waits."""
+
+
+class JobFinishedError(StreamError):
+    """The leader has finished the job while this process waited to take over; no failure."""
 
 
 class SourceChangedError(StreamError):

@@ -21,6 +21,7 @@ _EXTRA_OF = {
     "grpc_tools": "registry",
     "httpx2": "registry",
     "jsonschema": "registry",
+    "kazoo": "ha",
     "obstore": "objects",
     "pandas": "spark",
     "psutil": "local",

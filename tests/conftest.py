@@ -35,13 +35,17 @@ from tests.kit.kafka.kafka_fixture import (
 from tests.kit.kafka.played_wire import wire_over
 from tests.kit.kafka.registry_server import registry_server
 from tests.kit.kerberos.realm import realm
+from tests.kit.objects.azurite import azure, azurite
 from tests.kit.objects.s3_fixture import s3, s3_endpoint, s3_environment, s3_proxied
 from tests.kit.scratch import close_scratch, open_scratch
 from tests.kit.spark_fixture import expect_jvm, spark
 from tests.kit.user_pytest import user_environment, user_project
 from tests.kit.yarn_applications import yarn
+from tests.kit.zookeeper_fixture import zookeeper
 
 __all__ = [
+    "azure",
+    "azurite",
     "hadoop_client",
     "hasty_hadoop_client",
     "hdfs",
@@ -66,12 +70,14 @@ __all__ = [
     "user_project",
     "wire_over",
     "yarn",
+    "zookeeper",
 ]
 
 _TOGETHER = {
     "hdfs": {
         "tests/contract/test_checkpoint_store.py",
         "tests/contract/test_file_committer.py",
+        "tests/contract/test_leader_elections.py",
         "tests/contract/test_store_retention.py",
         "tests/contract/test_lost_committables.py",
         "tests/integration/test_file_sink.py",

@@ -1,24 +1,23 @@
 """The sides of `assert_exactly_once`, as a test names them: topics, files, values."""
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.verify.places import Files, Located, Place, Topic, are_files
+from sluice.connectors.kafka.tools.verify.places import (
+    Located,
+    Place,
+    Topic,
+    are_files,
+    opened_files,
+)
 from sluice.runtime.checker import Location, Record
-from sluice.runtime.checker.files import is_read, read_files, row_value
+from sluice.runtime.checker.files import row_value
 from sluice.runtime.checker.records.user_mapping import as_read, checked_mapping
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.storage.file_system import FileSystem, close_quietly
-from sluice.runtime.storage.file_system_opening import (
-    absolute_uri,
-    needs_jvm,
-    open_file_system,
-)
 
 __all__ = ["Content", "Values", "as_bytes", "expectation", "opened"]
 
@@ -54,22 +53,9 @@ class Values:
         return {at: record for record, at in every if at in locations}
 
 
-@dataclass(frozen=True, slots=True)
-class _CopiedFiles(Files):
-    """Files of HDFS: ``name`` is their URI, and ``path`` holds a copy."""
-
-    path: Path
-
-    def records(self, *, need_headers: bool, left_out: set[str]) -> Iterator[Located]:
-        rows = read_files(self.path, topic=self.name, need_headers=need_headers, left_out=left_out)
-        for record, at in rows:
-            inside = at.topic.removeprefix(str(self.path))
-            yield record, at._replace(topic=f"{self.name}{inside}")
-
-
 @contextlib.contextmanager
 def opened(side: object, *, name: str, bootstrap: object) -> Iterator[Place]:
-    """A side as a place; for HDFS, its copy is deleted at the end of the context.
+    """A side as a place; a copy of remote files is deleted at the end of the context.
 
     Args:
         side: a topic's name, or an object with ``name`` and ``connection`` or ``bootstrap``; a path
@@ -78,7 +64,7 @@ def opened(side: object, *, name: str, bootstrap: object) -> Iterator[Place]:
         bootstrap: servers or a connection, for a topic that brings none.
     """
     if isinstance(side, Path) or (isinstance(side, str) and are_files(side)):
-        with _files(str(side)) as files:
+        with opened_files(str(side)) as files:
             yield files
     elif isinstance(side, str):
         yield _topic(side, getattr(side, "connection", None) or bootstrap)
@@ -105,39 +91,6 @@ def _topic(name: str, reached: object) -> Topic:
             "Pass bootstrap=, or a topic of the fixture sluice_topic; a path has a / in it.",
         )
     return Topic(name, reached)
-
-
-@contextlib.contextmanager
-def _files(uri: str) -> Iterator[Files]:
-    if not needs_jvm(uri):
-        yield Files(uri)
-        return
-    from sluice.runtime.storage.hadoop_jvm import hadoop_jvm  # needs the extra [spark]
-
-    uri = absolute_uri(uri)
-    parent, _, name = uri.rpartition("/")
-    with contextlib.ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-files-"))
-        fs = open_file_system(parent, stack.enter_context(hadoop_jvm()))
-        stack.callback(close_quietly, fs)
-        if not fs.exists(name):
-            raise ConfigError(
-                "there is no such file or directory", {"uri": uri}, "Pass a URI that exists."
-            )
-        _copy(fs, name, Path(scratch, name))
-        yield _CopiedFiles(uri, Path(scratch, name))
-
-
-def _copy(fs: FileSystem, path: str, to: Path) -> None:
-    """A file or a tree, without the names that readers skip; one file at a time is in memory."""
-    content = fs.read(path) if fs.length_bytes(path) is not None else None
-    if content is not None:
-        to.write_bytes(content)
-        return
-    to.mkdir()
-    for name in (entry.name for entry in fs.entries(path)):
-        if is_read(name):
-            _copy(fs, f"{path}/{name}", to / name)
 
 
 def expectation(

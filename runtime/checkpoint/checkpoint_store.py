@@ -11,6 +11,7 @@
                      .{name}.{session}.{random}.tmp   half-made; never read
     state/…                         files of keyed state (`sluice.runtime.state`)
     _leader                         where the coordinator is (`run_record`)
+    _election/…                     who leads, and who waits (`sluice.runtime.election`)
     .{name}.{random}.tmp            half-made likewise (`sluice.runtime.checkpoint.leftover_files`)
 """
 

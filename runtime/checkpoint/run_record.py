@@ -1,4 +1,4 @@
-"""Two small files in the checkpoint directory with the address of a run.
+"""Small files in the checkpoint directory with the address of a run.
 
 ``_leader`` names the newest run: its session and address. Clients read it if the coordinator does
 not answer. It serves liveness only (`continuous-order` f); a client that follows a stale record
@@ -7,6 +7,9 @@ is refused by the address, or by the next checkpoint slot.
 ``_command-{attempt_id}`` also holds the token for commands. Only the user who runs the job can read
 it. Each run has a file of its own, and commands go to the newest one. A start may be paused right
 before it writes, so a single file could name an older run.
+
+``_hosts-{attempt_id}`` is the same for drivers that host regions for a coordinator in another
+process, with the token for them.
 """
 
 import contextlib
@@ -34,13 +37,21 @@ from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
 from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress, read_over_web
 
-__all__ = ["LEADER_FILE", "RunRecord", "RunRecordStore", "command_file", "find_leader"]
+__all__ = [
+    "LEADER_FILE",
+    "RunRecord",
+    "RunRecordStore",
+    "command_file",
+    "decode_run",
+    "encode_run",
+    "find_leader",
+]
 
 log = logging.getLogger(__name__)
 
 LEADER_FILE = "_leader"
 _COMMAND = "_command-"
-_COMMAND_FILES = re.compile(rf"{_COMMAND}\d+")
+_HOSTS = "_hosts-"
 _FORMAT_VERSION = 1
 _LOCAL = "file://"
 _HDFS = "hdfs://"
@@ -55,7 +66,8 @@ class RunRecord:
         address: ``http://host:port`` of its service, or ``https``.
         attempt_id: slot of its fencing record; a later run has a larger one.
         job_uid: of the job.
-        token: for commands; only ``_command-{attempt_id}`` holds it.
+        token: for commands in ``_command-{attempt_id}``, for hosts in ``_hosts-{attempt_id}``;
+            ``_leader`` has none.
         ca: PEM text of the authorities that the service's certificate is checked with, also only
             there; empty: those of the reader's system.
     """
@@ -96,7 +108,7 @@ class RunRecordStore:
         """
         if self._names_later(run) and not is_newest():
             raise taken_over(run.attempt_id + 1)
-        self._fs.replace(LEADER_FILE, _encoded(run, with_token=False))
+        self._fs.replace(LEADER_FILE, encode_run(run, with_token=False))
 
     def current(self) -> RunRecord | None:
         """The run that announced itself last; None if there is none, or the file is damaged.
@@ -106,8 +118,9 @@ class RunRecordStore:
         """
         return _leader_in(self._fs.read(LEADER_FILE), uri=self._fs.uri)
 
-    @contextlib.contextmanager
-    def accept_commands(self, run: RunRecord, *, is_newest: Callable[[], bool]) -> Iterator[None]:
+    def accept_commands(
+        self, run: RunRecord, *, is_newest: Callable[[], bool]
+    ) -> contextlib.AbstractContextManager[None]:
         """Keep the run's command file while the block runs.
 
         The job also runs without the file: if it cannot be written, a warning is logged.
@@ -117,15 +130,27 @@ class RunRecordStore:
                 the files of other runs. It lists them before this call, so the list holds no file
                 of a later run.
         """
-        name = command_file(run.attempt_id)
+        return self._kept(_COMMAND, run, is_newest=is_newest, without="job accepts no commands")
+
+    def accept_hosts(
+        self, run: RunRecord, *, is_newest: Callable[[], bool]
+    ) -> contextlib.AbstractContextManager[None]:
+        """As `accept_commands`, for region hosts."""
+        return self._kept(_HOSTS, run, is_newest=is_newest, without="no host can join")
+
+    @contextlib.contextmanager
+    def _kept(
+        self, prefix: str, run: RunRecord, *, is_newest: Callable[[], bool], without: str
+    ) -> Iterator[None]:
+        name = f"{prefix}{run.attempt_id}"
         try:
-            self._fs.replace(name, _encoded(run, with_token=True), is_private=True)
-            others = [each for each in self._fs.names("", _COMMAND_FILES) if each != name]
+            self._fs.replace(name, encode_run(run, with_token=True), is_private=True)
+            others = [each for each in self._names(prefix) if each != name]
             if others and is_newest():
                 for each in others:
                     self._fs.delete(each)
         except StreamError as err:
-            log.warning("job accepts no commands: uri=%s error=%s", self._fs.uri, err)
+            log.warning("%s: uri=%s error=%s", without, self._fs.uri, err)
         try:
             yield
         finally:
@@ -141,7 +166,7 @@ class RunRecordStore:
             UnsupportedFormatError: a later Sluice runs the job.
             StorageError: the file is damaged.
         """
-        name = max(self._fs.names("", _COMMAND_FILES), key=_attempt_id_of, default=None)
+        name = self._newest(_COMMAND)
         try:
             data = None if name is None else self._fs.read(name)
         except AuthenticationError as err:
@@ -157,7 +182,26 @@ class RunRecordStore:
                 "Start the job, or wait: a starting job answers after it has read its "
                 "checkpoints. `sluice checkpoint list` shows its decided checkpoints.",
             )
-        return _decoded(data, {"uri": self._fs.uri, "path": name})
+        return decode_run(data, {"uri": self._fs.uri, "path": name})
+
+    def newest_for_hosts(self) -> RunRecord | None:
+        """The newest run that accepts hosts; None: there is none now.
+
+        Raises:
+            StreamError: the store does not answer, or the file is another user's or damaged.
+        """
+        name = self._newest(_HOSTS)
+        data = None if name is None else self._fs.read(name)
+        return None if data is None else decode_run(data, {"uri": self._fs.uri, "path": name})
+
+    def _newest(self, prefix: str) -> str | None:
+        def attempt_id(name: str) -> int:
+            return int(name.removeprefix(prefix))
+
+        return max(self._names(prefix), key=attempt_id, default=None)
+
+    def _names(self, prefix: str) -> list[str]:
+        return self._fs.names("", re.compile(rf"{prefix}\d+"))
 
     def _names_later(self, run: RunRecord) -> bool:
         with contextlib.suppress(UnsupportedFormatError):  # the user went back to this release
@@ -197,17 +241,14 @@ def _leader_in(data: bytes | None, *, uri: str) -> RunRecord | None:
     if data is None:
         return None
     try:
-        return _decoded(data, {"uri": uri, "path": LEADER_FILE})
+        return decode_run(data, {"uri": uri, "path": LEADER_FILE})
     except StorageError as err:
         log.warning("leader record is ignored: error=%s", err)
         return None
 
 
-def _attempt_id_of(name: str) -> int:
-    return int(name.removeprefix(_COMMAND))
-
-
-def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
+def encode_run(run: RunRecord, *, with_token: bool) -> bytes:
+    """The content of a file or node with this record."""
     content = to_json(run)
     if not with_token:
         del content["token"], content["ca"]
@@ -216,7 +257,8 @@ def _encoded(run: RunRecord, *, with_token: bool) -> bytes:
     return json.dumps({"format_version": _FORMAT_VERSION, **content}).encode()
 
 
-def _decoded(data: bytes, where: Mapping[str, object]) -> RunRecord:
+def decode_run(data: bytes, where: Mapping[str, object]) -> RunRecord:
+    """The record in a file or node; UnsupportedFormatError, StorageError (damaged)."""
     try:
         content: Any = parsed_json(data)
         version = int(content["format_version"])

@@ -6,7 +6,7 @@ newest run may take.
 """
 
 from sluice.runtime.contracts import MetadataStore
-from sluice.runtime.errors import FencedError
+from sluice.runtime.errors import NotLeaderError
 from sluice.runtime.model.checkpoint_record import Verdict
 
 __all__ = ["has_last_record", "is_settled", "is_taken_over", "taken_over"]
@@ -56,13 +56,13 @@ def has_last_record(store: MetadataStore, *, session: str) -> bool:
     return False
 
 
-def taken_over(checkpoint_id: int) -> FencedError:
+def taken_over(checkpoint_id: int) -> NotLeaderError:
     """The error of a run that another run has replaced.
 
     Args:
         checkpoint_id: slot of the other run's record.
     """
-    return FencedError(
+    return NotLeaderError(
         "another coordinator has taken over this job",
         {"checkpoint_id": checkpoint_id},
         "Keep the newer run, or stop it first. This run committed nothing undecided.",

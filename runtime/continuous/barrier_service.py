@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 from sluice.runtime.continuous.native_commits import NativeCommits
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
@@ -23,11 +24,18 @@ from sluice.runtime.functions.split_clocks import clocks_of
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.event_time import least_watermark_ms
-from sluice.runtime.model.splits import BatchKey, SplitRange
+from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
-__all__ = ["KEYED_STATE", "LONGEST_STEP_S", "AttemptEpochs", "BarrierService", "TaskHeartbeat"]
+__all__ = [
+    "KEYED_STATE",
+    "LONGEST_STEP_S",
+    "AttemptEpochs",
+    "BarrierService",
+    "TaskHeartbeat",
+    "open_work",
+]
 
 _POLL_S = 0.25
 KEYED_STATE = "keyed state"
@@ -88,6 +96,7 @@ class AttemptEpochs:
         region, attempt_id: the attempt.
         functions: of the region.
         operator_states: in the record that this attempt begins with.
+        splits: in that record.
 
     Attributes:
         is_stopping: the task shall end with its next poll.
@@ -99,6 +108,7 @@ class AttemptEpochs:
     attempt_id: int
     functions: Sequence[ChainedFunction] = ()
     operator_states: tuple[StateEntry, ...] = ()
+    splits: tuple[SplitKey, ...] = ()
     is_stopping: bool = False
     heartbeat: TaskHeartbeat = field(default_factory=TaskHeartbeat)
     commits: NativeCommits = field(init=False, default_factory=NativeCommits)
@@ -109,6 +119,28 @@ class AttemptEpochs:
     _acknowledged_through: int = -1
     _loaded: int | None = None
     _open: tuple[OpenWork, ...] = ()
+
+    @classmethod
+    def resumed(
+        cls,
+        region: str,
+        attempt_id: int,
+        functions: Sequence[ChainedFunction],
+        record: RegionRecord,
+    ) -> Self:
+        """An attempt that an earlier coordinator has started.
+
+        Args:
+            record: of the region in the last decision, which is committed on record.
+        """
+        made = cls(region, attempt_id, functions, record.operator_states)
+        if record.attempt_id == attempt_id and record.batch_id is not None:
+            made._committed_batch = record.batch_id
+        return made
+
+    def is_decided(self, batch: BatchKey) -> bool:
+        """Whether the record that an attempt was resumed with contains the batch."""
+        return batch.batch_id <= self._committed_batch
 
     def stop(self) -> None:
         """Let the task end with its next poll, and expect nothing more from it."""
@@ -195,7 +227,7 @@ class AttemptEpochs:
                     self._last_ack = self._acknowledgement(result)
                     self._open = (
                         *self._open,
-                        OpenWork(batch=result.batch, committables=result.committables),
+                        open_work(result),
                     )
                     self.operator_states = self._last_ack.region.operator_states
                     self.commits.add_epoch(result.batch, result.committables)
@@ -271,6 +303,11 @@ class AttemptEpochs:
                 open=self._open,
                 replayed=self._loaded,
             )
+
+
+def open_work(result: EpochResult) -> OpenWork:
+    """The work of a pre-committed epoch."""
+    return OpenWork(batch=result.batch, committables=result.committables, splits=result.ranges)
 
 
 class BarrierService:

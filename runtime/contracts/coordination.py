@@ -9,7 +9,7 @@ from sluice.runtime.contracts.writing import AttemptRegistry
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateEntry
-from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
 
 __all__ = [
     "AttemptState",
@@ -83,10 +83,17 @@ class AttemptStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWork:
-    """Work that a batch has pre-committed and whose commit the region does not know yet."""
+    """Work that a batch has pre-committed and whose commit the region does not know yet.
+
+    Attributes:
+        batch: the batch.
+        committables: its work.
+        splits: the ranges that it has read; empty: the host does not know them.
+    """
 
     batch: BatchKey
     committables: tuple[StateEntry, ...]
+    splits: tuple[SplitRange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +109,8 @@ class RegionRegistration:
         replayed: progress in the last batch of an earlier attempt, which Spark runs again before it
             asks for another, or in the load of its keyed state; the unit does not matter. None: it
             does neither.
+        may_resume: it still runs, and its host passes ``open`` on to a new coordinator again.
+        splits: whose keyed state its task has; None: it is not known.
     """
 
     region: str
@@ -110,6 +119,8 @@ class RegionRegistration:
     open: tuple[OpenWork, ...] = ()
     address: str = ""
     replayed: int | None = None
+    may_resume: bool = False
+    splits: tuple[SplitKey, ...] | None = None
 
 
 class RegionHandle(Protocol):

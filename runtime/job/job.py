@@ -25,6 +25,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.policy.handlers import CheckpointHandler, GlobalCheckpointHandler
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.start.translation import RestoreRules, checked_origin
+from sluice.runtime.election.ha_settings import DEFAULT_TIMEOUT_S, HaSettings
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failover.restart_strategies import RestartStrategy
 from sluice.runtime.functions.at_most_once import AT_MOST_ONCE, DropLimit
@@ -98,6 +99,10 @@ class Job:
         coordinator_lost_timeout_s: heartbeat timeout of a continuous task: without an answer of the
             driver for this long the task ends; > 0, below half its sinks' transaction timeout.
             None: 60, or less if needed.
+        coordinator: ``driver``: the coordinator runs in this process. ``process``: it is a process
+            of its own, ``sluice coordinator start``, and may die and be replaced while the tasks
+            continue. Several drivers may run the same program then; each needs cores for all
+            regions. For continuous regions without repartition topics.
         resource_timeout_s: how long the job may lack the cores that its regions need, at its start
             and later; its state is ``WAITING_FOR_RESOURCES`` meanwhile. Then it fails; > 0. None:
             it waits without a limit.
@@ -129,8 +134,18 @@ class Job:
         match: how a restore from a URI matches operators: ``name``, by uid, then id, then name;
             ``strict``, without names.
         allow_non_restored_state: whether a restore from a URI drops state that no operator takes.
-        storage_options: for object stores, before the usual environment variables: credentials,
-            endpoint, region, time-outs, as ``aws_access_key_id`` or as ``fs.s3a.access.key``.
+        spark_checkpoint_dir: directory or URI for the logs and state that Spark itself keeps of
+            micro-batch regions, of this job only; ``file`` needs a mount on every host if a
+            transform keeps state. None: ``checkpoint_dir``. If Spark cannot write there, because it
+            is an object store: a temporary directory, for regions without Spark's state.
+        storage_options: for object stores: credentials, endpoint, region, time-outs, as
+            ``aws_access_key_id`` or as ``fs.s3a.access.key``; before the session's
+            ``spark.hadoop.fs.s3a.…``, and these before the usual environment variables.
+        ha: starts of one job elect a leader, and the other ones are standbys that take over when it
+            dies. ``lease``: by leases in ``checkpoint_dir``. ``zookeeper://host1:2181,host2:2181/path``:
+            the same, and ZooKeeper shows earlier that the leader is gone (extra ``ha``). None: a
+            later start takes the job over from a running one.
+        ha_timeout_s: how long a leader may be silent before a standby takes over; >= 1.
         host: address of the driver for executors and Spark's Python processes. None: Spark's
             setting ``spark.sluice.service.host``, else loopback for a local master, else the
             address that Spark's own executors use, ``spark.driver.host``.
@@ -173,6 +188,7 @@ class Job:
         checkpoint_handler: CheckpointHandler | None = None,
         engine: str = "auto",
         coordinator_lost_timeout_s: float | None = None,
+        coordinator: str = "driver",
         resource_timeout_s: float | None = 300.0,
         recovery: str = "region",
         max_dropped_records: int | None = None,
@@ -186,7 +202,10 @@ class Job:
         topic_map: Mapping[str, str] | None = None,
         match: str = "name",
         allow_non_restored_state: bool = False,
+        spark_checkpoint_dir: str | os.PathLike[str] | None = None,
         storage_options: Mapping[str, str] | None = None,
+        ha: str | None = None,
+        ha_timeout_s: float = DEFAULT_TIMEOUT_S,
         host: str | None = None,
         bind_address: str | None = None,
         service_port: int | str | None = None,
@@ -224,6 +243,7 @@ class Job:
             name=_required(name, "name"),
             spark=spark,
             checkpoint_dir=_required(os.fspath(checkpoint_dir), "checkpoint_dir"),
+            spark_checkpoint_dir=_optional(spark_checkpoint_dir, "spark_checkpoint_dir"),
             storage_options=dict(storage_options or {}),
             settings=settings,
             regions=_regions(regions),
@@ -240,11 +260,13 @@ class Job:
             restore_rules=RestoreRules.of(
                 restore_from, topic_map, match, allow_non_restored_state=allow_non_restored_state
             ),
+            ha=HaSettings.of(ha, ha_timeout_s),
             service=service({}),
             metrics_port=checked_port(metrics_port, host=metrics_host),
             metrics_host=metrics_host,
             registry=_registry(registry),
             listeners=tuple(listeners),
+            is_led_elsewhere=_is_led_elsewhere(coordinator),
         )
         self._service_of = service
         self._pipelines: list[Pipeline] = []
@@ -257,9 +279,6 @@ class Job:
             # An epoch may use the table of the checkpoint before the last decided one.
             retained = max(spec.settings.retained, 2)
             spec = replace(spec, settings=replace(spec.settings, retained=retained))
-        for sink in (sink for pipeline in pipelines for sink in pipeline.sinks):
-            if isinstance(sink, StoredSink):
-                sink.use_storage_options(spec.storage_options)
         return replace(spec, pipelines=pipelines)
 
     def source(self, source: Source) -> Stream:
@@ -355,21 +374,29 @@ class Job:
                 "Describe it first: job.source(KafkaSource(…)).sink(KafkaSink(…)).",
             )
         _require_session(self._spec.spark)
-        from sluice.runtime.spark.session.spark_session import driver_address
+        from sluice.runtime.spark.session.spark_session import driver_address, storage_options_of
 
         spark = self._spec.spark
         service = self._service_of(spark.conf.getAll, default_host=driver_address(spark))
-        return replace(self.spec, service=service)
+        options = storage_options_of(spark, self._spec.storage_options)
+        for sink in (sink for pipeline in self._pipelines for sink in pipeline.sinks):
+            if isinstance(sink, StoredSink):
+                sink.use_storage_options(options)
+        return replace(self.spec, service=service, storage_options=options)
 
 
 def _required(text: str, setting: str) -> str:
     if not text.strip():
         raise ConfigError(
-            "a job needs a name and a directory for its checkpoints",
+            "a setting of the job is empty",
             {"missing": setting},
             f"Give {setting} a value of this job's own.",
         )
     return text
+
+
+def _optional(path: str | os.PathLike[str] | None, setting: str) -> str | None:
+    return None if path is None else _required(os.fspath(path), setting)
 
 
 def _require_session(spark: object) -> None:
@@ -429,6 +456,16 @@ def _regions(number: int | None) -> int | None:
     if number is not None and number < 1:
         raise ConfigError("a job has at least one region", {"regions": number}, "Use 1 or more.")
     return number
+
+
+def _is_led_elsewhere(coordinator: str) -> bool:
+    if coordinator not in ("driver", "process"):
+        raise ConfigError(
+            "the job has no such place for its coordinator",
+            {"coordinator": coordinator},
+            "Use driver, or process with `sluice coordinator start`.",
+        )
+    return coordinator == "process"
 
 
 def _lost_timeout(seconds: float | None) -> float | None:

@@ -88,6 +88,8 @@ def status(
         f"{job['state']}, last decided {job['last_decided']}, "
         f"last committed {job['last_committed']}"
     )
+    if election := job["election"]:
+        typer.echo(_election_line(election))
     if waiting := job["waiting_for_resources"]:
         typer.echo(f"needs {waiting['needed']} cores, has {waiting['present']}")
     for pending in job["pending"]:
@@ -200,6 +202,21 @@ def full_checkpoint(path: _Running) -> None:
     if found["suspended"]:
         typer.echo(f"suspended regions, with their last snapshot: {', '.join(found['suspended'])}")
     typer.echo(written_as(path, found["uri"]))
+
+
+def _election_line(election: Mapping[str, Any]) -> str:
+    leader = election["leader"]
+    standbys = ", ".join(map(_process, election["standbys"])) or "none"
+    if leader is None:
+        return f"no leader ({election['way']}), standbys: {standbys}"
+    return (
+        f"leader {_process(leader['candidate'])} ({election['way']}), term {leader['term']}, "
+        f"session {leader['session_id']}, standbys: {standbys}"
+    )
+
+
+def _process(candidate: Mapping[str, Any]) -> str:
+    return f"{candidate['role']} {candidate['pid']} on {candidate['host']}"
 
 
 def _line_of(region: Mapping[str, Any]) -> str:

@@ -46,9 +46,10 @@ class RunStatus:
 
     Attributes:
         name: of the job.
-        state: ``starting``, ``running``, ``WAITING_FOR_RESOURCES`` (it has too few cores),
-            ``stopping``, then ``finished`` (each bounded source has
-            reached its end), ``stopped``, ``failed``, or ``fenced`` (another run took over).
+        state: ``standby`` (another process leads the job), ``starting``, ``running``,
+            ``WAITING_FOR_RESOURCES`` (it has too few cores), ``stopping``, then ``finished`` (each
+            bounded source has reached its end), ``stopped``, ``failed``, or ``fenced`` (another
+            run took over).
         checkpoint_id: newest checkpoint that is committed on record; None before the start is over.
         records: committed on record by this run.
         lag_records: records that the job has not read yet; None: not known for any region.
@@ -240,7 +241,9 @@ class JobHandle:
             return "stopped" if found is None else found.state
         if self._stop.is_requested or (found is not None and found.state not in _AT_WORK):
             return "stopping"
-        return "starting" if found is None else found.state
+        if found is None:
+            return "standby" if self._run.is_standby else "starting"
+        return found.state
 
     def _last_failure(self, regions: tuple[RegionStatusView, ...]) -> str | None:
         if not self.is_active and self._error is not None:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, RETIRED, STATE, slot_name
-from sluice.runtime.checkpoint.cleaning.clean_plan import SPARK
 from sluice.runtime.checkpoint.cleaning.directory_cleaning import close_copy
 from sluice.runtime.checkpoint.format.metadata import decode
 from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
@@ -41,6 +40,7 @@ from sluice.runtime.savepoint.savepoint_writer import (
     self_contained,
 )
 from sluice.runtime.savepoint.spark_files import is_shared
+from sluice.runtime.storage.divided_directory import SPARK
 from sluice.runtime.storage.file_copies import FileCopy, Progress, copy_files, in_parallel
 from sluice.runtime.storage.file_system import FileSystem, files_below
 

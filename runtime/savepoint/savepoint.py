@@ -12,11 +12,13 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.metadata import decode
+from sluice.runtime.checkpoint.spark_place import with_spark_files
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
@@ -129,7 +131,8 @@ def open_savepoint(
     if match is None:
         fs = open_file_system(uri, jvm, storage_options)
         return Savepoint(uri=uri, fs=fs, record=_savepoint_record(fs))
-    fs = open_file_system(match["parent"], jvm, storage_options)
+    open_at = partial(open_file_system, jvm=jvm, storage_options=storage_options)
+    fs = with_spark_files(open_at(match["parent"]), open_at)
     return Savepoint(uri=uri, fs=fs, record=_checkpoint_record(fs, int(match["id"]), uri))
 
 

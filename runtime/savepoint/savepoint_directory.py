@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_slots import FULL, METADATA, SAVEPOINT_NAME, STATE
-from sluice.runtime.checkpoint.cleaning.clean_plan import SPARK
 from sluice.runtime.errors import (
     ConfigError,
     DamagedCheckpointError,
@@ -20,6 +19,7 @@ from sluice.runtime.savepoint.savepoint import (
     open_savepoint,
     references_of,
 )
+from sluice.runtime.storage.divided_directory import SPARK
 from sluice.runtime.storage.file_copies import Progress, wrong_files
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system

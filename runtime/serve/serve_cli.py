@@ -32,7 +32,7 @@ def serve(
     registry: Annotated[
         str,
         typer.Option(
-            help="Directory in which jobs register: Job(registry=...). A path, file: or hdfs:.",
+            help="Directory in which jobs register: Job(registry=...). A path or URI.",
             envvar="SLUICE_REGISTRY",
         ),
     ],

@@ -24,7 +24,14 @@ from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.shell.request_thread import RequestedCheckpoint
-from sluice.runtime.errors import AuthenticationError, ConfigError, FencedError, UnreachableError
+from sluice.runtime.election.zookeeper_path import ZooKeeperPath
+from sluice.runtime.errors import (
+    AuthenticationError,
+    ConfigError,
+    FencedError,
+    NotLeaderError,
+    UnreachableError,
+)
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.process.wait_log import WaitLog
 from sluice.runtime.service.endpoints import (
@@ -57,12 +64,13 @@ from sluice.runtime.storage.delegation_tokens import issued_token
 from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorApp", "QueryHandler"]
+__all__ = ["LONGEST_POLL_S", "CoordinatorApp", "QueryHandler"]
 
 log = logging.getLogger(__name__)
 
 _THREADS = 256
-_LONGEST_POLL_S = 5.0
+LONGEST_POLL_S = 5.0
+"""A poll for a barrier waits no longer."""
 _FOR_PEOPLE = frozenset(
     {
         "/v1/status",
@@ -97,6 +105,7 @@ class CoordinatorApp:
             there which run leads the job.
         checkpoint_web: how clients without a JVM read that directory if it is not local; None: they
             cannot.
+        zookeeper: nodes of the job with the same record; None: it has none.
         commands: of operators; None: none.
         barrier_service: of continuous regions; None: there are none.
         pages: what people see of the job; None: nothing but its status.
@@ -109,6 +118,7 @@ class CoordinatorApp:
         *,
         checkpoint_uri: str = "",
         checkpoint_web: WebHdfsAddress | ObjectLocation | None = None,
+        zookeeper: ZooKeeperPath | None = None,
         commands: JobCommands | None = None,
         barrier_service: BarrierService | None = None,
         registry: CollectorRegistry | None = None,
@@ -123,6 +133,7 @@ class CoordinatorApp:
         self._command_token = secrets.token_urlsafe(32)
         self._checkpoint_uri = checkpoint_uri
         self._checkpoint_web = checkpoint_web
+        self._zookeeper = zookeeper
         self._token = secrets.token_urlsafe(32)
         self.session = str(uuid.uuid4()) if coordinator is None else coordinator.session
         if registry is None and coordinator is not None:
@@ -153,6 +164,7 @@ class CoordinatorApp:
             attempt_id=None if started is None else started.attempt_id,
             checkpoint_uri=self._checkpoint_uri,
             checkpoint_web=self._checkpoint_web,
+            zookeeper=self._zookeeper,
             ca=ca,
         )
 
@@ -219,7 +231,7 @@ class CoordinatorApp:
 
     def _barrier(self, body: BarrierMessage) -> dict[str, Any]:
         barrier = self._of(body).poll_barrier(
-            body.region, body.attempt_id, wait_s=min(body.wait_s, _LONGEST_POLL_S)
+            body.region, body.attempt_id, wait_s=min(body.wait_s, LONGEST_POLL_S)
         )
         return {"barrier": to_json(barrier)}
 
@@ -227,7 +239,7 @@ class CoordinatorApp:
         found = self._barrier_service_for(body).next_barrier(
             body.region,
             body.attempt_id,
-            wait_s=min(body.wait_s, _LONGEST_POLL_S),
+            wait_s=min(body.wait_s, LONGEST_POLL_S),
             has_read=body.has_read,
             committed=body.committed,
         )
@@ -247,7 +259,7 @@ class CoordinatorApp:
         return {"inputs": to_json(self._of(body).task_inputs(body.region, body.attempt_id))}
 
     def _tokens(self, body: TokenMessage) -> dict[str, Any]:
-        self._of(body)
+        self._require_session(body.leader_session_id)
         found = issued_token(body.name)
         if found is None:
             raise ConfigError("this driver has no such delegation token", {}, "Restart the sender.")
@@ -336,7 +348,7 @@ class CoordinatorApp:
 
     async def _query(self, request: Request) -> Response:
         body, key = await body_of(QueryMessage, request), request.path_params["key"]
-        self._require_session(body.leader_session_id)
+        self._require_caller(body.leader_session_id)
         handler = self._handlers.get(key)
         if handler is None:
             raise ConfigError(
@@ -363,9 +375,13 @@ class CoordinatorApp:
             )
         return self._coordinator
 
+    def _require_caller(self, session: str) -> None:
+        """Of a mounted handler."""
+        self._require_session(session)
+
     def _require_session(self, session: str) -> None:
         if session != self.session:
-            raise FencedError(
+            raise NotLeaderError(
                 "the message is meant for another coordinator",
                 {"leader_session_id": session, "current": self.session},
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",

@@ -12,11 +12,18 @@ from typing import Any, Self
 
 import urllib3
 
-from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore, find_leader
+from sluice.runtime.checkpoint.run_record import RunRecordStore
 from sluice.runtime.continuous.checkpoint_client import CoordinatorLink
 from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult, NextBarrier
 from sluice.runtime.contracts import Clock, RegisteredAttempt, WaitRegistry
-from sluice.runtime.errors import FencedError, StreamError, UnreachableError, UnsupportedFormatError
+from sluice.runtime.election.leader_lookup import LeaderLookup
+from sluice.runtime.election.zookeeper_path import ZooKeeperPath
+from sluice.runtime.errors import (
+    NotLeaderError,
+    StreamError,
+    UnreachableError,
+    UnsupportedFormatError,
+)
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.model.payloads import seconds
@@ -59,7 +66,6 @@ _CALL_TIMEOUT_S = 10.0
 _LEADER_S = 12.0  # reading the leader record takes no longer, whether or not a server answers
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
-_LEADER_READ_EVERY_S = 1.0
 _WAIT_S = 2.0  # for the connection, and again for the answer
 _TOO_MANY = 429
 _SERVER_ERRORS = 500  # and above: the cause may pass
@@ -77,6 +83,7 @@ class CoordinatorAddress:
         attempt_id: of its run: the checkpoint slot that it fenced; None: not known.
         checkpoint_uri: directory with the leader record; empty: there is none.
         checkpoint_web: how to read that directory if it is not local; see `find_leader`.
+        zookeeper: the job's nodes, which are asked before that directory; None: it has none.
         ca: PEM text of the authorities that an ``https`` address is checked with; empty: those of
             this system.
     """
@@ -88,6 +95,7 @@ class CoordinatorAddress:
     attempt_id: int | None = None
     checkpoint_uri: str = ""
     checkpoint_web: WebHdfsAddress | ObjectLocation | None = None
+    zookeeper: ZooKeeperPath | None = None
     ca: str = ""
 
     def __repr__(self) -> str:
@@ -121,7 +129,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
     may be repeated safely, so a call is repeated until it has an answer or its deadline has passed.
     One try counts for at most the time limit of a try, so a pause of this process does not count as
     silence of the coordinator. While the coordinator does not answer, the client reads the leader
-    record in the checkpoint directory, if it is local, mounted or readable over WebHDFS. The record
+    record in ZooKeeper or in the checkpoint directory; see `LeaderLookup`. The record
     shows whether a later coordinator leads the job. An error of the coordinator is raised here in
     the same class.
     """
@@ -140,7 +148,13 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             "leader_session_id": address.leader_session_id,
         }
         self._deadline_s = deadline_s
-        self._leader_read_s: float | None = None
+        self._lookup = LeaderLookup(
+            address.checkpoint_uri,
+            address.checkpoint_web,
+            address.zookeeper,
+            attempt_id=address.attempt_id,
+            clock=clock,
+        )
         is_tls = address.address.startswith("https://")
         self._pool = urllib3.PoolManager(
             num_pools=1,
@@ -197,13 +211,14 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
         with contextlib.suppress(UnreachableError):
-            self._report_wait(batch, what, why)
+            self.report_wait(batch, what, why)
 
     def waited(self, batch: BatchKey, what: str) -> None:
         with contextlib.suppress(StreamError):
-            self._report_wait(batch, what, None)
+            self.report_wait(batch, what, None)
 
-    def _report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
+    def report_wait(self, batch: BatchKey, what: str, why: str | None) -> None:
+        """A task waits for something, or without ``why`` no longer. Sent once."""
         body = WaitMessage(**self._envelope, batch=batch, what=what, why=why)
         self._send("/v1/waits", body, timeout_s=_WAIT_S, deadline_s=0.0)
 
@@ -310,16 +325,31 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         )
         return self._send("/v1/stop", body, timeout_s=timeout_s, deadline_s=0.0)
 
-    def query(self, key: str, call: str, payload: Mapping[str, Any], *, timeout_s: float) -> Any:  # noqa: ANN401 - JSON
+    def query(
+        self,
+        key: str,
+        call: str,
+        payload: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        repeats: bool = True,
+    ) -> Any:  # noqa: ANN401 - JSON
         """Call a mounted `sluice.runtime.service.coordinator_app.QueryHandler` (drop-in).
 
         The handler has already retried: its answer that a cluster is unreachable is final, and not
         requested again.
+
+        Args:
+            repeats: whether to send it again until ``timeout_s`` while there is no answer.
         """
         path = f"/v1/queries/{key}/{call}"
         body = QueryMessage(**self._envelope, payload=payload)
         answer = self._send(
-            path, body, timeout_s=timeout_s, deadline_s=timeout_s, repeats_errors=False
+            path,
+            body,
+            timeout_s=timeout_s,
+            deadline_s=timeout_s if repeats else 0.0,
+            repeats_errors=False,
         )
         with _understood(path):
             return answer["answer"]
@@ -356,6 +386,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             try:
                 response = self._request(path, content, timeout_s=timeout_s)
                 if response.status != _TOO_MANY and response.status < _SERVER_ERRORS:
+                    self._lookup.has_answered()
                     return self._answer(response, path)
                 own = _error_of(response)
                 if own is not None and not repeats_errors:
@@ -414,17 +445,10 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         )
 
     def _require_leadership(self) -> None:
-        """Raise FencedError if the leader record names a later coordinator.
-
-        All tasks of a dead driver read it, so they do not at each of their tries.
-        """
-        now_s = self._clock()
-        if self._leader_read_s is not None and now_s - self._leader_read_s < _LEADER_READ_EVERY_S:
-            return
-        self._leader_read_s = now_s
-        leader = find_leader(self._address.checkpoint_uri, self._address.checkpoint_web)
-        if leader is not None and self._is_later(leader):
-            raise FencedError(
+        """Raise FencedError if a later coordinator leads the job."""
+        leader = self._lookup.later_leader()
+        if leader is not None:
+            raise NotLeaderError(
                 "another coordinator leads the job now",
                 {
                     "leader_session_id": self._address.leader_session_id,
@@ -433,12 +457,6 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
                 },
                 "Stop this sender: the job was restarted, and the sender belongs to its older run.",
             )
-
-    def _is_later(self, leader: RunRecord) -> bool:
-        """An earlier coordinator may write its record late, if it slept after its fencing record.
-        Attempt ids only grow."""
-        ours = self._address.attempt_id
-        return ours is not None and leader.attempt_id > ours
 
 
 def fetch_issued_token(address: CoordinatorAddress, name: str) -> IssuedToken:

@@ -15,6 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from sluice.runtime.errors import StorageError, StreamError
+from sluice.runtime.storage.divided_directory import holder_of
 from sluice.runtime.storage.file_system import Entry, FileDigest, FileSystem
 from sluice.runtime.storage.hadoop_errors import exceptions_of, failure_kind, telling, typed
 from sluice.runtime.storage.local_fs import LocalFileSystem
@@ -190,6 +191,7 @@ class HadoopFileSystem(FileSystem):
     def copy_from(
         self, source: FileSystem, source_path: str, path: str, *, may_link: bool = False
     ) -> FileDigest:
+        source = holder_of(source, source_path)
         with self._translated("copy a file", path):
             opened = self._stream_of(source, source_path)
             with contextlib.closing(self._fs.create(self._at(path), True)) as target:

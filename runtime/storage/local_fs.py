@@ -24,6 +24,7 @@ from sluice.runtime.errors import (
     StreamError,
 )
 from sluice.runtime.failpoints import failpoint
+from sluice.runtime.storage.divided_directory import holder_of
 from sluice.runtime.storage.file_system import NAME_TOO_LONG, Entry, FileDigest, FileSystem
 
 __all__ = ["LocalFileSystem", "local_failure"]
@@ -142,6 +143,7 @@ class LocalFileSystem(FileSystem):
         self, source: FileSystem, source_path: str, path: str, *, may_link: bool = False
     ) -> FileDigest:
         """See `FileSystem.copy_from`; links a file of this disk."""
+        source = holder_of(source, source_path)
         target = self._at(path)
         with self._translated("copy a file", path):
             _make_directories(target.parent)

@@ -47,6 +47,7 @@ _TWICE = [
     test_keyed.test_state_with_output_two_kills_in_a_row_where_a_split_comes_with_its_state,
     test_lost_transactions.test_two_phase_repair_two_kills_in_a_row_in_a_repair,
     test_objects.test_a_copy_survives_two_kills_in_a_row_on_an_object_store,
+    test_objects.test_restore_by_attempt_spark_s_state_lies_beside_the_object_store,
     test_object_files.test_upload_settled_each_record_is_seen_once_after_kills,
     test_object_files.test_upload_settled_a_kill_in_the_look_of_a_restart_changes_nothing,
     test_regional.test_restore_by_attempt_and_abort_before_skip_two_kills_in_a_row_at_every_regional_step,
@@ -92,7 +93,11 @@ _OF_A_COMMAND = {
 _OF_KEYED_STATE = {*OF_STATE, *STATE_MOVES}
 # On an object store they stand where `after-link` and the end of a deletion stand on a local disk;
 # `test_objects` also pauses before the put. Uploads open no transaction.
-_OF_OBJECTS = {*test_objects.OF_OBJECTS, *test_object_files.OF_UPLOADS}
+_OF_OBJECTS = {
+    *test_objects.OF_OBJECTS,
+    *test_objects.OF_SPARK_FILES,
+    *test_object_files.OF_UPLOADS,
+}
 # Steps of an Iceberg sink, which opens no transaction: `tests.integration.test_iceberg_kills` kills at
 # each, once and twice, and `tests.contract.test_iceberg_commits` has the stale coordinator.
 _OF_ICEBERG = {
@@ -100,6 +105,9 @@ _OF_ICEBERG = {
     *("before-lookup", "after-lookup", "before-append", "after-append"),
     *("before-notes-deleted", "after-notes-deleted"),
 }
+# Steps of an election, before a start opens anything, and beside a run: `test_elected_processes` kills
+# at each, and pauses leaders.
+_OF_AN_ELECTION = {"before-lease", "after-lease", "before-address", "after-address"}
 # One test kills at each: these writes are small, happen or do not, and open nothing.
 _OF_A_LOSS = {*LOSSES, *ACCEPTANCE}
 
@@ -158,7 +166,7 @@ def test_every_failpoint_of_the_source_is_killed(
 ) -> None:
     """But for those that there is a reason for, and these are left out indeed."""
     killed = set().union(*map(_cells, tests))
-    assert _in_the_source() - killed == absent | _OF_A_COMMAND | _OF_ICEBERG
+    assert _in_the_source() - killed == absent | _OF_A_COMMAND | _OF_ICEBERG | _OF_AN_ELECTION
     assert killed <= _in_the_source()
 
 

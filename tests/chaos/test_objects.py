@@ -12,8 +12,8 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_store import open_store
 from sluice.runtime.model.checkpoint_record import Verdict
 from tests.chaos.beds import kills, twice
-from tests.chaos.programs import COPY, STATE_NUMBERS, Subject
-from tests.chaos.scenario import START_S, Scenario, Setting
+from tests.chaos.programs import COPY, COPY_IN_BATCHES, STATE_NUMBERS, WINDOWED, Subject
+from tests.chaos.scenario import START_S, Kill, Scenario, Setting
 from tests.chaos.test_fencing import await_fenced
 from tests.kit.objects.s3_fixture import ProxiedBucket
 from tests.kit.objects.s3_proxy import random_faults
@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(2400)
 _AROUND_THE_PUT = ("before-publish", "after-put", "after-publish")
 OF_OBJECTS = ("after-put", "after-record-deleted")
 """Reached on object stores alone: the answer to a put, and half of a deletion."""
+
+OF_SPARK_FILES = ("before-spark-place", "after-spark-place", "after-spark-owner")
+"""Reached at the first start of a job whose Spark files lie in a directory of their own."""
 
 
 @pytest.fixture
@@ -90,3 +93,37 @@ def test_state_with_output_keyed_state_lies_on_the_object_store(
         scenario.finish()
     store = open_store(scenario.checkpoint_uri, storage_options=bucket.direct.storage_options)
     assert store.state_files()
+
+
+def _twice_at(failpoint: str) -> list[Kill]:
+    """A job binds its directories once: the second kill is after that, at the next write."""
+    if failpoint in OF_SPARK_FILES:
+        return [*kills((failpoint,), hit=1), *kills(("before-fencing",), hit=1)]
+    return twice(failpoint, hit=3)
+
+
+@pytest.mark.parametrize(
+    "failpoint", [*OF_SPARK_FILES, "before-decision", "after-decision", "after-state-files"]
+)
+def test_restore_by_attempt_spark_s_state_lies_beside_the_object_store(
+    kafka: EmbeddedKafka, tmp_path: Path, bucket: ProxiedBucket, failpoint: str
+) -> None:
+    """Spark logs on a disk, the decision is an object: each window is counted once."""
+    logs = tmp_path / "spark logs"
+    with _scenario(WINDOWED, kafka, tmp_path, bucket, SPARK_CHECKPOINT_DIR=str(logs)) as scenario:
+        for kill in _twice_at(failpoint):
+            scenario.kill_at(kill)
+        scenario.finish()
+    assert (logs / "_owner").is_file()
+    store = open_store(scenario.checkpoint_uri, storage_options=bucket.direct.storage_options)
+    assert not store.fs.exists("spark")
+
+
+def test_restore_by_attempt_files_go_to_an_object_store_without_a_client_of_hadoop(
+    kafka: EmbeddedKafka, tmp_path: Path, bucket: ProxiedBucket
+) -> None:
+    """Micro-batches without Spark's state need no log of an earlier run."""
+    with _scenario(COPY_IN_BATCHES, kafka, tmp_path, bucket) as scenario:
+        for kill in kills(("before-decision", "after-decision", "after-return"), hit=3):
+            scenario.kill_at(kill)
+        scenario.finish()

@@ -1,5 +1,7 @@
 """A windowed count with a watermark, as a Job: closed windows come in batches without records."""
 
+import os
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,7 +25,13 @@ def main() -> None:
     """Parse the command line of the examples and run the job."""
     args = parsed(__doc__)
     spark = SparkSession.builder.master(args.master).appName("windowed").getOrCreate()
-    job = Job("windowed", spark, checkpoint_dir=args.checkpoint, interval_s=args.interval)
+    job = Job(
+        "windowed",
+        spark,
+        checkpoint_dir=args.checkpoint,
+        spark_checkpoint_dir=os.environ.get("SPARK_CHECKPOINT_DIR"),
+        interval_s=args.interval,
+    )
     job.source(
         KafkaSource(bootstrap_servers=args.bootstrap, topics=[args.input], bounded=args.until_end)
     ).transform(windows, output_mode="append").sink(

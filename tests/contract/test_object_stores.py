@@ -128,6 +128,26 @@ def test_fence_first_of_two_coordinators_on_one_bucket_one_decides(
             assert answers[name][place - 1] is wanted
 
 
+def test_publish_whole_a_killed_deletion_leaves_no_checkpoint(s3_proxied: ProxiedBucket) -> None:
+    """The record goes first, in a request of its own."""
+    store = store_at(s3_proxied)
+    publish(store, record(1))
+    store.mark_committed(1)
+    deletions = 0
+
+    def only_one(request: S3Request) -> Fault | None:
+        nonlocal deletions
+        deletions += request.method == "DELETE" or "delete" in request.query
+        return None if deletions <= 1 else Fault(kind=FaultKind.REFUSED, status=403)
+
+    s3_proxied.proxy.choose = only_one
+    with pytest.raises(AuthenticationError):
+        store.fs.delete(slot_name(1))
+    left = store_at(s3_proxied.direct)
+    assert left.read(1) is None
+    assert left.fs.entries(slot_name(1)) != []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_checkpoints_live_with_random_faults(s3_proxied: ProxiedBucket, seed: int) -> None:
     """Published, marked, listed and retired, with each call repeated as a job repeats it."""

@@ -43,11 +43,13 @@ class Place:
     def __post_init__(self) -> None:
         self.uploads = self.open()
 
-    def stage(self, *names: str, parts: Sequence[bytes] = (b"rows",)) -> StateEntry:
+    def stage(
+        self, *names: str, parts: Sequence[bytes] = (b"rows",), mark: str = _MARK
+    ) -> StateEntry:
         """Uploads whose parts the store has."""
         files = []
         for name in names:
-            upload_id = self.uploads.create(f"out/{name}", mark=_MARK)
+            upload_id = self.uploads.create(f"out/{name}", mark=mark)
             tags = tuple(
                 self.uploads.put_part(f"out/{name}", upload_id, number, part)
                 for number, part in enumerate(parts, 1)
@@ -58,7 +60,7 @@ class Place:
                     final=name, upload_id=upload_id, tags=tags, length_bytes=length, rows=1
                 )
             )
-        found = UploadSet(target=f"{self.parent}/out", mark=_MARK, files=tuple(files))
+        found = UploadSet(target=f"{self.parent}/out", mark=mark, files=tuple(files))
         return encode_upload_set(found, operator_id="op")
 
     def commit(self, *entries: StateEntry, after_crash: bool = False) -> list[CommitReport]:
@@ -155,17 +157,21 @@ def test_upload_settled_an_abort_discards_no_completed_object(place: Place) -> N
     assert place.read("out/part-1") == b"rows"
 
 
-def test_upload_settled_a_foreign_object_under_the_name_stops(place: Place) -> None:
+@pytest.mark.parametrize(("content", "mark"), [(b"another", _MARK), (b"ROWS", "f" * 32)])
+def test_upload_settled_a_foreign_object_under_the_name_stops(
+    place: Place, content: bytes, mark: str
+) -> None:
     """An object of another length or origin is not taken for ours."""
     entry = place.stage("part-1")
     place.abort(entry)
-    other = place.stage("part-1", parts=(b"another",))
+    other = place.stage("part-1", parts=(content,), mark=mark)
     place.commit(other)
 
-    (report,) = place.commit(entry)
-    assert report.outcome is CommitOutcome.UNKNOWN
-    assert "7 bytes" in report.detail
-    assert place.read("out/part-1") == b"another"
+    for after_crash in (False, True):
+        (report,) = place.commit(entry, after_crash=after_crash)
+        assert report.outcome is CommitOutcome.UNKNOWN
+        assert f"{len(content)} bytes" in report.detail
+    assert place.read("out/part-1") == content
 
 
 def test_upload_settled_only_its_own_upload_of_a_name_counts(place: Place) -> None:

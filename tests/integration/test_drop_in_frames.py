@@ -19,6 +19,7 @@ from sluice.runtime.errors import ConfigError
 from tests.integration.test_drop_in_sink import finish, numbers, records
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import await_stable, end_offsets, produce, values
+from tests.kit.objects.s3_fixture import S3Bucket
 from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -74,6 +75,18 @@ def test_a_frame_is_written_whole_and_at_least_once(
         to_topic(rows(session, 20, 30), kafka, output, checkpointLocation=str(tmp_path)).save()
     assert numbers(kafka, output) == list(range(30))
     assert sum("at least once" in text for text in caplog.messages) == 1
+
+
+@pytest.mark.extended
+def test_batches_of_a_callback_are_decided_in_a_bucket(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, s3_environment: S3Bucket
+) -> None:
+    """Spark has no client of the store, and needs none: it writes no log there. Each batch once."""
+    output, location = topic(partitions=2), f"{s3_environment.uri}/a query"
+    for batch_id in (0, 0, 1, 1):
+        frame = rows(session, batch_id * 10, batch_id * 10 + 10)
+        to_topic(frame, kafka, output, checkpointLocation=location, batchId=batch_id).save()
+    assert numbers(kafka, output) == list(range(20))
 
 
 def test_of_a_frame_with_a_failing_task_nothing_becomes_visible(

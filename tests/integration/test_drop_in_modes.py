@@ -136,6 +136,7 @@ def test_a_thread_without_an_active_session_starts_a_query(
         ({"kafka.acks": "1"}, "unsafe with exactly-once"),
         ({"transactionTimeout": "soon"}, "a duration cannot be read"),
         ({"asyncProgressTrackingEnabled": "true"}, "asyncProgressTracking"),
+        ({"checkpointLocation": "s3a://bucket/chk"}, "Spark cannot write its logs to this"),
     ],
 )
 def test_a_wrong_option_of_a_topic_is_refused_at_the_start(
@@ -200,8 +201,8 @@ def started(
     """A query over rows that need no broker."""
     frame = session.readStream.format("rate").load()
     frame = frame.withColumn("value", F.col("value").cast("string")).select(*columns)
-    writer = frame.writeStream.format(name).options(**options)
-    writer = writer.option("checkpointLocation", str(tmp_path / "chk"))
+    location = {"checkpointLocation": str(tmp_path / "chk")}
+    writer = frame.writeStream.format(name).options(**location).options(**options)
     query = writer.trigger(**(trigger or {"availableNow": True})).start(**calls)
     query.stop()
     return query

@@ -33,8 +33,11 @@ ALLOWED_EMPTY = (
     "sluice_region_rate_limit",
     "sluice_query_state_rows",
     "sluice_waiting_for_resources_tasks",
+    "sluice_leader_term",
+    "sluice_standbys",
 )
-"""Series that this job and this query do not have: no rate limit, no state, no lack of cores."""
+"""Series that this job and this query do not have: no rate limit, no state, no lack of cores, no
+election."""
 
 
 class Prometheus:

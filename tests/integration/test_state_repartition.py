@@ -15,7 +15,11 @@ from sluice.runtime.checkpoint.checkpoint_slots import METADATA
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 from sluice.runtime.failpoints import VARIABLE
 from sluice.runtime.savepoint.savepoint import open_savepoint
+from sluice.runtime.savepoint.savepoint_directory import verify
 from sluice.runtime.spark.state.state_cli import app
+from sluice.runtime.storage.file_system_opening import open_file_system
+from sluice.runtime.storage.local_fs import LocalFileSystem
+from tests.kit.objects.s3_fixture import S3Bucket
 from tests.kit.stateful_queries import QUERIES, StatefulQuery
 
 pytestmark = pytest.mark.integration
@@ -97,6 +101,31 @@ def saved(spark: SparkSession, tmp_path: Path, input_dir: Path) -> Path:
     query.run()
     query.save()
     return query.directory
+
+
+@pytest.mark.extended
+def test_a_savepoint_in_a_bucket_is_repartitioned_on_this_host(
+    spark: SparkSession, s3_environment: S3Bucket, saved: Path, tmp_path: Path
+) -> None:
+    """Spark has no client of the store: its files are written here, and copied before the record."""
+    for path in contents(saved):
+        fs = open_file_system(f"{s3_environment.uri}/saved")
+        fs.copy_from(LocalFileSystem(saved), path, path)
+    arguments = ["repartition", f"{s3_environment.uri}/saved", "--partitions", "5"]
+    to = ["--to", f"{s3_environment.uri}/to"]
+    result = CliRunner().invoke(app, [*arguments, *to], catch_exceptions=False)
+    made = open_savepoint(result.output.splitlines()[-1])
+    verify(made)
+    (region,) = made.record.regions
+    assert region.state is not None
+    assert region.state.state_partitions == 5
+    for file in region.state.files:
+        target = tmp_path / "copy" / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        made.fs.export(file.path, target)
+    query = StatefulQuery(spark, "aggregate", tmp_path / "input", tmp_path / "copy")
+    query.put(1, range(40, 60))
+    assert query.run()
 
 
 @pytest.mark.extended

@@ -92,7 +92,15 @@ class PlayedJob:
         self.told.append((path, body))
         if path == "/v1/savepoints":
             state = "failed" if self.fails_savepoints else "completed"
-            entry = {"request_id": f"r{len(self.savepoints)}", "kind": body["kind"]}
+            entry = {
+                "request_id": f"r{len(self.savepoints)}",
+                "kind": body["kind"],
+                "checkpoint_id": 3,
+                "files": 1,
+                "bytes": 2,
+                "elapsed_s": 0.1,
+                "suspended": [],
+            }
             self.savepoints.append(entry | {"state": state, "uri": "file:///s", "error": "no room"})
             return {"request_id": entry["request_id"], "parent": "file:///"}
         if path == "/v1/regions/restart":

@@ -27,6 +27,7 @@ CRITICAL_RULES = (
     "continuous-order",
     "files-with-decision",
     "rename-settled",
+    "upload-settled",
     "stateful-replay",
     "lease-guards-outputs",
     "copy-protected",

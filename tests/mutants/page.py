@@ -19,7 +19,7 @@ fails. A mutant replaces a few lines of the product while Python imports it (`te
 
 A mutant is *caught* if a test fails by an assertion, or by a typed error of the product. Any other
 exception, a failed import and a timeout are *no proof*. The same tests pass without a mutant, and
-they need no server.
+they need no server but that of S3, which runs in their process.
 
 `make check` verifies that every mutant fits the source, that this page lists it, and that each rule
 of the classes *C* and *H* has a mutant. `make mutants` writes this page.

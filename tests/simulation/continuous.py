@@ -5,8 +5,17 @@ asked to, and the driver finishes manually what none of them has acknowledged. L
 checkpoint client's thread and the client of librdkafka; a task outlives its driver, or its region's attempt.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
@@ -41,6 +50,7 @@ from sluice.runtime.errors import (
     CoordinatorLostError,
     DeliveryError,
     FencedError,
+    NotLeaderError,
     StreamError,
     UnreachableError,
 )
@@ -54,10 +64,14 @@ from tests.kit.continuous_parts import LogFollower, rows_of
 from tests.kit.kafka.fake_kafka import Fenced
 from tests.simulation.kafka import attempt_of, entry_of
 from tests.simulation.keyed import keyed_task
+from tests.simulation.led import Relay
 from tests.simulation.worker import Worker, transaction_of
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
+    from tests.simulation.world import World
+
+T = TypeVar("T")
 
 
 class _Commits(NativeCommits):
@@ -148,13 +162,31 @@ class Engine:
 class _Link:
     """From a task to its coordinator; an answer may be lost, and then the task asks again."""
 
-    def __init__(self, process: "Process") -> None:
-        self._process = process
-        self._world = process.world
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._world = relay.process.world
+
+    @property
+    def _process(self) -> "Process":
+        return self._relay.process
 
     def _require_there(self) -> None:
-        if self._process.dead:
+        if self._world.profile.outlived:
+            self._relay.require_heard()
+        elif self._process.dead:
             raise UnreachableError("nobody answers", {}, "The courier gives up.")
+
+    @contextmanager
+    def _relayed(self) -> Iterator[None]:
+        try:
+            yield
+        except FencedError as err:
+            if self._world.profile.outlived and (
+                isinstance(err, NotLeaderError) or self._process.core.is_fenced
+            ):
+                raise UnreachableError("another one leads", {}, "Ask again.") from err
+            self._relay.is_over = True
+            raise
 
     def next_barrier(
         self,
@@ -169,26 +201,41 @@ class _Link:
         del wait_s
         self._require_there()
         barrier_service = self._process.engine.barrier_service
-        if self._world.fault(self._world.profile.unanswered / 2, "a barrier is asked for twice"):
-            barrier_service.next_barrier(
+        with self._relayed():
+            if self._world.fault(
+                self._world.profile.unanswered / 2, "a barrier is asked for twice"
+            ):
+                barrier_service.next_barrier(
+                    region, attempt_id, wait_s=0, has_read=has_read, committed=committed
+                )
+            answer = barrier_service.next_barrier(
                 region, attempt_id, wait_s=0, has_read=has_read, committed=committed
             )
-        return barrier_service.next_barrier(
-            region, attempt_id, wait_s=0, has_read=has_read, committed=committed
-        )
+        self._relay.answered(answer)
+        return answer
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
         """See `CoordinatorLink.acknowledge_epoch`."""
+        self._relay.keep(result)
         self._require_there()
-        self._process.engine.barrier_service.acknowledge(result)
-        if self._world.fault(self._world.profile.unanswered / 2, "an epoch is reported twice"):
+        with self._relayed():
             self._process.engine.barrier_service.acknowledge(result)
+            if self._world.fault(self._world.profile.unanswered / 2, "an epoch is reported twice"):
+                self._process.engine.barrier_service.acknowledge(result)
+
+
+class _WaitsError(Exception):
+    """Nobody leads: the task keeps what it has to say."""
 
 
 class _Courier(CheckpointClient):
     """Without its thread: it continues when it is reported, and waits for the task's epoch in between."""
 
     owes_epoch = False
+    world: "World | None" = None
+    """Of a task that may outlive its coordinator."""
+    _unsent: Callable[[], object] | None = None
+    _may_wait = True
 
     def start(self) -> None:
         """See `CheckpointClient.start`."""
@@ -203,12 +250,40 @@ class _Courier(CheckpointClient):
 
     def go_on(self) -> bool:
         """As far as it comes without waiting; False: the attempt is being stopped."""
+        if self._unsent is not None:
+            self.call(self._unsent, is_needed=lambda: True)
+            self._unsent = None
+            return True
         if not self.owes_epoch:
             return self._run_epoch()
         if self._ended is None:
             return True
         self.owes_epoch = False
         return super()._acknowledge_epoch()
+
+    def _poll(self, wait_s: float) -> NextBarrier | None:
+        self._may_wait = wait_s > 0  # else it has a barrier already, and would take it twice
+        try:
+            return super()._poll(wait_s)
+        finally:
+            self._may_wait = True
+
+    def call(self, call: Callable[[], T], *, is_needed: Callable[[], bool]) -> T | None:
+        """See `CheckpointClient.call`: a task waits for a while, until somebody leads again."""
+        if self.world is None:
+            return super().call(call, is_needed=is_needed)
+        try:
+            return call()
+        except UnreachableError as err:
+            if not self._may_wait or self.world.calm or self.world.random.random() < 0.02:
+                raise CoordinatorLostError("silent for too long", {}, "The task ends.") from err
+            if (
+                self._ended is None
+                and self._pre_committed
+                and call.__qualname__.startswith("CheckpointClient._acknowledge_epoch")
+            ):
+                self._unsent = call
+            raise _WaitsError from err
 
     def _acknowledge_epoch(self) -> bool:
         self.owes_epoch = True
@@ -315,15 +390,26 @@ class Task:
     def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
         self.world = process.world
         self.is_over = False
+        self.relay = Relay(
+            process, restored.region, attempt_id, tuple(split.key for split in restored.splits)
+        )
+        if self.world.profile.outlived:
+            self.world.tasks.append(self)
         self._refusal: StreamError | None = None
-        self._process = process
+        self._job_uid = process.found.record.job_uid
         self._begins_after = process.core.last_committed
         self._writers: list[_Writer] = []
         batch = BatchKey(region=restored.region, attempt_id=attempt_id, batch_id=0)
         self.worker = Worker(self.world, self._scope(batch, 1, committed_batch=-1))
         self._checkpoint_client = _Courier(
-            _Link(process), restored.region, attempt_id, lost_timeout_s=0.0, clock=self.world.clock
+            _Link(self.relay),
+            restored.region,
+            attempt_id,
+            lost_timeout_s=0.0,
+            clock=self.world.clock,
         )
+        if self.world.profile.outlived:
+            self._checkpoint_client.world = self.world
         self._loop = TaskLoop(
             restored.region,
             attempt_id,
@@ -347,7 +433,7 @@ class Task:
 
     def _scope(self, batch: BatchKey, checkpoint_id: int, *, committed_batch: int) -> TaskScope:
         return TaskScope(
-            job_uid=self._process.found.record.job_uid,
+            job_uid=self._job_uid,
             operator_id="sink",
             batch=batch,
             checkpoint_id=checkpoint_id,
@@ -369,15 +455,24 @@ class Task:
 
     def register(self, transaction: TransactionIdentity, batch: BatchKey) -> None:
         """Report to the coordinator a transaction, before its first record (`ids-never-reused`)."""
-        if self._process.dead:
+        if self.relay.process.dead or not self.relay.process.running:
             raise CoordinatorLostError("silent for too long", {}, "The task ends.")
-        self._process.core.register(attempt_of(transaction, batch))
+        attempt = attempt_of(transaction, batch)
+        self.relay.keep_registered(attempt)
+        self.relay.process.core.register(attempt)
 
     def read(self) -> None:
         """Read, write, and end the epoch if that is asked for."""
         if self.world.random.random() < 0.3:
             self.worker.work()
+        must_ask = not (self._writers and self._writers[-1].is_begun)
+        if self.world.profile.outlived and must_ask and not self._is_led:
+            return  # it would have to register its transaction
         self._guarded(self._step)
+
+    @property
+    def _is_led(self) -> bool:
+        return self.relay.is_heard and not self.relay.process.core.is_fenced
 
     def _step(self) -> bool:
         if self._refusal is not None:
@@ -392,6 +487,8 @@ class Task:
     def _guarded(self, act: Callable[[], bool]) -> None:
         try:
             goes_on = act()
+        except _WaitsError:
+            return
         except StreamError:
             self._end()
             raise
@@ -410,7 +507,8 @@ class Task:
         Of a paused driver it hears nothing, and writes until it would have to ask.
         """
         for _ in range(count):
-            is_alone = self._process.paused and not self._process.dead
+            process = self.relay.process
+            is_alone = process.paused and not process.dead
             if self.is_over or (is_alone and not self._writers[-1].is_begun):
                 break
             try:
@@ -423,7 +521,13 @@ class Task:
 class ContinuousAttempt:
     """One life of one region, as its driver sees it; the same as `tests.simulation.spark.Life`."""
 
-    def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
+    def __init__(
+        self,
+        process: "Process",
+        restored: RegionRecord,
+        attempt_id: int,
+        task: "Task | None" = None,
+    ) -> None:
         self.region = restored.region
         self.attempt_id = attempt_id
         self.dead = False
@@ -433,8 +537,31 @@ class ContinuousAttempt:
             region=self.region, attempt_id=attempt_id, operator_states=restored.operator_states
         )
         process.engine.barrier_service.open(self._book)
-        self.task = Task(process, restored, attempt_id)
+        self.task = task or Task(process, restored, attempt_id)
         self._steps = self._run()
+
+    @classmethod
+    def resumed(cls, process: "Process", record: RegionRecord, task: "Task") -> "ContinuousAttempt":
+        """A task that an earlier coordinator has begun; as `JobLeader` resumes it."""
+        report = task.relay.report(is_running=True)
+        made = cls(process, record, report.attempt_id, task)
+        made._book = book = AttemptEpochs.resumed(record.region, report.attempt_id, (), record)
+        process.engine.barrier_service.open(book)
+        if task in process.world.zombies:
+            process.world.zombies.remove(task)
+        process.world.faults["an attempt is resumed"] += 1
+        try:
+            for each in report.registered:
+                with suppress(FencedError):
+                    process.core.register(each)
+            for result in report.epochs:
+                if not book.is_decided(result.batch):
+                    process.world.faults["an epoch is acknowledged to the next leader"] += 1
+                    book.acknowledge(cast(Coordinator, process.engine), result)
+        except StreamError as err:
+            process.require_no_bug(made, err)
+            made.fail(err)
+        return made
 
     @property
     def open(self) -> tuple[OpenWork, ...]:
@@ -460,6 +587,9 @@ class ContinuousAttempt:
     def _run(self) -> Generator[None, None, None]:
         world = self._world
         while True:
+            if self.task.relay.process is not self._process:
+                yield  # it has joined another leader
+                continue
             is_lost = world.fault(world.profile.fail_task / 4, "a continuous task is lost")
             if is_lost or self.task.is_over:
                 self.fail(StreamError("the task is lost", {}, "The region begins again."))
@@ -505,6 +635,7 @@ class ContinuousAttempt:
 
     def orphan(self) -> None:
         """Its driver is gone, or does not count on it any more."""
-        if not self.task.is_over and self.task not in self._world.zombies:
+        is_ours = self.task.relay.process is self._process
+        if is_ours and not self.task.is_over and self.task not in self._world.zombies:
             self._world.note(f"a task of {self.region} continues without its driver")
             self._world.zombies.append(self.task)

@@ -28,10 +28,17 @@ from sluice.runtime.coordinator.core.events import (
     TriggerRequested,
 )
 from sluice.runtime.coordinator.policy.state_tables import State
+from sluice.runtime.coordinator.shell.attempt_listing import AttemptListing
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
-from sluice.runtime.errors import ConfigError, IllegalTransitionError, StreamError
+from sluice.runtime.errors import (
+    ConfigError,
+    IllegalTransitionError,
+    LeadershipLostError,
+    StorageError,
+    StreamError,
+)
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
@@ -41,11 +48,12 @@ from sluice.runtime.model.checkpoint_record import (
 from sluice.runtime.model.splits import BatchKey, SplitRange
 from tests.kit.fakes import FakeSource
 from tests.kit.files.fake_file_system import SimulatedCrashError
-from tests.simulation.continuous import ContinuousAttempt, Engine
+from tests.simulation.continuous import ContinuousAttempt, Engine, Task
 from tests.simulation.copies import Copies
 from tests.simulation.files import FILES, Staging, make_file_sink, open_files
 from tests.simulation.job_plan import plan_of
 from tests.simulation.kafka import make_sink
+from tests.simulation.led import takeover_of
 from tests.simulation.people import RegionBrokenError
 from tests.simulation.rewriting import Rewriter
 from tests.simulation.run_watch import RunWatch
@@ -118,6 +126,7 @@ class Process:
         self._sweeps_asked: list[Callable[[], object]] = []  # called after the next sweep
         self._sweeps_begun: list[Callable[[], object]] = []
         self._restarting: set[str] = set()
+        self._joined: dict[tuple[str, int], Task] = {}
         self.copies = Copies(self)
         # Threads that have something to do whenever they like.
         self._seldom = (self._tick, self._tick, self._tick, self._tick, self._sweep, self._renew)
@@ -140,6 +149,8 @@ class Process:
             wall_ms=lambda: self.number,
             repairer=self._rewriter,
             require_restorable=self._require_way_back,
+            takeover=takeover_of(self, self._joined) if self.world.profile.outlived else None,
+            require_elected=self._require_elected,
         )
         timeout_s = _SHORT_START_S if self.world.profile.accepted else _START_S
         steps = sequence.run(timeout_s=timeout_s, restore_from=self.wish)
@@ -162,7 +173,16 @@ class Process:
             attempt_id=self.found.attempt_id,
             last_decided=self.found.record.checkpoint_id,
             draw=self.world.random.random,
+            resumed=self.found.started(self.session, records).resumed,
         )
+        listing = None
+        if sequence.takeover is not None:
+            listing = AttemptListing(
+                sequence.takeover.attempts,
+                self.core.open_attempts,
+                run_attempt_id=self.found.attempt_id,
+                listed=self.core.open_attempts(),
+            )
         self._io_executor = IoExecutor(
             store=self._store,
             sinks=self._sinks,
@@ -181,9 +201,15 @@ class Process:
             repairer=self._rewriter,
             kept=self.found.kept,
             on_copy=self.copies.begin,
+            listing=listing,
         )
         for record in records.values():
-            self._live(record, self.found.attempt_id)
+            found = self.found.resumed.get(record.region)
+            if found is None:
+                self._live(record, self.found.attempt_id)
+            else:
+                task = self._joined[record.region, found.attempt_id]
+                self.attempts.append(ContinuousAttempt.resumed(self, record, task))
         self.running = True
 
     @property
@@ -194,6 +220,11 @@ class Process:
     def _require_way_back(self, record: CheckpointRecord) -> None:
         if self.keeps_state_logs:
             require_way_back(self.world, self.regions, record)
+
+    def _require_elected(self) -> None:
+        """The newest lease is read here; its holder is the process that was started last."""
+        if self.world.profile.led and self.number < len(self.world.processes):
+            raise LeadershipLostError("another process leads", {"number": self.number}, "Wait.")
 
     def is_newest(self) -> bool:
         """Whether nobody has begun a run after this one."""
@@ -289,6 +320,8 @@ class Process:
         self.tell(Tick())
 
     def _renew(self) -> None:
+        if self.running:
+            self._require_elected()
         for sink in self._sinks.values():
             sink.renew()
 
@@ -378,10 +411,22 @@ class Process:
 
     def _sweep(self) -> None:
         if self._sweeping is None:
+            if (
+                self.world.profile.outlived
+            ):  # else its tasks, which have left it, would tell it nothing
+                self._io_executor.require_newest()
             view = self.core.sweep_view(self.found.record.job_uid)
             self._sweeping = self._io_executor.sweep(view)
             self._sweeps_begun, self._sweeps_asked = self._sweeps_asked, []
-        if next(self._sweeping, None) is None:
+        try:
+            is_over = next(self._sweeping, None) is None
+        except StorageError as err:  # the housekeeper tries again later
+            self.world.require(self.world.profile.outlived, f"a sweep fails: {err}")
+            self._sweeping = None
+            self._sweeps_asked = [*self._sweeps_begun, *self._sweeps_asked]
+            self._sweeps_begun = []
+            return
+        if is_over:
             self._sweeping = None
             for swept in self._sweeps_begun:
                 swept()

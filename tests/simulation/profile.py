@@ -46,6 +46,8 @@ class Profile:
         shared: regions share operator lists, a repartition topic and a broadcast stream; ``keyed``, in
             micro-batches, and no files.
         continuous: regions are long tasks, whose epochs follow one another undecided.
+        outlived: coordinators are processes of their own: tasks outlive them, and a later one takes
+            them over; only with ``continuous``.
         engines: each start takes one of the two.
         tasks: a batch has at most so many sink tasks, each with a transaction of its own.
         torn: a coordinator dies in the middle of a commit round.
@@ -58,6 +60,7 @@ class Profile:
             ``disk``.
         restore: somebody starts the job from an older checkpoint, and is started again, at times
             with the same wish.
+        led: each process was elected before its start, after all that were started before it.
     """
 
     kill: float = 0.01
@@ -104,6 +107,7 @@ class Profile:
     keyed: bool = False
     shared: bool = False
     continuous: bool = False
+    outlived: bool = False
     engines: bool = False
     tasks: int = 1
     torn: float = 0.0
@@ -113,3 +117,4 @@ class Profile:
     txn: float = 0.0
     clean: float = 0.0
     restore: float = 0.0
+    led: bool = False

@@ -1,6 +1,6 @@
 """One rule about the decisions of a run broken at a time; see `tests.simulation.mutations`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.coordinator.shell import io_executor as steps
+from sluice.runtime.coordinator.start.startup import StartSequence
 from sluice.runtime.errors import StorageError
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.timestamps import is_past
@@ -40,6 +41,18 @@ def age_by_the_pause_tolerant_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         "sluice.runtime.coordinator.shell.io_executor.is_past", lambda moment_s, now_s: False
     )
+
+
+def fence_a_later_leader(patch: pytest.MonkeyPatch) -> None:
+    """Rule `fence-first`: a start checks its election between its last look at the slots and its
+    fencing record. Otherwise a leader that was paused there fences its successor."""
+    fence = StartSequence._fence  # noqa: SLF001 - broken on purpose
+
+    def broken(self: Any, restore_from: int | None) -> Generator[str, None, Any]:
+        self.require_elected = lambda: None
+        return (yield from fence(self, restore_from))
+
+    patch.setattr(StartSequence, "_fence", broken)
 
 
 def skip_without_a_sweep(patch: pytest.MonkeyPatch) -> None:
@@ -152,6 +165,11 @@ def trust_a_failed_read(patch: pytest.MonkeyPatch) -> None:
 
 
 RUN_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]] = {
+    "fence a later leader": (
+        fence_a_later_leader,
+        {"led": True, "pause": 0.06, "start": 0.1},
+        "a leader is fenced by one that was elected before it",
+    ),
     "decide epochs of any age": (
         decide_epochs_of_any_age,
         {"old": 0.4},

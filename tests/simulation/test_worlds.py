@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.runtime.contracts import AcceptedAs, FailureReason
-from sluice.runtime.errors import ConfigError, RegionsSuspendedError, TransactionUnknownError
+from sluice.runtime.errors import (
+    ConfigError,
+    LeadershipLostError,
+    RegionsSuspendedError,
+    TransactionUnknownError,
+)
 from sluice.runtime.model.checkpoint_record import RegionStatus
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.process import Process
@@ -47,6 +52,16 @@ def test_worlds_are_rough() -> None:
     assert requested_by.count("restart") > 1
     assert requested_by.count("end") > 20
     assert sum(world.repairs for world in worlds) > 10
+
+
+def test_worlds_lose_elections() -> None:
+    """Starts do lose their lead before their fencing record, or the worlds prove little."""
+    worlds = [World(seed, PROFILES["elected leaders wake up"]) for seed in range(20)]
+    for world in worlds:
+        world.run()
+    lost = [p for w in worlds for p in w.processes if isinstance(p.error, LeadershipLostError)]
+    assert sum(not process.running for process in lost) > 20
+    assert sum(process.running for process in lost) > 10
 
 
 def test_worlds_carry_regions() -> None:

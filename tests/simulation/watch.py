@@ -84,6 +84,7 @@ class Watch:
         self._broken: ViolationError | None = None
         self._due_s: dict[StateEntry, float] = {}
         self._assignment: Assignment | None = None
+        self._led_by = 0
 
     def require(self, holds: object, what: str) -> None:
         """A promise, and whether it is kept."""
@@ -223,6 +224,11 @@ class Watch:
             is_safe = all(now_s <= self._due_s.get(e, now_s) for e in record.committables)
             self.require(is_safe, "a decision is tried that has grown old")
 
+    def _leads(self, number: int) -> None:
+        """Rule `fence-first`: processes are elected in the order of their numbers."""
+        self.require(number >= self._led_by, "a leader is fenced by one that was elected before it")
+        self._led_by = number
+
     def placed(self, record: CheckpointRecord, *, is_over: bool = False) -> None:
         """A record is published; over another one, which was not retired, if ``is_over``."""
         at = record.checkpoint_id
@@ -241,6 +247,8 @@ class Watch:
         self.require(not at or at - 1 in self._places, "a place is published before the one below")
         self._places.add(at)
         self.history.append(record)
+        if self._world.profile.led:
+            self._leads(int(record.leader_session_id.rpartition("-")[2]))
         if record.requested_by == FENCING:
             self._sealed(record)
         elif not at:

@@ -82,6 +82,8 @@ class World:
         self.ends = dict.fromkeys(range(profile.partitions), 0)
         self.spark = SparkLog()
         self.zombies: list[Writer | FileTask | StateUpload | Task] = []
+        self.tasks: list[Task] = []  # continuous ones that may be taken over
+        self.attempt_files: dict[str, bytes] = {}
         self.calm = False
         self.repairs = 0
         self.wish: int | None = None  # the last one

@@ -31,9 +31,9 @@ from sluice.runtime.checkpoint.checkpoint_slots import (
 )
 from sluice.runtime.checkpoint.retained_states import left_by_attempts_before
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, StateSnapshot, Verdict
+from sluice.runtime.storage.divided_directory import SPARK
 
 __all__ = [
-    "SPARK",
     "TRASH",
     "FoundPath",
     "KnownRecords",
@@ -43,14 +43,13 @@ __all__ = [
     "leftovers",
 ]
 
-SPARK = "spark"
 TRASH = re.compile(r"\.sluice-trash-[0-9a-f]{32}")
 """Names of what a killed `LocalFileSystem.delete` leaves."""
 
 _ATTEMPT = re.compile(r"(?:state-)?(\d+)")
 _RESTORED = re.compile(r"restored-.+")
 _SLOT = re.compile(r"chk-(\d{12,})")
-_TEMPORARY = re.compile(r"\..+\.tmp(?:\.crc)?|\.sluice-probe-[0-9a-f]{32}")
+_TEMPORARY = re.compile(r"\..+\.tmp(?:\.crc)?|\.sluice-(?:probe|condition)-[0-9a-f]{32}")
 _HOUR_MS = 3_600_000  # nothing half-made is still being written after this without any change
 
 

@@ -15,7 +15,6 @@ from sluice.runtime.checkpoint.checkpoint_slots import (
 )
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.cleaning.clean_plan import (
-    SPARK,
     TRASH,
     FoundPath,
     KnownRecords,
@@ -25,6 +24,7 @@ from sluice.runtime.checkpoint.cleaning.clean_plan import (
 from sluice.runtime.checkpoint.format.metadata import decode, encode
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord, Verdict
+from sluice.runtime.storage.divided_directory import SPARK
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = [

@@ -23,6 +23,7 @@ from sluice.runtime.checkpoint.inspect.inspection import (
     survey,
 )
 from sluice.runtime.checkpoint.run_record import RunRecordStore
+from sluice.runtime.checkpoint.spark_place import spark_directory_of
 from sluice.runtime.cli_output import (
     AsJson,
     CheckpointPath,
@@ -170,6 +171,7 @@ def _header(store: CheckpointStore, slots: Sequence[Slot]) -> dict[str, object]:
         leader = None
     return {
         "uri": store.uri,
+        **({"spark_checkpoint_dir": spark} if (spark := spark_directory_of(store.fs)) else {}),
         "job_name": record.job_name if record else None,
         "job_uid": record.job_uid if record else None,
         "last_leader": leader.leader_session_id if leader else None,

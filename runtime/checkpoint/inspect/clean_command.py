@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, SAVEPOINT_NAME
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.cleaning.clean_plan import (
     KnownRecords,
     Leftover,
@@ -25,9 +26,11 @@ from sluice.runtime.checkpoint.inspect.checkpoint_opening import (
     split_slot,
     store_at,
 )
+from sluice.runtime.checkpoint.spark_place import with_spark_files
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json, print_table
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
+from sluice.runtime.storage.divided_directory import holder_of
 from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 
 __all__ = ["clean_directory"]
@@ -75,7 +78,7 @@ def clean_directory(
         rows = [
             (
                 leftover.kind.value,
-                f"{fs.uri}/{leftover.path}",
+                f"{holder_of(fs, leftover.path).uri}/{leftover.path}",
                 leftover.files,
                 leftover.length_bytes,
             )
@@ -89,7 +92,7 @@ def _found_in(
     uri: str, savepoints: Sequence[str], open_at: OpenFileSystem, *, age_ms: int
 ) -> tuple[_Found, KnownRecords, list[str]]:
     """All leftovers by the root of each, the records, and why some are damaged."""
-    store = store_at(uri, open_at)
+    store = CheckpointStore(with_spark_files(store_at(uri, open_at).fs, open_at))
     now_ms = _now_ms()
     surveyed = survey_directory(store)
     damaged = [*surveyed.damaged]

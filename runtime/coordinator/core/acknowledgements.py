@@ -8,7 +8,7 @@ from sluice.runtime.coordinator.core.region_attempts import end_too_old
 from sluice.runtime.coordinator.policy.state_tables import RegionEvent
 from sluice.runtime.coordinator.region.region_pace import left_unread, records_in
 from sluice.runtime.coordinator.region.region_state import RegionState, region_of
-from sluice.runtime.errors import IllegalTransitionError
+from sluice.runtime.errors import FencedError, IllegalTransitionError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind
 from sluice.runtime.model.state.keyed_state import Due
@@ -29,8 +29,10 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
         return  # acknowledged before: an answer was lost
     region.require(ack.batch.attempt_id)
     region.require_new_ranges(ack)
+    _require_known_splits(region, ack)
     _require_own_splits(state, ack)
     _require_state(region, ack)
+    state.time.note_ended(ack.region.splits)
     left = 0
     if region.plan.follows and region.barrier is not None:
         left = left_unread(region.barrier.splits, ack.region.splits)
@@ -84,6 +86,28 @@ def _require_own_splits(state: CoordinatorState, ack: Acknowledgement) -> None:
                 },
                 "Restart from the checkpoint: Spark's log does not match it.",
             )
+
+
+def _require_known_splits(region: RegionState, ack: Acknowledgement) -> None:
+    """Refuse an epoch of a streaming region with a split that an earlier coordinator has
+    discovered, and this one has not: if the epoch were given up, no region would have the split.
+
+    Raises:
+        FencedError: the attempt ends, and the next one reads what this coordinator assigns.
+    """
+    if not region.plan.follows:
+        return  # the batches of a query follow Spark's log
+    unknown = {split.key for split in ack.region.splits} - {s.key for s in region.positions()}
+    if unknown:
+        raise FencedError(
+            "an epoch has splits that this coordinator does not know yet",
+            {
+                "region": region.plan.name,
+                "splits": ",".join(f"{topic}-{number}" for _, topic, number in sorted(unknown)),
+                "batch_id": ack.batch.batch_id,
+            },
+            "Let the attempt end: its records are read again.",
+        )
 
 
 def _require_state(region: RegionState, ack: Acknowledgement) -> None:

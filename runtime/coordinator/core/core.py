@@ -76,6 +76,8 @@ class CoordinatorCore:
             0).
         last_decided: newest decided checkpoint; all of them are committed on record by now.
         draw: a random number in [0, 1): it spreads restarts.
+        resumed: attempts of an earlier coordinator that continue, by region; the others begin with
+            ``attempt_id``.
     """
 
     def __init__(
@@ -88,14 +90,16 @@ class CoordinatorCore:
         attempt_id: int,
         last_decided: int,
         draw: Callable[[], float],
+        resumed: Mapping[str, int] | None = None,
     ) -> None:
+        attempts = resumed or {}
         self._registered = RegisteredAttempts()
         self._state = CoordinatorState(
             settings=settings,
             regions={
                 plan.name: RegionState(
                     plan=plan,
-                    attempt_id=attempt_id,
+                    attempt_id=attempts.get(plan.name, attempt_id),
                     record=records[plan.name],
                     pace=Pace(limit=settings.first_epoch_records),
                     rate=_estimator(plan, settings),
@@ -215,6 +219,11 @@ class CoordinatorCore:
             broadcasts=tuple(v for v in versions if v.operator_id in reads),
         )
 
+    def open_attempts(self) -> dict[str, int]:
+        """The attempts that have not ended, by region."""
+        regions = self._state.regions.items()
+        return {name: region.attempt_id for name, region in regions if region.is_open}
+
     def positions(self) -> dict[str, tuple[SplitRange, ...]]:
         """The start of each region's next epoch; for a suspended one, of its next attempt."""
         return {name: region.positions() for name, region in self._state.regions.items()}
@@ -262,6 +271,13 @@ class CoordinatorCore:
                 {"batch": batch},
                 "Let the attempt end: the batch was aborted or never acknowledged.",
             )
+
+    def has_committed(self, batch: BatchKey) -> bool:
+        """As `is_committed`; raises as `require_awaited` if it is not."""
+        if not self.is_committed(batch):
+            self.require_awaited(batch)
+            return False
+        return True
 
     def fate(self, batch: BatchKey) -> Fate:
         """The fate of a batch, for a sweep (`ids-never-reused`)."""

@@ -330,6 +330,7 @@ class StartedJob:
         run_attempt: how often the job has been started, from 1.
         lineage: which committed batches of earlier runs belong to its past.
         copies: rows that its topics begin with, by operator id of the source.
+        resumed: attempts of an earlier coordinator that continue, by region.
     """
 
     job_uid: str
@@ -340,6 +341,7 @@ class StartedJob:
     run_attempt: int
     lineage: BatchLineage = field(default_factory=BatchLineage)
     copies: Mapping[str, TopicCopy] = field(default_factory=dict)
+    resumed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,9 +78,15 @@ class JobTime:
             if plan.event_time is not None
         }
         made = cls(times=times, topics=TopicTime.of(plans))
-        for split in (split for record in records for split in record.splits):
-            made._announce(split.source_id, split.barrier_watermark_ms)
+        made.note_ended(split for record in records for split in record.splits)
         return made
+
+    def note_ended(self, splits: Iterable[SplitRange]) -> None:
+        """Epochs have ended with these ranges. If an earlier coordinator gave their barrier, its
+        watermark may be later than ours: ours must not go back."""
+        if self.times:
+            for split in splits:
+                self._announce(split.source_id, split.barrier_watermark_ms)
 
     def note_unread(self, unread: Mapping[SplitKey, int], now_s: float) -> bool:
         """The sources have counted the unread records of these splits. Returns whether one of them

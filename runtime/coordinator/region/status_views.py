@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from sluice.runtime.coordinator.region.job_time import TimeView
 from sluice.runtime.coordinator.region.region_pace import Pressure
 from sluice.runtime.coordinator.region.region_state import RegionState
+from sluice.runtime.election.leader_election import ElectionView
 from sluice.runtime.failover.attempt_history import first_line
 from sluice.runtime.functions.at_most_once import DropLimit, dropped_in_all
 
@@ -141,6 +142,7 @@ class JobStatus:
         transactions: of each region and sink with open work that the remote ends after a timeout.
         waiting_for_resources: None: it has the cores that it needs.
         time: its event time; None: no source has one.
+        election: its leader and standbys; None: nothing is elected.
     """
 
     state: str
@@ -155,6 +157,7 @@ class JobStatus:
     transactions: tuple[TransactionView, ...] = ()
     waiting_for_resources: WaitingForResources | None = None
     time: TimeView | None = None
+    election: ElectionView | None = None
 
 
 def region_view(

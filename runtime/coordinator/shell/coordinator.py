@@ -29,13 +29,9 @@ from sluice.runtime.coordinator.committing.sink_committer import SerialSink
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
-    Action,
     BarrierPolled,
     CommandAccepted,
     FetchBarrierOffsets,
-    GiveBarrier,
-    NothingDue,
-    PollAnswer,
     RegionFailed,
     RegionRegistered,
     RestartCommanded,
@@ -55,16 +51,24 @@ from sluice.runtime.coordinator.shell.action_dispatcher import (
     ProgressListener,
     WakeUp,
 )
+from sluice.runtime.coordinator.shell.attempt_listing import AttemptListing
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.shell.open_transactions import OpenTransactions
 from sluice.runtime.coordinator.shell.region_watch import RegionWatch, view_of_regions
 from sluice.runtime.coordinator.shell.request_thread import FileCopier, RequestThread
 from sluice.runtime.coordinator.shell.restart_waits import RequestedRestart, result_within
 from sluice.runtime.coordinator.shell.run_threads import RunThreads
-from sluice.runtime.coordinator.shell.source_service import SerialSource, SourceService
+from sluice.runtime.coordinator.shell.source_service import (
+    SerialSource,
+    SourceService,
+    answer_in,
+    given,
+)
 from sluice.runtime.coordinator.start.recovery import with_lineage
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.coordinator.start.takeover import Takeover
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import UnreachableError, WaitedTooLongError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.acknowledgement import Acknowledgement
@@ -107,6 +111,8 @@ class BarrierCoordinator(Coordinator):
         require_known, require_restorable: see `StartSequence`.
         new_job_uid: of a job that has no checkpoint yet; None: any.
         copier: writes savepoints and full checkpoints; None: nothing does.
+        election: of which this process is the leader now; None: nothing is elected.
+        takeover: for attempts that may outlive their coordinator; None: there are none.
 
     Attributes:
         waiting_for_resources: set by the engine, for the status.
@@ -129,8 +135,13 @@ class BarrierCoordinator(Coordinator):
         require_restorable: Callable[[CheckpointRecord], None] = lambda _: None,
         new_job_uid: str | None = None,
         copier: FileCopier | None = None,
+        election: LeaderElection | None = None,
+        takeover: Takeover | None = None,
     ) -> None:
-        self.session = str(uuid.uuid4())
+        elected = election and election.campaign(timeout_s=0.0)
+        self.session = elected or str(uuid.uuid4())
+        self._election = election
+        self._takeover = takeover
         self._job = job
         self._plans = {region.name: region for region in job.regions}
         self._store = store
@@ -154,8 +165,8 @@ class BarrierCoordinator(Coordinator):
         self._leases = LeaseWatch(
             self._sinks, interval_s=self._settings.renew_interval_s, age_clock=self._age_clock
         )
-        names = {node.operator_id: node.name for node in job.graph}
-        self._transactions = OpenTransactions(names, ages=self._age_clock)
+        self._names = {node.operator_id: node.name for node in job.graph}
+        self._transactions = OpenTransactions(self._names, ages=self._age_clock)
         self._started: StartedJob | None = None
         self._threads: RunThreads | None = None
         self._watch: RegionWatch | None = None
@@ -190,6 +201,7 @@ class BarrierCoordinator(Coordinator):
                 changed.
             StreamError: see `sluice.runtime.coordinator.start.startup.StartSequence.run`.
         """
+        election = self._election
         sequence = StartSequence(
             plan=self._job,
             settings=self._settings,
@@ -198,14 +210,14 @@ class BarrierCoordinator(Coordinator):
             sources=self._sources,
             session=self.session,
             clock=self._clock,
-            pause=time.sleep,
-            wall_ms=wall_ms,
             repairer=self._repairer,
             require_known=self._require_known,
             require_restorable=self._require_restorable,
             require_leased=self._leases.require_renewed,
+            require_elected=(lambda: None) if election is None else election.require_leading,
             new_job_uid=self._new_job_uid,
             registrations=registrations,
+            takeover=self._takeover,
         )
         self._leases.start()
         found = drive(sequence.run(timeout_s=timeout_s, restore_from=restore_from), on_step)
@@ -227,6 +239,17 @@ class BarrierCoordinator(Coordinator):
             attempt_id=found.attempt_id,
             last_decided=found.record.checkpoint_id,
             draw=random.random,
+            resumed=started.resumed,
+        )
+        listing = (
+            None
+            if self._takeover is None
+            else AttemptListing(
+                self._takeover.attempts,
+                lambda: self._ask(lambda core: core.open_attempts()),
+                run_attempt_id=found.attempt_id,
+                listed=core.open_attempts(),  # as the start has written them
+            )
         )
         io_executor = IoExecutor(
             store=self._store,
@@ -248,6 +271,7 @@ class BarrierCoordinator(Coordinator):
             repairer=self._repairer,
             kept=found.kept,
             on_copy=lambda due: self._running().dispatcher.answer_request(due),
+            listing=listing,
         )
         self._threads = RunThreads(
             core,
@@ -257,6 +281,7 @@ class BarrierCoordinator(Coordinator):
             sinks=self._sinks,
             settings=self._settings,
             leases=self._leases,
+            election=self._election,
             waiters=self._waiters,
             wake=self._wake,
             listeners=self._listeners,
@@ -372,9 +397,9 @@ class BarrierCoordinator(Coordinator):
 
     def _poll(self, threads: RunThreads, polled: BarrierPolled, until_s: float) -> Barrier | float:
         """The barrier, or in how many seconds to poll again unless something changes."""
-        answer = _answer_in(threads.loop.step(polled))
+        answer = answer_in(threads.loop.step(polled))
         if not isinstance(answer, FetchBarrierOffsets):
-            return _given(answer, otherwise_s=math.inf)
+            return given(answer, otherwise_s=math.inf)
         sources = self._plans[polled.region].source_ids
         try:
             if self._barrier_service.discover(sources, threads.loop.step, until_s=until_s):
@@ -384,7 +409,7 @@ class BarrierCoordinator(Coordinator):
             self.fail(polled.region, polled.attempt_id, err)
             raise
         actions = [] if cut is None else threads.loop.step(cut)
-        return _given(_answer_in(actions), otherwise_s=self._settings.idle_poll_s)
+        return given(answer_in(actions), otherwise_s=self._settings.idle_poll_s)
 
     def replayable(self, batch: Barrier) -> Barrier:
         """See `sluice.runtime.coordinator.shell.source_service.SourceService.replayable`."""
@@ -408,7 +433,7 @@ class BarrierCoordinator(Coordinator):
     def await_committed(self, batch: BatchKey, *, timeout_s: float | None = None) -> None:
         waiter = self._waiters.add(batch)
         try:
-            if self._ask(lambda core: _is_committed(core, batch)):
+            if self._ask(lambda core: core.has_committed(batch)):
                 return
             if not waiter.wait(timeout_s):
                 raise WaitedTooLongError(
@@ -421,15 +446,14 @@ class BarrierCoordinator(Coordinator):
 
     def fail(self, region: str, attempt_id: int, error: BaseException) -> None:
         """See `sluice.runtime.contracts.Coordinator.fail`. Permanent errors end the job."""
-        self._running().loop.step(
-            RegionFailed(
-                region=region,
-                attempt_id=attempt_id,
-                error=error,
-                permanent=isinstance(error, PERMANENT_ERRORS),
-            )
+        threads, permanent = self._running(), isinstance(error, PERMANENT_ERRORS)
+        if permanent:
+            threads.end_if_replaced()
+        failed = RegionFailed(
+            region=region, attempt_id=attempt_id, error=error, permanent=permanent
         )
-        self._running().sweep_soon()
+        threads.loop.step(failed)
+        threads.sweep_soon()
 
     def register_region(self, registration: RegionRegistration) -> None:
         """Register an attempt of a region, new or ended, with its open work.
@@ -541,21 +565,19 @@ class BarrierCoordinator(Coordinator):
 
     def status(self) -> JobStatus:
         """The state of the job for people; returns within milliseconds."""
+        now_s = self._core_clock()
         status, since = self._ask(
-            lambda core: (
-                core.status(now_s=self._core_clock(), now_ms=wall_ms()),
-                core.open_since(),
-            )
+            lambda core: (core.status(now_s=now_s, now_ms=wall_ms()), core.open_since())
         )
-        names = {node.operator_id: node.name for node in self._job.graph}
         waiting = self.waiting_for_resources if status.state == "running" else None
         status = dataclasses.replace(
             status,
             state=status.state if waiting is None else "WAITING_FOR_RESOURCES",
             waiting_for_resources=waiting,
-            counters={names.get(i, i): found for i, found in status.counters.items()},
-            function_records={names.get(i, i): n for i, n in status.function_records.items()},
+            counters={self._names.get(i, i): found for i, found in status.counters.items()},
+            function_records={self._names.get(i, i): n for i, n in status.function_records.items()},
             transactions=self._transactions.views(since),
+            election=None if self._election is None else self._election.view(),
         )
         return status if self._watch is None else self._watch.with_lags(status)
 
@@ -573,27 +595,3 @@ class BarrierCoordinator(Coordinator):
 
     def _ask(self, question: Callable[[CoordinatorCore], T]) -> T:
         return self._running().loop.ask(question)
-
-
-def _is_committed(core: CoordinatorCore, batch: BatchKey) -> bool:
-    if core.is_committed(batch):
-        return True
-    core.require_awaited(batch)
-    return False
-
-
-def _answer_in(actions: Sequence[Action]) -> PollAnswer | None:
-    return next((action for action in actions if isinstance(action, PollAnswer)), None)
-
-
-def _given(answer: PollAnswer | None, *, otherwise_s: float) -> Barrier | float:
-    """The barrier, or in how many seconds to poll again unless something changes.
-
-    Args:
-        otherwise_s: if the answer has no time.
-    """
-    if isinstance(answer, GiveBarrier):
-        return answer.barrier
-    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
-        return answer.poll_in_s
-    return otherwise_s

@@ -50,6 +50,7 @@ from sluice.runtime.coordinator.core.events import (
     Retire,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
+from sluice.runtime.coordinator.shell.attempt_listing import AttemptListing
 from sluice.runtime.coordinator.shell.request_thread import CopyDue
 from sluice.runtime.errors import StorageError, StreamError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
@@ -76,6 +77,7 @@ class IoExecutor:
             (`lease-guards-outputs`).
         repairer: for ``on_lost="repair"``.
         kept: what the records that the start has read name.
+        listing: of attempts that a later coordinator may resume; None: none may.
         on_copy: starts the copy of a committed record, or gets the error that prevents it.
     """
 
@@ -93,6 +95,7 @@ class IoExecutor:
         repairer: Repairer | None = None,
         kept: KeptStates | None = None,
         on_copy: Callable[[CopyDue | StreamError], None] = lambda _: None,
+        listing: AttemptListing | None = None,
     ) -> None:
         self._kept = kept or KeptStates()
         self._store = store
@@ -105,6 +108,7 @@ class IoExecutor:
         self._wall_ms = wall_ms
         self._before_decision = before_decision
         self._on_copy = on_copy
+        self._listing = listing
         self._repairs = Repairs(
             repairer=repairer,
             store=store,
@@ -268,6 +272,7 @@ class IoExecutor:
         for operator_id, positions in self._committers.positions(action.committables).items():
             entries = [action.committables[position] for position in positions]
             try:
+                self._end_attempts()
                 self._committers.of(operator_id).abort(
                     entries, timeout_s=self._settings.call_timeout_s
                 )
@@ -336,17 +341,29 @@ class IoExecutor:
         if self._is_taken_over():
             raise taken_over(self._last + 1)
 
+    def _end_attempts(self) -> None:
+        """Before work is aborted: see `AttemptListing.update`."""
+        if self._listing is not None:
+            self._listing.update(self.require_newest)
+
     def _is_taken_over(self) -> bool:
         session = self._identity.session
         return is_taken_over(self._store, session=session, last=self._last)
 
     def _repair(self, action: Repair) -> Steps[CoreEvent]:
+        try:
+            self._end_attempts()
+        except (StorageError, UnreachableError) as err:
+            log.warning("repair waits for the store: error=%s", err)
+            outcome = PublishOutcome.UNKNOWN
+            return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced={})
         outcome, replaced = yield from self._repairs.run(action)
         return Repaired(checkpoint_id=action.checkpoint_id, outcome=outcome, replaced=replaced)
 
     def sweep(self, view: SweepView) -> Steps[SweepReport]:
         """Abort orphans of every sink. The kept states are read last, so that they include
         decisions made since the view was taken."""
+        self._end_attempts()
         view = replace(view, kept=self._kept.entries())
         yield "before-sweep"
         timeout_s = self._settings.call_timeout_s

@@ -26,6 +26,7 @@ from sluice.runtime.coordinator.shell.action_dispatcher import (
 )
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop, StepThread
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import FencedError, StorageError, StreamError, UnreachableError
 from sluice.runtime.ownership.lease_watch import LeaseWatch
 
@@ -125,6 +126,7 @@ class RunThreads:
         sinks: Mapping[str, SerialSink],
         settings: CheckpointSettings,
         leases: LeaseWatch,
+        election: LeaderElection | None,
         waiters: BatchWaiters,
         wake: WakeUp,
         listeners: ListenerThread,
@@ -152,6 +154,7 @@ class RunThreads:
             core, clock=core_clock, ages=ages, on_actions=self.dispatcher.carry_out
         )
         self._leases = leases
+        self._election = election
         self._housekeeper = Housekeeper(
             sweep=self._sweep, interval_s=settings.sweep_interval_s, clock=clock
         )
@@ -162,13 +165,27 @@ class RunThreads:
         self._steps.start(self.loop.post)
         self.loop.start()
         self._housekeeper.start()
-        self._leases.report_loss(lambda err: self.loop.post(StepFailed(checkpoint_id=0, error=err)))
+        self._leases.report_loss(self._end_by)
+        if self._election is not None:
+            self._election.report_loss(self._end_by)
+
+    def _end_by(self, error: FencedError) -> None:
+        self.loop.post(StepFailed(checkpoint_id=0, error=error))
 
     def sweep_soon(self) -> threading.Event:
         """Abort orphans now; the event is set after that attempt, or when the thread ends."""
         swept = threading.Event()
         self._housekeeper.sweep_soon(swept.set)
         return swept
+
+    def end_if_replaced(self) -> None:
+        """End the job by `FencedError` if another run has taken over.
+
+        For a permanent error of a region: the other run deletes files of older attempts, and an
+        error about a missing file would hide the cause.
+        """
+        with contextlib.suppress(FencedError):
+            self._require_newest()
 
     def cancel(self) -> None:
         """End the job now and wake every callback and poller; do not wait."""
@@ -235,7 +252,7 @@ class RunThreads:
         try:
             self._io_executor.require_newest()
         except FencedError as err:
-            self.loop.post(StepFailed(checkpoint_id=0, error=err))
+            self._end_by(err)
             raise
         except (StorageError, UnreachableError) as err:
             log.info("store did not return the newest run: job=%s error=%s", self._job, err)

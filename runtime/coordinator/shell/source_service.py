@@ -13,7 +13,11 @@ from dataclasses import dataclass, field, replace
 
 from sluice.runtime.contracts import Backlog, Clock, JobTopicEnumerator, SplitEnumerator
 from sluice.runtime.coordinator.core.events import (
+    Action,
     FetchBarrierOffsets,
+    GiveBarrier,
+    NothingDue,
+    PollAnswer,
     RegionBarrierOffsets,
     SplitsDiscovered,
 )
@@ -27,7 +31,7 @@ from sluice.runtime.errors import (
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.splits import Barrier, SplitKey, SplitRange, busy_by_source
 
-__all__ = ["CallQueue", "SerialSource", "SourceService"]
+__all__ = ["CallQueue", "SerialSource", "SourceService", "answer_in", "given"]
 
 log = logging.getLogger(__name__)
 
@@ -488,3 +492,21 @@ class SourceService:
             return {}
         lags = {split.key: source.lag_records([split]) for split in splits}
         return {key: lag for key, lag in lags.items() if lag is not None}
+
+
+def answer_in(actions: Sequence[Action]) -> PollAnswer | None:
+    """The answer to a poll among the actions of its step, if there is one."""
+    return next((action for action in actions if isinstance(action, PollAnswer)), None)
+
+
+def given(answer: PollAnswer | None, *, otherwise_s: float) -> Barrier | float:
+    """The barrier, or in how many seconds to poll again unless something changes.
+
+    Args:
+        otherwise_s: if the answer has no time.
+    """
+    if isinstance(answer, GiveBarrier):
+        return answer.barrier
+    if isinstance(answer, NothingDue) and answer.poll_in_s is not None:
+        return answer.poll_in_s
+    return otherwise_s

@@ -31,12 +31,15 @@ __all__ = [
     "fencing_record_of",
     "first_record",
     "first_regions",
+    "given_up",
     "is_already_restored",
     "is_bypassed",
+    "is_newest",
     "left_open",
     "lineage_of",
     "lineage_until",
     "may_be_void",
+    "positions_of",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -194,6 +197,13 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
         for slot in reversed(history.slots)
         if slot.is_decided and slot.checkpoint_id > resume_id and not slot.is_superseded
     ]
+
+
+def is_newest(history: History, resume_id: int) -> bool:
+    """Whether attempts of the last run continue from this checkpoint: neither this start nor an
+    earlier one goes back to it."""
+    is_next = resume_id == resume_point(history, restore_from=None)
+    return is_next and not superseded_by_restore(history, resume_id)
 
 
 def lineage_of(
@@ -490,3 +500,20 @@ def _described(node: OperatorNode) -> str:
 def _short(ids: Sequence[int]) -> str:
     shown = ",".join(map(str, ids[-10:]))
     return f"…,{shown}" if len(ids) > 10 else shown
+
+
+def given_up(record: CheckpointRecord, forgotten: Collection[tuple[str, str]]) -> str:
+    """The positions of forgotten topics, as text."""
+    splits = (split for region in record.regions for split in region.splits)
+    given_up = (split for split in splits if split.key[:2] in forgotten)
+    return " ".join(f"{split.name}={split.end_offset}" for split in given_up)
+
+
+def positions_of(record: CheckpointRecord, source_id: str) -> list[SplitRange]:
+    """The splits of one source."""
+    return [
+        split
+        for region in record.regions
+        for split in region.splits
+        if split.source_id == source_id
+    ]

@@ -69,6 +69,9 @@ class Settlement:
         deadline_s: when the start gives up. A repair, and an attempt that has committed something,
             move it.
         kept: operator states of the records in the checkpoint directory.
+        resumed: attempts of an earlier coordinator that continue, by region: the sweep leaves their
+            open work alone.
+        before_repair: called with the region whose work is about to be written again.
         require_leased: raises if another run holds a lease by now.
     """
 
@@ -84,6 +87,8 @@ class Settlement:
     deadline_s: float
     kept: KeptStates
     require_leased: Callable[[], None]
+    resumed: Callable[[], Mapping[str, int]] = dict
+    before_repair: Callable[[str], None] = lambda _: None
     _committers: SharedCommitters = field(init=False)
     _left_out: set[str] = field(init=False, default_factory=set)
     _words: dict[str, AcceptedWork] = field(init=False, default_factory=dict)
@@ -252,6 +257,7 @@ class Settlement:
         began_s = self.clock()
         action = Repair(checkpoint_id=record.checkpoint_id, lost=(lost,))
         try:
+            self.before_repair(lost.region.region)
             outcome, replaced = yield from self.repairs.run(action)
         finally:
             self.deadline_s += self.clock() - began_s
@@ -311,7 +317,8 @@ class Settlement:
         self.require_leased()
         view = SweepView(
             job_uid=self.job_uid,
-            attempt_ids={region.name: self.attempt_id for region in self.plan.regions},
+            attempt_ids={region.name: self.attempt_id for region in self.plan.regions}
+            | dict(self.resumed()),
             protected=tuple(
                 entry
                 for record in unsettled

@@ -1,8 +1,9 @@
 """Starts a run: read, verify, fence, and only then settle the decisions of earlier runs."""
 
 import logging
+import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.runtime.checkpoint.retained_states import KeptStates, left_by_attempts_before
@@ -37,6 +38,7 @@ from sluice.runtime.coordinator.start.restoring import (
 )
 from sluice.runtime.coordinator.start.settlement import Settlement
 from sluice.runtime.coordinator.start.slot_reader import SlotReader
+from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import (
     ConfigError,
@@ -45,6 +47,7 @@ from sluice.runtime.errors import (
     WaitedTooLongError,
     WrongJobError,
 )
+from sluice.runtime.failover.reconciling import Reconciled
 from sluice.runtime.model.checkpoint_record import (
     RESTORED_FROM_URI,
     Assignment,
@@ -52,8 +55,8 @@ from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
     StateEntry,
 )
-from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.model.state.batch_lineage import BatchLineage
+from sluice.runtime.process.host_clock import wall_ms
 
 __all__ = ["MAY_STOP_AT", "Found", "StartSequence"]
 
@@ -89,6 +92,7 @@ class Found:
         cluster_ids: of the job's sinks and plan.
         kept: what the records in the checkpoint directory name.
         lineage: which committed batches of earlier runs belong to its past.
+        resumed: reports of attempts of an earlier coordinator that continue, by region.
     """
 
     record: CheckpointRecord
@@ -100,6 +104,7 @@ class Found:
     cluster_ids: tuple[str, ...]
     kept: KeptStates
     lineage: BatchLineage
+    resumed: Mapping[str, RegionRegistration] = field(default_factory=dict)
 
     def started(self, session: str, regions: Iterable[str]) -> StartedJob:
         """As the engine gets it, with the regions in this order."""
@@ -112,6 +117,7 @@ class Found:
             run_attempt=self.run_attempt,
             lineage=self.lineage,
             copies=copies_of(self.record),
+            resumed={name: found.attempt_id for name, found in self.resumed.items()},
         )
 
 
@@ -133,8 +139,13 @@ class StartSequence:
         require_restorable: raises if files of a record are missing; called for the record of
             ``restore_from``.
         require_leased: raises if another run holds a lease by now; called before the sweep.
+        require_elected: raises if another process was elected by now; called between the last read
+            of the slots and the first record of this run. So that record never lies above one of a
+            leader that was elected later: if it did, the read would have found it, or its slot
+            would be taken.
         new_job_uid: of a job that has no checkpoint yet.
         registrations: of attempts of earlier runs that still run elsewhere; the caller stops them.
+        takeover: for attempts that may outlive their coordinator; None: there are none.
     """
 
     plan: JobPlan
@@ -144,17 +155,20 @@ class StartSequence:
     sources: Mapping[str, SplitEnumerator]
     session: str
     clock: Clock
-    pause: Callable[[float], None]
-    wall_ms: Callable[[], int]
+    pause: Callable[[float], None] = time.sleep
+    wall_ms: Callable[[], int] = wall_ms
     repairer: Repairer | None = None
     require_known: Callable[[CheckpointRecord], None] = lambda _: None
     require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
     require_leased: Callable[[], None] = lambda: None
+    require_elected: Callable[[], None] = lambda: None
     new_job_uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     registrations: Sequence[RegionRegistration] = ()
+    takeover: Takeover | None = None
     _began_s: float = field(init=False)
     _deadline_s: float = field(init=False, default=0.0)
     _slots: SlotReader = field(init=False)
+    _rulings: Reconciled = field(init=False, default_factory=Reconciled)
 
     def __post_init__(self) -> None:
         self._began_s = self.clock()
@@ -190,13 +204,17 @@ class StartSequence:
         record = self._record_at(history, resume_id)
         kept = KeptStates.read(self.store)
         kept.note(record)  # an older run may have retired it since, with what it knew before
+        self._rulings = yield from self._take_over(history, record, attempt_id, is_new=is_new)
         if is_taken_over(self.store, session=self.session, last=attempt_id):
             # We would take that run's lease, and our sweep would not know its states.
             raise taken_over(attempt_id + 1)
+        if self.takeover is not None:
+            self.takeover.attempts.forget_before(attempt_id)
         self._claim(history.newest.job_uid, attempt_id)
         yield from self._settle(history, attempt_id, kept)
-        yield from self._sweep_files(kept, attempt_id)
-        self._abort(recovery.left_open(self.registrations, history, self.plan))
+        yield from self._sweep_files(kept, min([attempt_id, *self._rulings.attempts.values()]))
+        left = (*self.registrations, *self._rulings.left)
+        self._abort(recovery.left_open(left, history, self.plan))
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
         record = self._without_forgotten(record)
@@ -225,6 +243,7 @@ class StartSequence:
             lineage=recovery.lineage_of(
                 record, history, self.store.known_fencing_records(), attempt_id=attempt_id
             ),
+            resumed=self._rulings.resumed,
         )
 
     # --- checks: nothing is changed ---------------------------------------------------------------
@@ -336,6 +355,7 @@ class StartSequence:
             now_ms=self.wall_ms(),
             origin=origin,
         )
+        self.require_elected()
         yield "before-first"
         try:
             outcome = yield from self._publish(record)
@@ -411,6 +431,7 @@ class StartSequence:
                 )
             if goes_back and self._slots.is_gone(resume_id):
                 continue  # a running job has retired it: the next reading refuses it
+            self.require_elected()
             yield "before-fencing"
             outcome = yield from self._publish(fencing_record)
             yield "after-fencing"
@@ -458,6 +479,23 @@ class StartSequence:
 
     # --- after the fencing record -----------------------------------------------------------------
 
+    def _take_over(
+        self, history: History, record: CheckpointRecord, attempt_id: int, *, is_new: bool
+    ) -> Steps[Reconciled]:
+        """Which attempts of an earlier coordinator continue; the wait for reports is free."""
+        if self.takeover is None:
+            return Reconciled()
+        began_s = self.clock()
+        rulings = yield from self.takeover.run(
+            None if is_new else record,
+            self.plan,
+            own_attempt=attempt_id,
+            may_resume=recovery.is_newest(history, record.checkpoint_id)
+            and not self.plan.forgotten,
+        )
+        self._deadline_s += self.clock() - began_s
+        return rulings
+
     def _claim(self, job_uid: str, attempt_id: int) -> None:
         for operator_id, sink in self.sinks.items():
             context = SinkContext(
@@ -472,6 +510,14 @@ class StartSequence:
             watch_s = 4 * self.settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
+    def _end_before_repair(self, region: str, attempt_id: int) -> None:
+        """What a region's attempt has written since comes before repaired records, so it ends."""
+        if self.takeover is not None and region in self._rulings.resumed:
+            self._rulings = self._rulings.without(region)
+            self.takeover.list_attempts(self._rulings, self.plan, own_attempt=attempt_id)
+            if is_taken_over(self.store, session=self.session, last=attempt_id):
+                raise taken_over(attempt_id + 1)
+
     def _settle(self, history: History, attempt_id: int, kept: KeptStates) -> Steps[None]:
         job_uid = history.newest.job_uid
         settlement = Settlement(
@@ -481,6 +527,8 @@ class StartSequence:
             sinks=self.sinks,
             job_uid=job_uid,
             attempt_id=attempt_id,
+            resumed=lambda: self._rulings.attempts,
+            before_repair=lambda region: self._end_before_repair(region, attempt_id),
             repairs=Repairs(
                 repairer=self.repairer,
                 store=self.store,
@@ -504,9 +552,9 @@ class StartSequence:
         self._deadline_s = settlement.deadline_s
 
     def _sweep_files(self, kept: KeptStates, attempt_id: int) -> Steps[None]:
-        """Delete files of keyed state that earlier runs have left. No older coordinator can decide
-        any more, so nothing will ever name them. A file that is uploaded later is swept by the next
-        start."""
+        """Delete files of keyed state that attempts before this id have left. No older coordinator
+        can decide any more, so nothing will ever name them. A file that is uploaded later is swept
+        by the next start."""
         if kept.has_damaged:
             return  # the damaged record may name any of them
         try:
@@ -542,26 +590,11 @@ class StartSequence:
         if record != whole:
             log.warning(
                 "positions of forgotten topics are given up: %s",
-                _given_up(whole, self.plan.forgotten),
+                recovery.given_up(whole, self.plan.forgotten),
             )
         return record
 
     def _restore(self, record: CheckpointRecord) -> None:
         for source_id, source in self.sources.items():
-            positions = _positions(record, source_id)
+            positions = recovery.positions_of(record, source_id)
             source.restore(positions, timeout_s=self._left_s())
-
-
-def _given_up(record: CheckpointRecord, forgotten: Collection[tuple[str, str]]) -> str:
-    splits = (split for region in record.regions for split in region.splits)
-    given_up = (split for split in splits if split.key[:2] in forgotten)
-    return " ".join(f"{split.name}={split.end_offset}" for split in given_up)
-
-
-def _positions(record: CheckpointRecord, source_id: str) -> list[SplitRange]:
-    return [
-        split
-        for region in record.regions
-        for split in region.splits
-        if split.source_id == source_id
-    ]

@@ -166,6 +166,24 @@ _SHOWN = (
         ),
     ),
     _Shown(
+        "sluice_leader_term",
+        "Number of the leadership of a job with `ha`; each change of the leader raises it",
+        (),
+        lambda status: (
+            []
+            if status.election is None or (leader := status.election.leader) is None
+            else [((), float(leader.term))]
+        ),
+    ),
+    _Shown(
+        "sluice_standbys",
+        "Processes that wait to lead a job with `ha`",
+        (),
+        lambda status: (
+            [] if status.election is None else [((), float(len(status.election.standbys)))]
+        ),
+    ),
+    _Shown(
         "sluice_open_transaction_age_seconds",
         "Age of the oldest open transaction",
         _TRANSACTION,

@@ -28,9 +28,9 @@ from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.spark.drop_in.active_queries import ActiveQuery, active_query, find_query
 from sluice.runtime.spark.drop_in.drop_in_run import DropInRun, PreCommitted
 from sluice.runtime.spark.microbatch.query_logs import LoggedBatch, PlannedFiles, require_logged
-from sluice.runtime.spark.session.spark_session import require_scheme
+from sluice.runtime.spark.session.spark_session import require_scheme, storage_options_of
 from sluice.runtime.storage.file_system import FileSystem, close_quietly
-from sluice.runtime.storage.file_system_opening import open_file_system
+from sluice.runtime.storage.file_system_opening import is_object_store, open_file_system
 
 __all__ = ["DropInQueries", "DropInSinkMaker", "OpenRun", "record_of"]
 
@@ -323,7 +323,8 @@ class DropInQueries:
         known = self._file_systems.get(uri)
         if known is not None:
             return known
-        made = open_file_system(uri, self._jvm)
+        options = storage_options_of(self._spark) if is_object_store(uri) else None
+        made = open_file_system(uri, self._jvm, options)
         kept = self._file_systems.setdefault(uri, made)
         if kept is not made:  # two starts at once
             close_quietly(made)

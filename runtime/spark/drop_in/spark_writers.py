@@ -28,6 +28,7 @@ from sluice.runtime.spark.session.spark_session import (
     SHUFFLE_RETRY,
     active_session,
     require_setting,
+    spark_hindrance,
 )
 
 __all__ = ["FormatCheck", "options_of", "take_over_writers"]
@@ -250,6 +251,14 @@ def _checked(
             "the drop-in sink needs checkpointLocation",
             {"format": given.format_name},
             "Set it as an option of writeStream; a session-wide default does not reach the sink.",
+        )
+    hindrance = spark_hindrance(spark, location)
+    if hindrance is not None:
+        raise ConfigError(
+            "Spark cannot write its logs to this checkpointLocation",
+            {"checkpointLocation": location, "error": hindrance},
+            "Use a location on hdfs: or file:, or add Hadoop's client of this store to "
+            "spark.jars.packages (s3a: org.apache.hadoop:hadoop-aws) and write s3a: for s3:.",
         )
     require_setting(SHUFFLE_RETRY, spark.conf.get(SHUFFLE_RETRY, None))
     writer = DataStreamWriter(given.frame).options(**options).outputMode(given.mode)

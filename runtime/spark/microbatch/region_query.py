@@ -51,6 +51,7 @@ from sluice.runtime.spark.microbatch.stateful_batches import (
 )
 from sluice.runtime.spark.session.spark_session import require_query_settings
 from sluice.runtime.spark.tasks.region_tasks import RegionTasks, TaskResult
+from sluice.runtime.storage.divided_directory import SPARK, spark_root
 from sluice.runtime.storage.file_system import FileSystem, require_writable
 from sluice.runtime.storage.file_system_opening import hadoop_uri
 
@@ -142,12 +143,13 @@ class RegionQuery:
         """Start the query over ``frame``; the caller holds the settings of
         `sluice.runtime.spark.session.spark_session.query_settings`."""
         tasks = self._spec.tasks
+        location = f"{hadoop_uri(spark_root(self._fs))}/{self._spec.location}"
         self._query = (
             frame.writeStream.foreachBatch(self._on_batch)
             # Two jobs of one session may have sources of the same name.
             .queryName(f"{tasks.region}.{tasks.attempt_id} of {tasks.job_uid}")
             .outputMode(self._spec.output_mode if self._spec.stateful else "append")
-            .option("checkpointLocation", f"{hadoop_uri(self._fs.uri)}/{self._spec.location}")
+            .option("checkpointLocation", location)
             .start()
         )
 
@@ -198,7 +200,7 @@ class RegionQuery:
 
         Raises: StorageUnreachableError if it is too early; StorageError.
         """
-        require_writable(self._fs, "spark")
+        require_writable(self._fs, SPARK)
         try:
             for operator_id, writer in self._spec.files.items():
                 writer.require_writable(job_uid=self._spec.tasks.job_uid, operator_id=operator_id)
@@ -222,7 +224,7 @@ class RegionQuery:
             return self.error
         if self._query is None:
             return None
-        found = logs_outage(self._query, self._fs.uri) or self._query.exception()
+        found = logs_outage(self._query, spark_root(self._fs)) or self._query.exception()
         return None if found is None else self._typed(found)
 
     def _typed(self, err: BaseException) -> BaseException:

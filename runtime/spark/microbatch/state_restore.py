@@ -22,6 +22,7 @@ from sluice.runtime.savepoint.operator_metadata import is_operator_metadata, wit
 from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
 from sluice.runtime.savepoint.spark_files import is_shared, location_of
 from sluice.runtime.spark.microbatch import query_logs
+from sluice.runtime.storage.divided_directory import spark_root
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import hadoop_uri
 
@@ -102,7 +103,7 @@ class _StateCopy:
             content = self._content(file)
             self.fs.write_temporary(path, self._with_new_names(file, content))
         elif is_operator_metadata(name):
-            location = f"{hadoop_uri(self.fs.uri)}/{self._location}"
+            location = f"{hadoop_uri(spark_root(self.fs))}/{self._location}"
             content = with_location(self._content(file), location)
             self.fs.write_temporary(path, content)
         else:

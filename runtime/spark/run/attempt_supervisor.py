@@ -100,6 +100,14 @@ class RegionAttempts:
         self._regions[attempt.region] = watched
         self._take_step(watched, self._start)
 
+    def add(self, attempt: RegionAttempt, *, is_begun: bool) -> None:
+        """Watch a region's first attempt in this run: an earlier coordinator has begun it, or
+        `watch` begins it, and counts an error as a failure of the attempt."""
+        watched = _Watched(self._handles[attempt.region], attempt, is_begun=is_begun)
+        self._regions[attempt.region] = watched
+        if is_begun:
+            self._take_step(watched, self._register)
+
     @property
     def is_restarting(self) -> bool:
         """Whether a region is in the first seconds of a restart: then `watch` should be called more

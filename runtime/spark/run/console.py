@@ -25,6 +25,7 @@ class RunTotals:
         self._job_name = job_name
         self._began_s = time.monotonic()
         self._last: Progress | None = None
+        self._waits_for = ""
         self.records = 0
         self._aborted = 0
         self._failed = 0
@@ -42,10 +43,14 @@ class RunTotals:
         elif progress.state is State.ABORTED:
             self._aborted += 1
 
+    def wait_for(self, text: str) -> None:
+        """Show what the job waits for before its start; empty: nothing any more."""
+        self._waits_for = text
+
     def line(self) -> str:
         """The newest checkpoint, and the counts."""
         if self._last is None:
-            return f"{self._job_name}: starting"
+            return f"{self._job_name}: {self._waits_for or 'starting'}"
         elapsed_s = time.monotonic() - self._began_s
         rate = self.records / elapsed_s if elapsed_s > 0 else 0.0
         aborted = f", {self._aborted} aborted" if self._aborted else ""
@@ -77,11 +82,18 @@ class ConsoleProgress(RunTotals):
     def on_progress(self, progress: Progress) -> None:
         """Count, and redraw at most a few times a second."""
         super().on_progress(progress)
-        now_s = time.monotonic()
-        if now_s - self._drawn_s >= _REDRAW_S:
-            self._drawn_s = now_s
-            self._out.write(f"\r\x1b[K{self.line()}")
-            self._out.flush()
+        if time.monotonic() - self._drawn_s >= _REDRAW_S:
+            self._draw()
+
+    def wait_for(self, text: str) -> None:
+        """Show it at once, also its end."""
+        super().wait_for(text)
+        self._draw()
+
+    def _draw(self) -> None:
+        self._drawn_s = time.monotonic()
+        self._out.write(f"\r\x1b[K{self.line()}")
+        self._out.flush()
 
     def close(self) -> None:
         """Keep the last line on the terminal."""

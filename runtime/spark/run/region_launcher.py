@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluice.runtime.checkpoint.checkpoint_slots import STATE
 from sluice.runtime.continuous.barrier_service import AttemptEpochs, BarrierService
 from sluice.runtime.contracts import (
     ContinuousSource,
@@ -30,6 +31,7 @@ from sluice.runtime.keyed.broadcast import broadcast_table
 from sluice.runtime.keyed.keyed_plan import KeyedPlan
 from sluice.runtime.model.splits import Barrier, SplitKey
 from sluice.runtime.service.hosted_region import HostedRegion, RunningAttempt
+from sluice.runtime.service.hosting.relay import Relays
 from sluice.runtime.service.service_client import CoordinatorAddress, fetch_issued_token
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.frames.pruning import in_full, kept_by
@@ -85,6 +87,7 @@ from sluice.runtime.spark.tasks.region_tasks import (
     pickled_for_tasks,
 )
 from sluice.runtime.state.state_files import StateStore
+from sluice.runtime.storage.divided_directory import holder_of
 from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["ContinuousRegions", "RegionLauncher"]
@@ -96,13 +99,13 @@ class ContinuousRegions:
 
     Attributes:
         names: of the regions.
-        barrier_service: their tasks poll it for barriers.
+        barrier_service: their tasks poll it, or what answers for it, for barriers.
         ends: by operator id of a source: where its splits end; None: they do not end.
         lost_timeout_s: how long a task runs without an answer from its coordinator.
     """
 
     names: Collection[str]
-    barrier_service: BarrierService
+    barrier_service: BarrierService | Relays
     ends: Callable[[str], Mapping[SplitKey, int] | None]
     lost_timeout_s: float
 
@@ -130,6 +133,7 @@ class RegionLauncher:
     """Starts queries or continuous tasks for a job's regions. Driver, the job's thread.
 
     Args:
+        coordinator: of the job; None: in another process, and all regions are continuous.
         replayable: the part of a batch that its sources still have, for a batch that Spark replays.
         analyses: of the regions' frames, by region.
     """
@@ -138,7 +142,7 @@ class RegionLauncher:
         self,
         job: JobSpec,
         regions: Mapping[str, Region],
-        coordinator: Coordinator,
+        coordinator: Coordinator | None,
         fs: FileSystem,
         *,
         job_uid: str,
@@ -200,7 +204,8 @@ class RegionLauncher:
     def _state_store(self) -> StateStore:
         """The checkpoint directory as tasks see it."""
         fetch_token = partial(fetch_issued_token, self._address)
-        return state_store(self._job.spark.sparkContext, self._fs, fetch_token=fetch_token)
+        files = holder_of(self._fs, STATE)
+        return state_store(self._job.spark.sparkContext, files, fetch_token=fetch_token)
 
     def _keyed_plan(self, region: Region) -> KeyedPlan | None:
         """Where the keyed state of a region is; None: it has no keys."""
@@ -229,6 +234,7 @@ class RegionLauncher:
             attempt_id=attempt.attempt_id,
             functions=functions,
             operator_states=attempt.restored.operator_states,
+            splits=tuple(split.key for split in splits),
         )
         chain = ContinuousChain(
             tasks=self._tasks(region, attempt.attempt_id),
@@ -264,6 +270,7 @@ class RegionLauncher:
         region's Spark logs (`restore-by-attempt`).
         """
         restored, attempt_id = attempt.restored, attempt.attempt_id
+        assert self._coordinator is not None  # in this process, as for every query
         if self._drops is not None:
             self._drops.restored(attempt.region, dropped_in_all(restored.operator_states))
         location = location_of(region, restored, attempt_id=attempt_id)
@@ -411,6 +418,7 @@ class RegionLauncher:
     def _files_batch(
         self, rows: FileRows, files: Mapping[str, FrameWriter], output: FilePassThrough
     ) -> FilesBatch:
+        assert self._coordinator is not None  # as for every query
         return FilesBatch(rows, files, output, job_uid=self._job_uid, registry=self._coordinator)
 
     def _source_of(self, region: Region) -> Source:

@@ -50,6 +50,11 @@ class Layout:
     clusters: Mapping[str, str] = field(default_factory=dict)
     analyses: Mapping[str, PlanAnalysis] = field(default_factory=dict)
 
+    @property
+    def batched(self) -> tuple[Region, ...]:
+        """The regions that run in micro-batches."""
+        return tuple(each for each in self.regions if each.name not in self.continuous)
+
 
 def between_barriers_s(job: JobSpec) -> float:
     """The longest time that an epoch is open before its barrier, without a delay."""

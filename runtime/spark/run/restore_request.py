@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.coordinator.start.restoring import RestoredState, RestoreRequest
 from sluice.runtime.errors import WrongJobError
@@ -16,6 +15,7 @@ from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.microbatch.state_restore import copy_states
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.region_layout import Layout
+from sluice.runtime.storage.file_system import FileSystem
 
 __all__ = ["origin_of", "require_fitting"]
 
@@ -38,11 +38,15 @@ _OPERATORS: Mapping[str, frozenset[str]] = {
 def origin_of(
     job: JobSpec,
     layout: Layout,
-    store: CheckpointStore,
+    files: FileSystem,
     *,
     jvm: Any,  # noqa: ANN401 - py4j's view
 ) -> RestoreRequest | int | None:
-    """The start of the job: another job's state, one of its own checkpoints, or the newest."""
+    """The start of the job: another job's state, one of its own checkpoints, or the newest.
+
+    Args:
+        files: the checkpoint directory with Spark's files.
+    """
     if not isinstance(job.restore_from, str):
         return job.restore_from
     return RestoreRequest(
@@ -52,8 +56,8 @@ def origin_of(
         open=partial(_opened, job.restore_from, jvm, job.storage_options),
         transferred=installed_kinds().transferred,
         require_fitting=partial(require_fitting, layout.analyses),
-        copy=partial(copy_states, fs=store.fs),
-        copy_keyed=partial(copy_keyed_files, fs=store.fs),
+        copy=partial(copy_states, fs=files),
+        copy_keyed=partial(copy_keyed_files, fs=files),
     )
 
 

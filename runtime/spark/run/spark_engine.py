@@ -7,14 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
-from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
 from sluice.runtime.continuous.barrier_service import BarrierService
@@ -22,26 +21,26 @@ from sluice.runtime.continuous.native_commits import LostTimeout, NativeCommits,
 from sluice.runtime.contracts import (
     AgeingSource,
     RegionAttempt,
-    Sink,
-    SinkCoordinator,
-    Source,
-    SplitEnumerator,
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.coordinator.region.status_views import JobStatus
-from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import MAY_STOP_AT
-from sluice.runtime.errors import FencedError, WaitedTooLongError
+from sluice.runtime.election.leader_election import LeaderElection
+from sluice.runtime.errors import (
+    ConfigError,
+    FencedError,
+    JobFinishedError,
+    WaitedTooLongError,
+)
 from sluice.runtime.functions.at_most_once import DropBudget, dropped_in_all
-from sluice.runtime.graph.job_graph import Region, job_plan, require_chained
+from sluice.runtime.graph.job_graph import Region, require_chained
 from sluice.runtime.graph.pipeline import Recovery
 from sluice.runtime.history.job_history import JobHistory
 from sluice.runtime.job_registry.job_registrar import JobRegistrar
 from sluice.runtime.job_registry.registration import SUBMISSION_VARIABLE, Registration
-from sluice.runtime.process.closing import close_logged
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.service.coordinator_app import CoordinatorApp
 from sluice.runtime.service.listening.listener import Listener
@@ -56,15 +55,17 @@ from sluice.runtime.spark.microbatch.region_start import (
     require_rewindable,
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
-from sluice.runtime.spark.run.checkpoint_copies import CheckpointCopies
 from sluice.runtime.spark.run.console import ConsoleProgress, RunTotals
+from sluice.runtime.spark.run.hosting.hosted_run import HostedRun, require_hostable
+from sluice.runtime.spark.run.hosting.job_description import coordinator_of, describe
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.job_topics import named, prepared
-from sluice.runtime.spark.run.range_repair import ChainRepairer
 from sluice.runtime.spark.run.region_launcher import ContinuousRegions, RegionLauncher
 from sluice.runtime.spark.run.region_layout import Layout, between_barriers_s, lay_out
 from sluice.runtime.spark.run.resource_watch import ResourceWatch, SparkSlots
 from sluice.runtime.spark.run.restore_request import origin_of
+from sluice.runtime.spark.run.spark_files import require_spark_directory, spark_files
+from sluice.runtime.spark.run.standby import Standby
 from sluice.runtime.spark.session.hosts import HostExclusion, SparkExecutors
 from sluice.runtime.spark.session.interrupts import EndRequests, ended_by_signals
 from sluice.runtime.spark.session.session_web_hdfs import checkpoint_web_address
@@ -74,10 +75,9 @@ from sluice.runtime.spark.session.spark_session import (
     local_properties,
     prepare,
     require_scheme,
-    require_spark_writes,
     require_task_retries,
 )
-from sluice.runtime.storage.file_system import OpenFileSystem, close_quietly
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem, close_quietly
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
 __all__ = ["JobResult", "JobRun", "run_job"]
@@ -131,6 +131,8 @@ class JobRun:
         self._coordinator: BarrierCoordinator | None = None
         self._read_only: ReadOnlyServer | None = None
         self._commands: JobCommands | None = None
+        self._hosted: HostedRun | None = None
+        self._standby = Standby(job, self.totals)
         self._is_settled = threading.Event()  # it has started, or will not
 
     @property
@@ -143,13 +145,37 @@ class JobRun:
         """Of its read-only server; None: it does not run."""
         return None if self._read_only is None else self._read_only.address
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether it waits until the leader of the job is gone."""
+        return self._standby.is_waiting
+
     def status(self) -> JobStatus | None:
         """The coordinator's status; None before it has started."""
         return None if self._coordinator is None else self._coordinator.status()
 
     def result(self) -> JobResult | None:
         """The result so far; None before the coordinator has started."""
+        if (finished := self._standby.finished) is not None:
+            return JobResult(
+                job_uid=finished.job_uid,
+                restored_from=None,
+                last_checkpoint_id=finished.last_checkpoint_id,
+                elapsed_s=self.elapsed_s,
+            )
         coordinator = self._coordinator
+        if self._hosted is not None:
+            last = self._hosted.last
+            return (
+                None
+                if last is None
+                else JobResult(
+                    job_uid=last.job_uid,
+                    restored_from=None,
+                    last_checkpoint_id=last.last_committed,
+                    elapsed_s=self.elapsed_s,
+                )
+            )
         if coordinator is None or coordinator.started is None:
             return None
         return JobResult(
@@ -167,6 +193,12 @@ class JobRun:
             FencedError: it ended before.
         """
         where = {"job": self._job.name}
+        if self._job.is_led_elsewhere:
+            raise ConfigError(
+                "the coordinator of this job is another process",
+                where,
+                "Use `sluice job` with the checkpoint directory: it follows the leader.",
+            )
         if not self._is_settled.wait(timeout_s):
             raise WaitedTooLongError(
                 "the job has not started in time", where, "Repeat the command later."
@@ -188,9 +220,9 @@ class JobRun:
         if job.recovery is Recovery.APPROXIMATE:
             require_chained(job.pipelines)
         self._layout = layout = lay_out(job)
-        batched = {region.name for region in layout.regions} - layout.continuous
-        if batched:
-            require_spark_writes(job.spark, absolute_uri(job.checkpoint_dir), regions=batched)
+        if job.is_led_elsewhere:
+            require_hostable(job, layout)
+        require_spark_directory(job, layout.batched)
 
     def run(self, ends: EndRequests, *, on_step: Callable[[], None] = lambda: None) -> None:
         """Start it, and watch it until it ends; see `sluice.runtime.job.job.Job.run`.
@@ -203,8 +235,10 @@ class JobRun:
             BaseException: the error that ended it, or that of ``ends``.
         """
         try:
-            self._run(ends, on_step)
+            with contextlib.suppress(JobFinishedError):  # by the leader, while this one waited
+                self._run(ends, on_step)
         finally:
+            self.totals.close()
             self._ended_s = time.monotonic()
             self._is_settled.set()
 
@@ -215,12 +249,16 @@ class JobRun:
         with contextlib.ExitStack() as stack:
             store = open_store(job.checkpoint_dir, jvm, job.storage_options)
             stack.callback(close_quietly, store.fs)
+            if job.is_led_elsewhere:
+                self._hosted = HostedRun(job, layout, store)
+                self._hosted.run(ends, on_step)
+                return
+            election = self._standby.elect(store, stack, ends, on_step)
+            opening = _opening(job)
+            files = stack.enter_context(spark_files(job, layout.batched, store.fs, opening))
             retain = batches_to_retain(store, retained=job.settings.retained)
-            stack.callback(self.totals.close)
             registrar = JobRegistrar(
-                job.registry,
-                _opening(job),
-                was_stopped=lambda: coordinator.status().state == "stopped",
+                job.registry, opening, was_stopped=lambda: coordinator.status().state == "stopped"
             )
             stack.enter_context(registrar)
             history = JobHistory(
@@ -231,8 +269,16 @@ class JobRun:
             commits, lost_timeout = NativeCommits(), LostTimeout(job.coordinator_lost_timeout_s)
             between_s = between_barriers_s(job)
             tasks_first = TasksFirst(commits, lost_timeout, between_barriers_s=between_s)
-            coordinator, sources = _coordinator(
-                job, layout, store, listeners, tasks_first, spark_batches=retain
+            coordinator, sources = coordinator_of(
+                describe(job, layout),
+                store,
+                listeners=listeners,
+                tasks_first=tasks_first,
+                spark_batches=retain,
+                open_fs=opening,
+                files=files,
+                election=election,
+                require_restorable=partial(require_rewindable, files, layout.regions),
             )
             stack.callback(coordinator.stop)
             registry = job_registry(coordinator, history_failures=lambda: history.write_failures)
@@ -249,10 +295,10 @@ class JobRun:
                 stack.enter_context(self._read_only)
             listener = stack.enter_context(Listener.of(job.service))
             started = self._start(
-                coordinator, origin_of(job, layout, store, jvm=jvm), history, ends, on_step
+                coordinator, origin_of(job, layout, files, jvm=jvm), history, ends, on_step
             )
             names = {region.name for region in layout.regions}
-            delete_vanished(store.fs, names, attempt_id=started.attempt_id)
+            delete_vanished(files, names, attempt_id=started.attempt_id)
             streaming = ContinuousRegions(
                 names=layout.continuous,
                 barrier_service=BarrierService(coordinator, commits),
@@ -265,6 +311,8 @@ class JobRun:
             _run_regions(
                 *(job, layout, started, coordinator, self._commands, hosts),
                 *(store, retain, ends, streaming, registry, shown),
+                files=files,
+                election=election,
                 listener=listener,
                 on_address=partial(self._register, registrar, started),
             )
@@ -309,66 +357,6 @@ def run_job(job: JobSpec) -> JobResult:
     return result
 
 
-def _coordinator(
-    job: JobSpec,
-    layout: Layout,
-    store: CheckpointStore,
-    listeners: Sequence[ProgressListener],
-    tasks_first: TasksFirst,
-    *,
-    spark_batches: int,
-) -> tuple[BarrierCoordinator, dict[str, SplitEnumerator]]:
-    """The coordinator, and its sources by operator id; it closes these and its sinks when it stops.
-
-    Args:
-        tasks_first: for the sinks that continuous tasks write to.
-        spark_batches: that Spark keeps of each region with state.
-    """
-    regions = layout.regions
-    with contextlib.ExitStack() as opened:
-        sources: dict[str, SplitEnumerator] = {}
-        for i, source in _sources(regions).items():
-            sources[i] = source.enumerator(i)
-            opened.callback(close_logged, sources[i].close, f"source {source.name}")
-        sinks: dict[str, SinkCoordinator] = {}
-        theirs = {i for r in regions if r.name in layout.continuous for i in r.sinks}
-        for i, sink in _sinks(regions).items():
-            sinks[i] = sink.coordinator()
-            opened.callback(close_logged, sinks[i].close, f"sink {sink.name}")
-        coordinator = BarrierCoordinator(
-            job_plan(
-                job.name,
-                layout.graph,
-                regions,
-                checkpoints=job.settings,
-                spark_version=job.spark.version,
-                cluster_ids=tuple(layout.clusters.values()),
-                continuous=layout.continuous,
-            ),
-            store,
-            sinks=sinks,
-            sources=sources,
-            settings=replace(job.settings, spark_batches=spark_batches),
-            listeners=listeners,
-            repairer=ChainRepairer(
-                regions={region.name: region for region in regions},
-                sinks=sinks,
-                job_name=job.name,
-            ),
-            tasks_first=dict.fromkeys(theirs, tasks_first),
-            require_known=installed_kinds().require_known,
-            require_restorable=partial(require_rewindable, store.fs, regions),
-            new_job_uid=job.uid,
-            copier=CheckpointCopies(
-                store.fs,
-                open_fs=_opening(job),
-                retained=job.settings.retained,
-            ),
-        )
-        opened.pop_all()  # the coordinator closes them now
-    return coordinator, sources
-
-
 def _opening(job: JobSpec) -> OpenFileSystem:
     jvm = job.spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Hadoop's classes
     return partial(open_file_system, jvm=jvm, storage_options=job.storage_options)
@@ -379,17 +367,11 @@ def _copies_of(coordinator: BarrierCoordinator) -> list[dict[str, Any]]:
     return [asdict(view) for view in coordinator.requests.views() if view.parent]
 
 
-def _sinks(regions: Sequence[Region]) -> dict[str, Sink]:
-    """By operator id; regions of one pipeline share theirs."""
-    return {i: sink for region in regions for i, sink in region.sinks.items()}
-
-
-def _sources(regions: Sequence[Region]) -> dict[str, Source]:
-    return {region.source_id: region.pipeline.source for region in regions}
-
-
 def _announced(
-    store: CheckpointStore, started: StartedJob, service: CoordinatorService
+    store: CheckpointStore,
+    started: StartedJob,
+    service: CoordinatorService,
+    election: LeaderElection | None,
 ) -> contextlib.AbstractContextManager[None]:
     """Publish the address of this run, for tasks that get no answer and for operators."""
     is_newest = partial(has_last_record, store, session=started.session)
@@ -403,6 +385,8 @@ def _announced(
     )
     records = RunRecordStore(store.fs)
     records.announce(run, is_newest=is_newest)
+    if election is not None:
+        election.announce(run)
     return records.accept_commands(run, is_newest=is_newest)
 
 
@@ -438,10 +422,14 @@ def _run_regions(
     registry: CollectorRegistry,
     shown: LiveJob,
     *,
+    files: FileSystem,
+    election: LeaderElection | None,
     listener: Listener,
     on_address: Callable[[str], None],
 ) -> None:
     """Serve the coordinator, run every region, and watch until the end."""
+    barrier_service = continuous.barrier_service
+    assert isinstance(barrier_service, BarrierService)  # of this process
     regions = prepared(layout.regions, started, job.uid)
     _warn_of_shared_cores(job, len(regions) - len(continuous.names))
     with contextlib.ExitStack() as stack:
@@ -451,21 +439,22 @@ def _run_regions(
                     coordinator,
                     checkpoint_uri=absolute_uri(store.fs.uri),
                     checkpoint_web=checkpoint_web_address(job.spark.sparkContext, store.fs),
+                    zookeeper=job.ha.nodes_of(job.name, store.fs.uri) if job.ha else None,
                     commands=commands,
-                    barrier_service=continuous.barrier_service,
+                    barrier_service=barrier_service,
                     registry=registry,
                     pages=shown,
                 ),
                 listener=listener,
             )
         )
-        stack.enter_context(_announced(store, started, service))
+        stack.enter_context(_announced(store, started, service, election))
         on_address(service.address)
         launcher = RegionLauncher(
             job,
             {region.name: region for region in regions},
             coordinator,
-            store.fs,
+            files,
             job_uid=started.job_uid,
             address=service.coordinator_address,
             batches_to_retain=retain,

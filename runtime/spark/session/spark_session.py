@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError, StreamError
 from sluice.runtime.process.interpreter import PLAN_ONCE
-from sluice.runtime.storage.file_system_opening import hadoop_uri, is_object_store
+from sluice.runtime.storage.file_system_opening import is_object_store
+from sluice.runtime.storage.objects.object_location import hadoop_storage_options
 
 __all__ = [
     "QUERY_SETTINGS",
@@ -40,10 +41,11 @@ __all__ = [
     "require_running",
     "require_scheme",
     "require_setting",
-    "require_spark_writes",
     "require_task_retries",
     "require_version",
     "scheduler_pool",
+    "spark_hindrance",
+    "storage_options_of",
     "task_attempts",
     "task_slots",
     "user_settings",
@@ -253,37 +255,30 @@ def require_task_retries(spark: SparkSession, *, recovery: str) -> None:
     )
 
 
-def require_spark_writes(spark: SparkSession, directory: str, *, regions: Collection[str]) -> None:
-    """Refuse micro-batches over an object store that Spark cannot write: its logs and its state lie
-    in the checkpoint directory, too.
+def storage_options_of(
+    spark: SparkSession, given: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Options of object stores: the session's ``spark.hadoop.fs.…``, then those that were given."""
+    settings = dict(spark.sparkContext.getConf().getAll())
+    return {**hadoop_storage_options(settings), **(given or {})}
+
+
+def spark_hindrance(spark: SparkSession, directory: str) -> str | None:
+    """Why Spark cannot write there: the session has no Hadoop client for this object store.
 
     Args:
-        directory: absolute URI.
-        regions: that run in micro-batches, for the message.
-    Raises:
-        ConfigError: the session has no Hadoop client for this store.
+        directory: URI as Spark gets it.
     """
     if not is_object_store(directory):
-        return
-    uri = hadoop_uri(directory)
+        return None
     context: Any = spark.sparkContext
     conf = context._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
     try:
         hadoop = context._jvm.org.apache.hadoop.fs  # noqa: SLF001 - no public way
-        hadoop.FileSystem.getFileSystemClass(uri.partition(":")[0], conf)
+        hadoop.FileSystem.getFileSystemClass(directory.partition(":")[0].lower(), conf)
     except Py4JJavaError as error:
-        raise ConfigError(
-            "Spark cannot write its logs and state to this object store",
-            {
-                "uri": uri,
-                "micro_batch_regions": ",".join(sorted(regions)),
-                "error": str(error.java_exception.getMessage()),
-            },
-            "Add Hadoop's client of this store to spark.jars.packages "
-            "(s3a: org.apache.hadoop:hadoop-aws), use a directory on hdfs: or file:, or "
-            "chain the functions into Kafka, so that the engine is continuous and needs no such "
-            "client.",
-        ) from error
+        return str(error.java_exception.getMessage())
+    return None
 
 
 def task_slots(spark: SparkSession, *, wanted: int, timeout_s: float | None) -> int:

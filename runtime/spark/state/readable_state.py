@@ -10,6 +10,7 @@ from sluice.runtime.model.checkpoint_record import StateSnapshot
 from sluice.runtime.savepoint.operator_metadata import is_operator_metadata, with_location
 from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
 from sluice.runtime.savepoint.spark_files import is_shared, location_of
+from sluice.runtime.storage.divided_directory import spark_root
 from sluice.runtime.storage.file_system_opening import is_object_store
 from sluice.runtime.storage.local_fs import LocalFileSystem
 
@@ -28,7 +29,7 @@ def readable_location(savepoint: Savepoint, region: str, state: StateSnapshot) -
     operator names its schema files by their old path.
     """
     files, location = savepoint.state_files(region), location_of(state)
-    uri = f"{savepoint.fs.uri}/{location}"
+    uri = f"{spark_root(savepoint.fs)}/{location}"
     is_plain = all(file.source == file.path for file in files) and not is_object_store(uri)
     if is_plain and _is_at(savepoint, files, uri):
         yield uri

@@ -39,6 +39,8 @@ from sluice.runtime.savepoint.savepoint import Savepoint, StateFile
 from sluice.runtime.savepoint.spark_files import files_of_batch, is_shared, location_of
 from sluice.runtime.spark.state.command_session import state_session
 from sluice.runtime.spark.state.stored_state import StoredState, spark_errors
+from sluice.runtime.storage.divided_directory import SPARK, holder_of, spark_root
+from sluice.runtime.storage.file_copies import FileCopy, copy_files
 from sluice.runtime.storage.file_system import FileDigest, FileSystem
 from sluice.runtime.storage.file_system_opening import hadoop_uri
 
@@ -57,7 +59,8 @@ class Repartition:
         savepoint: the source; only read.
         partitions: new number of state partitions.
         regions: to repartition; empty: all with state.
-        fs: the new savepoint's directory; nothing is there.
+        fs: the new savepoint's directory; nothing is there. A divided one has Spark's files in a
+            directory that Spark can write; they are copied before the record is written.
         spark: of the command.
     """
 
@@ -93,6 +96,7 @@ class Repartition:
             state = region.keyed_state
             named = state and replace(state, files=tuple(keyed[each.path] for each in state.files))
             regions.append(replace(region, committables=(), keyed_state=named))
+        self._bring(regions)
         failpoint("after-repartition")
         record = replace(
             self.savepoint.record,
@@ -179,7 +183,7 @@ class Repartition:
             ) from error
 
     def _at(self, path: str) -> str:
-        return f"{hadoop_uri(self.fs.uri)}/{path}"
+        return f"{hadoop_uri(spark_root(self.fs))}/{path}"
 
     # --- Spark's part ---------------------------------------------------------------------------
 
@@ -256,6 +260,20 @@ class Repartition:
                 "Look for another process that deletes files there, and repeat the command.",
             )
         return _reference(path, digest)
+
+    def _bring(self, regions: Sequence[RegionRecord]) -> None:
+        """Copy Spark's files into the savepoint, if they are not written there."""
+        made, target = holder_of(self.fs, SPARK), holder_of(self.fs, METADATA)
+        if made is target:
+            return
+        files = [file for region in regions if region.state for file in region.state.files]
+        copies = [FileCopy(file.path, file.path, may_link=False) for file in files]
+        if copy_files(made, target, copies) != files:
+            raise StorageError(
+                "a copied file differs from what Spark wrote",
+                {"uri": target.uri},
+                "Repeat the command, and check the disk of this machine.",
+            )
 
     # --- the record -----------------------------------------------------------------------------
 

@@ -1,18 +1,24 @@
 """``sluice state``: rewrites the state of a savepoint."""
 
 import contextlib
+import tempfile
 import uuid
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sluice.runtime.cli_output import AsJson, ProgressLine, print_facts, print_json
 from sluice.runtime.savepoint.savepoint import open_savepoint
+from sluice.runtime.storage.divided_directory import DividedDirectory
+from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import (
     absolute_uri,
+    hadoop_uri,
     needs_jvm,
     open_file_system,
 )
+from sluice.runtime.storage.local_fs import LocalFileSystem
 
 __all__ = ["app"]
 
@@ -46,21 +52,23 @@ def repartition(
     values. A job that is restored from the new savepoint resumes at the same positions.
     """
     # pyspark takes a second, and the command line loads this module for every command.
-    from sluice.runtime.spark.session.spark_session import require_spark_writes
+    from sluice.runtime.spark.session.spark_session import spark_hindrance
     from sluice.runtime.spark.state.command_session import command_spark
     from sluice.runtime.spark.state.repartitioning import Repartition
 
-    with command_spark() as spark:
+    with command_spark() as spark, tempfile.TemporaryDirectory(prefix="sluice-spark-") as scratch:
         jvm = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
         source = open_savepoint(savepoint, jvm=jvm)
         name = f"{source.record.job_uid[:8]}-{source.record.checkpoint_id}-{uuid.uuid4().hex[:6]}"
         uri = f"{absolute_uri(to)}/savepoint-{name}"
-        require_spark_writes(spark, uri, regions=region or ["all"])
+        fs: FileSystem = open_file_system(uri, jvm)
+        if spark_hindrance(spark, hadoop_uri(uri)) is not None:
+            fs = DividedDirectory(fs, lambda: LocalFileSystem(Path(scratch)))
         record = Repartition(
             savepoint=source,
             partitions=partitions,
             regions=region or (),
-            fs=open_file_system(uri, jvm),
+            fs=fs,
             spark=spark,
         ).run()
     states = {each.region: each.state for each in record.regions if each.state is not None}

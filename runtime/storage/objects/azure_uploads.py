@@ -14,7 +14,7 @@ from azure.core.exceptions import (
     HttpResponseError,
     ResourceNotFoundError,
 )
-from azure.storage.blob import BlobBlock, ContainerClient
+from azure.storage.blob import BlobBlock, ContainerClient, LinearRetry
 
 from sluice.runtime.errors import (
     AuthenticationError,
@@ -110,7 +110,8 @@ class AzureUploads(MultipartUploads):
             credential=_credential(config),
             connection_timeout=5,
             read_timeout=30,
-            retry_total=3,
+            # By default the library waits 15 s before its first repetition.
+            retry_policy=LinearRetry(backoff=1, retry_total=3, random_jitter_range=1),
         )
 
     def _blob(self, key: str) -> Any:  # noqa: ANN401 - a `BlobClient`, whose arguments have no types

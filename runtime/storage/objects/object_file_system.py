@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sluice.runtime.errors import ConfigError, StreamError
 from sluice.runtime.failpoints import failpoint
+from sluice.runtime.storage.divided_directory import holder_of
 from sluice.runtime.storage.file_system import Entry, FileDigest, FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem, local_failure
 from sluice.runtime.storage.objects.object_client import PART_BYTES, FoundObject, ObjectClient
@@ -111,7 +112,7 @@ class ObjectFileSystem(FileSystem):
     ) -> FileDigest:
         """See `FileSystem.copy_from`: within a bucket the store copies, and this process reads the
         copy for its digest."""
-        key = self._key(path)
+        key, source = self._key(path), holder_of(source, source_path)
         if isinstance(source, ObjectFileSystem):
             origin = source._key(source_path)  # noqa: SLF001 - its own class
             if source._is_of_bucket(self.location):  # noqa: SLF001 - its own class

@@ -1,5 +1,6 @@
 """The location of objects and the way to reach them: from a URI, options and the environment."""
 
+import json
 import os
 import posixpath
 import re
@@ -15,7 +16,13 @@ from sluice.runtime.extras import extras_named
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["OBJECT_SCHEMES", "ObjectLocation", "is_storage_option", "object_location"]
+__all__ = [
+    "OBJECT_SCHEMES",
+    "ObjectLocation",
+    "hadoop_storage_options",
+    "is_storage_option",
+    "object_location",
+]
 
 OBJECT_SCHEMES = ("s3", "gs", "abfss")
 """Schemes of URIs that name objects; ``s3a`` is another name of ``s3``."""
@@ -103,8 +110,13 @@ _RENAMED = {
     "fs.azure.account.oauth2.client.secret": "azure_client_secret",
     "fs.azure.sas.fixed.token": "azure_storage_sas_token",
 }
+_SPARK_HADOOP = "spark.hadoop."
+_AZURE_KEY = "fs.azure.account.key."
 _PREFIXES = {"s3": "aws_", "gs": "google_", "abfss": ""}
 """Before an option that has no prefix."""
+_NO_LOG_IN = json.dumps(
+    {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+)
 _ENDPOINTS = ("aws_endpoint_url_s3", "google_base_url", "azure_storage_endpoint")
 _CLIENT = {
     "allow_http",
@@ -128,6 +140,24 @@ _RETRY_TIMEOUT = timedelta(seconds=10)
 def is_storage_option(name: str) -> bool:
     """Whether an option of this name belongs to a store, such as ``fs.s3a.access.key``."""
     return name.lower().startswith(_OPTION_PREFIXES)
+
+
+def hadoop_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those of Hadoop's settings that have a meaning here, without their ``spark.hadoop.``.
+
+    Args:
+        settings: of a Spark session, as the user set them.
+    """
+    named = {
+        name.removeprefix(_SPARK_HADOOP): value
+        for name, value in settings.items()
+        if name.startswith(_SPARK_HADOOP)
+    }
+    return {
+        name: value
+        for name, value in named.items()
+        if name in _RENAMED or name.startswith(_AZURE_KEY)
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +291,8 @@ def _sorted_out(scheme: str, given: Mapping[str, str]) -> tuple[dict[str, str], 
             config[_config_name(scheme, name.lower())] = str(value)
     if "storage_emulator_host" in map(str.lower, given):
         config.setdefault("google_skip_signature", "true")
+        # obstore skips the signature of reads only; a key without a log-in is for all requests.
+        config.setdefault("google_service_account_key", _NO_LOG_IN)
     for name in _ENDPOINTS:
         if name in config:
             config[name] = _with_scheme(name, config[name])
@@ -268,7 +300,7 @@ def _sorted_out(scheme: str, given: Mapping[str, str]) -> tuple[dict[str, str], 
 
 
 def _config_name(scheme: str, name: str) -> str:
-    if name.startswith("fs.azure.account.key."):
+    if name.startswith(_AZURE_KEY):
         return "azure_storage_account_key"
     if not name.startswith((*_OPTION_PREFIXES, "storage_emulator")):
         name = f"{_PREFIXES[scheme]}{name}"

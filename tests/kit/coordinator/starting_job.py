@@ -104,6 +104,7 @@ class Job:
         self.repairer: Repairer | None = None
         self.require_known: Callable[[CheckpointRecord], None] = lambda _: None
         self.require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
+        self.require_elected: Callable[[], None] = lambda: None
         self.points: list[str] = []
 
     def pre_commit(self, name: str, *, attempt_id: int = 0) -> StateEntry:
@@ -138,6 +139,7 @@ class Job:
             repairer=self.repairer,
             require_known=self.require_known,
             require_restorable=self.require_restorable,
+            require_elected=self.require_elected,
             registrations=told,
         )
 

@@ -1,4 +1,4 @@
-"""An HTTP proxy before an S3 server: holds requests, loses answers, repeats, refuses, truncates."""
+"""An HTTP proxy before an S3 server, or Azurite: holds requests, loses answers, repeats, refuses, truncates."""
 
 import enum
 import http.client
@@ -33,6 +33,9 @@ class FaultKind(enum.Enum):
     UNCONDITIONAL = "unconditional"  # the server does not see If-None-Match and If-Match
 
 
+_GENERATION = "x-goog-if-generation-match"
+_CONDITIONS = ("if-none-match", "if-match", _GENERATION)
+_SIGNED = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, Signature=0"
 _CODES = {
     400: "ExpiredToken",
     403: "InvalidAccessKeyId",
@@ -123,9 +126,15 @@ def random_faults(seed: int, probability: float) -> Choose:
 
 
 class S3Proxy:
-    """Forwards requests to one S3 server. Any thread adds faults and reads ``requests``."""
+    """Forwards requests to one S3 server. Any thread adds faults and reads ``requests``.
 
-    def __init__(self, endpoint: str) -> None:
+    Args:
+        plays_google: clients speak the XML interface of Google's store, which has S3's calls with
+            headers of its own.
+    """
+
+    def __init__(self, endpoint: str, *, plays_google: bool = False) -> None:
+        self.plays_google = plays_google
         self.requests: list[S3Request] = []
         self.choose: Choose | None = None
         """Chooses a fault for a request that no added fault takes."""
@@ -202,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
             method=self.command,
             key=unquote(target.path).lstrip("/").partition("/")[2],
             query=target.query,
-            conditional="If-None-Match" in self.headers or "If-Match" in self.headers,
+            conditional=any(name in self.headers for name in _CONDITIONS),
         )
         fault = self.server.proxy.fault_of(request)
         kind = None if fault is None else fault.kind
@@ -235,30 +244,38 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
         """The server's answer: status, headers, body."""
+        path = self.path
         headers = {
             name: value
             for name, value in self.headers.items()
             if name.lower() != "transfer-encoding"
-            and not (unconditional and name.lower() in ("if-none-match", "if-match"))
+            and not (unconditional and name.lower() in _CONDITIONS)
         }
+        if self.server.proxy.plays_google:
+            headers = _as_s3(headers)
+            path = path.replace("%2D", "-", 1)  # moto does not decode the name of a bucket
         connection = http.client.HTTPConnection(self.server.target, timeout=_TIMEOUT_S)
         try:
-            connection.request(self.command, self.path, body=body, headers=headers)
+            connection.request(self.command, path, body=body, headers=headers)
             answer = connection.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read()
+            found = dict(answer.getheaders())
+            if self.server.proxy.plays_google:
+                found = {name.replace("x-amz-", "x-goog-"): found[name] for name in found}
+            return answer.status, found, answer.read()
         finally:
             connection.close()
 
     def _answer(
         self, status: int, headers: dict[str, str], body: bytes, *, truncated: bool = False
     ) -> None:
-        length = headers.get("Content-Length", str(len(body)))
+        lengths = [value for name, value in headers.items() if name.lower() == "content-length"]
         self.send_response_only(status)
         for name, value in headers.items():
             if name.lower() not in _HOP_HEADERS:
                 self.send_header(name, value)
         # The answer to HEAD has the length of the object, and no body.
-        self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
+        of_object = self.command == "HEAD" and lengths
+        self.send_header("Content-Length", lengths[0] if of_object else str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body[: len(body) // 2] if truncated else body)
@@ -269,6 +286,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _end(self) -> None:
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _as_s3(headers: dict[str, str]) -> dict[str, str]:
+    """A request to Google's XML interface as one to S3, signed with a key that moto never checks."""
+    made = {"Authorization": _SIGNED}
+    for name, value in headers.items():
+        if name.lower() == _GENERATION:
+            assert value == "0", "another condition than that there is no object"
+            made["If-None-Match"] = "*"
+        elif name.lower() != "authorization":
+            made[re.sub("^x-goog-", "x-amz-", name.lower())] = value
+    return made
 
 
 def _error(status: int) -> bytes:

@@ -5,6 +5,7 @@ from tests.mutants.catalog import (
     continuous,
     coordinator,
     drop_in,
+    election,
     event_time,
     hdfs,
     iceberg,
@@ -14,6 +15,7 @@ from tests.mutants.catalog import (
     kafka_source,
     kafka_writing,
     keyed_state,
+    objects,
     operator_state,
     ownership,
     registry,
@@ -27,6 +29,7 @@ from tests.mutants.model import Mutant
 
 ALL_MUTANTS: tuple[Mutant, ...] = (
     *kafka_writing.MUTANTS,
+    *objects.MUTANTS,
     *kafka_producers.MUTANTS,
     *kafka_requests.MUTANTS,
     *kafka_committing.MUTANTS,
@@ -35,6 +38,7 @@ ALL_MUTANTS: tuple[Mutant, ...] = (
     *iceberg.MUTANTS,
     *checkpoint_store.MUTANTS,
     *ownership.MUTANTS,
+    *election.MUTANTS,
     *startup.MUTANTS,
     *coordinator.MUTANTS,
     *continuous.MUTANTS,

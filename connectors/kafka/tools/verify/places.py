@@ -1,6 +1,7 @@
 """The two sides of a comparison: a topic, or files."""
 
 import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -15,10 +16,26 @@ from sluice.connectors.kafka.tools.verify.topic_history import (
     topic_ends,
 )
 from sluice.runtime.checker import Location, Record
-from sluice.runtime.checker.files import read_files
+from sluice.runtime.checker.files import is_read, read_files
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.storage.file_system import FileSystem, close_quietly
+from sluice.runtime.storage.file_system_opening import (
+    absolute_uri,
+    is_object_store,
+    needs_jvm,
+    open_file_system,
+)
 
-__all__ = ["Files", "Located", "Place", "Topic", "are_files", "hidden_in", "place_of"]
+__all__ = [
+    "Files",
+    "Located",
+    "Place",
+    "Topic",
+    "are_files",
+    "hidden_in",
+    "opened_files",
+    "opened_place",
+]
 
 Located = tuple[Record, Location]
 
@@ -133,18 +150,75 @@ def are_files(name: str) -> bool:
     return "/" in name
 
 
-def place_of(name: str, connection: KafkaConnection | None) -> Topic | Files:
+@dataclass(frozen=True, slots=True)
+class _CopiedFiles(Files):
+    """Files of HDFS or an object store: ``name`` is their URI, and ``path`` holds a copy."""
+
+    path: Path
+
+    def records(self, *, need_headers: bool, left_out: set[str]) -> Iterator[Located]:
+        rows = read_files(self.path, topic=self.name, need_headers=need_headers, left_out=left_out)
+        for record, at in rows:
+            inside = at.topic.removeprefix(str(self.path))
+            yield record, at._replace(topic=f"{self.name}{inside}")
+
+
+@contextlib.contextmanager
+def opened_files(uri: str) -> Iterator[Files]:
+    """The files at a path or URI; a copy of remote ones is deleted at the end of the context.
+
+    Raises:
+        ConfigError: there are none, of a remote URI.
+    """
+    if not (needs_jvm(uri) or is_object_store(uri)):
+        yield Files(uri)
+        return
+    uri = absolute_uri(uri)
+    parent, _, name = uri.rpartition("/")
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-files-"))
+        jvm = None
+        if needs_jvm(uri):
+            from sluice.runtime.storage.hadoop_jvm import hadoop_jvm  # needs the extra [spark]
+
+            jvm = stack.enter_context(hadoop_jvm())
+        fs = open_file_system(parent, jvm)
+        stack.callback(close_quietly, fs)
+        if not fs.exists(name):
+            raise ConfigError(
+                "there is no such file or directory", {"uri": uri}, "Pass a URI that exists."
+            )
+        _copy(fs, name, Path(scratch, name))
+        yield _CopiedFiles(uri, Path(scratch, name))
+
+
+def _copy(fs: FileSystem, path: str, to: Path) -> None:
+    """A file or a tree, without the names that readers skip; one file at a time is in memory."""
+    content = fs.read(path) if fs.length_bytes(path) is not None else None
+    if content is not None:
+        to.write_bytes(content)
+        return
+    to.mkdir()
+    for name in (entry.name for entry in fs.entries(path)):
+        if is_read(name):
+            _copy(fs, f"{path}/{name}", to / name)
+
+
+@contextlib.contextmanager
+def opened_place(name: str, connection: KafkaConnection | None) -> Iterator[Topic | Files]:
     """The place with this name.
 
     Raises:
-        ConfigError: a topic without a connection.
+        ConfigError: a topic without a connection; see also `opened_files`.
     """
     if are_files(name):
-        return Files(name)
+        with opened_files(name) as files:
+            yield files
+        return
     if connection is None:
         raise ConfigError(
             "a topic was named, but no Kafka servers",
             {"topic": name},
             "Give --bootstrap-servers; a file or directory has a / in its name (./data).",
         )
-    return Topic(name, connection)
+    yield Topic(name, connection)

@@ -19,7 +19,7 @@ from sluice.connectors.kafka.tools.connection_options import (
     connection_of,
     read_options,
 )
-from sluice.connectors.kafka.tools.verify.places import are_files, place_of
+from sluice.connectors.kafka.tools.verify.places import are_files, opened_place
 from sluice.connectors.kafka.tools.verify.verification import (
     Comparison,
     Plan,
@@ -43,7 +43,9 @@ _REPORT_EVERY_S = 10.0
 
 _Source = Annotated[
     str,
-    typer.Option("--input", metavar="PLACE", help="A topic, or a file or directory such as ./in."),
+    typer.Option(
+        "--input", metavar="PLACE", help="A topic, or a path or URI of files such as ./in."
+    ),
 ]
 _Output = Annotated[str, typer.Option("--output", metavar="PLACE", help="The same for the output.")]
 _Bootstrap = Annotated[
@@ -129,28 +131,34 @@ def verify_command(
     if files and timestamps:
         raise _no_timestamps(source, output)
     connection = connection_of(bootstrap, read_options(config, config_file))
-    plan = Plan(
-        source=place_of(source, connection),
-        output=place_of(output, connection),
-        mapping=_same if mapping is None else load_mapping(mapping),
-        identity=Identity(
-            partition=not (ignore_partition or files),
-            headers=not ignore_headers,
-            timestamp=timestamps,
-            name_of=name_function(name_by),
-        ),
-        transactions=None if checkpoint is None else transactions_of(checkpoint, source, output),
-        memory_bytes=memory_mib << 20,
-        scratch=scratch,
-        settle_s=timeout_s,
-    )
-    with findings_file(findings) as sink:
+    with (
+        opened_place(source, connection) as wanted,
+        opened_place(output, connection) as found,
+        findings_file(findings) as sink,
+    ):
+        plan = Plan(
+            source=wanted,
+            output=found,
+            mapping=_same if mapping is None else load_mapping(mapping),
+            identity=Identity(
+                partition=not (ignore_partition or files),
+                headers=not ignore_headers,
+                timestamp=timestamps,
+                name_of=name_function(name_by),
+            ),
+            transactions=None
+            if checkpoint is None
+            else transactions_of(checkpoint, source, output),
+            memory_bytes=memory_mib << 20,
+            scratch=scratch,
+            settle_s=timeout_s,
+        )
         compared = verify(plan, progress=_Progress(), sink=sink)
-    order_within = "file" if are_files(output) else "partition"
-    if as_json:
-        print_json(_as_json(compared, order_within))
-    else:
-        _print(compared, plan, order_within)
+        order_within = "file" if are_files(output) else "partition"
+        if as_json:
+            print_json(_as_json(compared, order_within))
+        else:
+            _print(compared, plan, order_within)
     if not compared.verdict.is_clean:
         raise typer.Exit(_FAULTY)
 

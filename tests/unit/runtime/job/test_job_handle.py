@@ -66,7 +66,7 @@ class LedRun:
 
     def __init__(self, *regions: RegionStatusView) -> None:
         self.totals = RunTotals("orders")
-        self.elapsed_s = 1.5
+        self.elapsed_s, self.is_standby = 1.5, False
         self.regions = regions
         self.state: str | None = None  # of its coordinator, once that has started
         self.waiting: WaitingForResources | None = None
@@ -207,13 +207,13 @@ class TestStates:
         handle = started(run)
         assert (handle.is_active, handle.status().state) == (True, "starting")
         assert handle.status().checkpoint_id is None
+        run.is_standby = True
+        assert handle.status().state == "standby"
         run.state = "running"
         status = handle.status()
         assert (status.state, status.checkpoint_id, status.lag_records) == ("running", 7, 5)
-        run.state, run.waiting = (
-            "WAITING_FOR_RESOURCES",
-            WaitingForResources(needed=3, present=1, since_ms=0),
-        )
+        run.state = "WAITING_FOR_RESOURCES"
+        run.waiting = WaitingForResources(needed=3, present=1, since_ms=0)
         assert "WAITING_FOR_RESOURCES (needs 3, has 1) for" in str(handle.status())
         run.state, run.waiting = "running", None
         assert (handle.result, handle.exception) == (None, None)

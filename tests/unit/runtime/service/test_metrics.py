@@ -49,6 +49,8 @@ FROZEN = {
     ("sluice_savepoints_total", "counter", ("kind", "outcome")),
     ("sluice_savepoint_last_seconds", "gauge", ("kind",)),
     ("sluice_history_write_failures_total", "counter", ()),
+    ("sluice_leader_term", "gauge", ()),
+    ("sluice_standbys", "gauge", ()),
     ("sluice_waiting_for_resources", "gauge", ()),
     ("sluice_waiting_for_resources_tasks", "gauge", ("tasks",)),
     ("sluice_job_running", "gauge", ()),

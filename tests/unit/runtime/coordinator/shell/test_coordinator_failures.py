@@ -11,7 +11,10 @@ from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
     ConfigError,
+    DamagedCheckpointError,
+    FencedError,
     SourceChangedError,
+    StorageError,
     UnreachableError,
     UnreadSplitsLostError,
 )
@@ -85,6 +88,31 @@ def test_what_a_region_reads_and_is_gone_suspends_it_alone(job: Job) -> None:
     assert not coordinator.is_over
     coordinator.cancel()
     right.stop()
+
+
+def test_an_error_of_a_run_that_was_replaced_is_that_another_run_has_the_job(job: Job) -> None:
+    """The other run deletes files of older attempts. A run that was paused finds one missing."""
+    old, started = job.started()
+    job.started()
+    gone = DamagedCheckpointError("Spark's offset log does not hold it", {}, "Restore it.")
+    old.fail("main", started.attempt_id, gone)
+    with pytest.raises(FencedError, match="taken over"):
+        old.wait(PATIENCE_S)
+
+
+def test_a_permanent_error_of_the_newest_run_ends_the_job_with_it(job: Job) -> None:
+    """Also where the store does not answer whether it is the newest."""
+    coordinator, started = job.started()
+
+    def refuse(name: str) -> None:
+        raise StorageError("no answer", {"call": name}, "Wait.")
+
+    job.store.on_call = refuse
+    gone = DamagedCheckpointError("Spark's offset log does not hold it", {}, "Restore it.")
+    coordinator.fail("main", started.attempt_id, gone)
+    job.store.on_call = lambda _: None
+    with pytest.raises(DamagedCheckpointError):
+        coordinator.wait(PATIENCE_S)
 
 
 def test_a_store_that_refuses_ends_the_job_with_its_error(job: Job) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -171,9 +171,9 @@ def test_a_file_system_is_opened_once_for_all_batches_of_a_query(
     """On HDFS each one has a client with its own connections; a batch asks at three places."""
     opened: list[str] = []
 
-    def open_one(uri: str, jvm: object) -> FileSystem:
+    def open_one(uri: str, jvm: object, options: Mapping[str, str] | None) -> FileSystem:
         opened.append(uri)
-        return open_file_system(uri, jvm)
+        return open_file_system(uri, jvm, options)
 
     monkeypatch.setattr(drop_in, "open_file_system", open_one)
     for _ in range(3):

@@ -5,7 +5,11 @@ import pickle
 import pytest
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.storage.objects.object_location import is_storage_option, object_location
+from sluice.runtime.storage.objects.object_location import (
+    hadoop_storage_options,
+    is_storage_option,
+    object_location,
+)
 
 _SET = {
     "AWS_ENDPOINT_URL": "http://localhost:9000/",
@@ -108,3 +112,21 @@ class TestOptions:
     )
     def test_options_of_stores_are_known_by_their_names(self, name: str, belongs: bool) -> None:
         assert is_storage_option(name) is belongs
+
+
+def test_settings_of_hadoop_in_a_session_count_if_they_have_a_meaning_here() -> None:
+    """As a user of Spark's S3A has set them; others stay Hadoop's."""
+    found = hadoop_storage_options(
+        {
+            "spark.hadoop.fs.s3a.access.key": "id",
+            "spark.hadoop.fs.s3a.endpoint": "http://minio:9000",
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.azure.account.key.a.dfs.core.windows.net": "key",
+            "spark.sql.shuffle.partitions": "4",
+        }
+    )
+    at = object_location("s3a://bucket/p", found, environment={"AWS_ACCESS_KEY_ID": "other"})
+    assert at.config["aws_access_key_id"] == "id"
+    assert at.endpoint == "http://minio:9000"
+    azure = object_location("abfss://c@a.dfs.core.windows.net/p", found, environment={})
+    assert azure.config["azure_storage_account_key"] == "key"

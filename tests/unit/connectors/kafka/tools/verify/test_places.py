@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.kafka.tools.verify.places import Files, hidden_in, place_of
+from sluice.connectors.kafka.tools.verify.places import Files, hidden_in, opened_place
 from sluice.runtime.checker import Record
 from sluice.runtime.errors import ConfigError
 
@@ -39,6 +39,7 @@ def test_the_end_of_all_records_is_fixed_before_that_of_the_visible_ones() -> No
 
 
 def test_a_name_with_a_slash_is_a_path() -> None:
-    assert place_of("./orders", None) == Files("./orders")
-    with pytest.raises(ConfigError, match="no Kafka servers"):
-        place_of("orders", None)
+    with opened_place("./orders", None) as found:
+        assert found == Files("./orders")
+    with pytest.raises(ConfigError, match="no Kafka servers"), opened_place("orders", None):
+        pass

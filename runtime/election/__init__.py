@@ -1,0 +1,1 @@
+"""Elects the leader among the drivers or coordinators of one job."""

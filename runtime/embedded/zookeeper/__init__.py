@@ -1,0 +1,1 @@
+"""An embedded ZooKeeper: an ensemble, and the command that runs it."""

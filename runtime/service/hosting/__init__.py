@@ -1,0 +1,1 @@
+"""Drivers that host regions for a coordinator in another process: messages, link and relay."""
