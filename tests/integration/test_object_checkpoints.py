@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluice import ConfigError, Count, Job, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
@@ -122,7 +122,11 @@ def _as_text(counts: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"key": counts["key"], "value": text})
 
 
-def test_micro_batches_are_refused_where_spark_cannot_write(
+def counted(records: DataFrame) -> DataFrame:
+    return records.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
+
+
+def test_a_transform_with_state_is_refused_where_spark_cannot_write(
     spark: SparkSession,
     kafka: EmbeddedKafka,
     topic: TopicFactory,
@@ -137,7 +141,10 @@ def test_micro_batches_are_refused_where_spark_cannot_write(
         storage_options=s3.storage_options,
         engine="micro-batch",
     )
-    job.source(KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)).sink(
+    records = job.source(
+        KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source], bounded=True)
+    )
+    records.transform(counted, output_mode="update").sink(
         KafkaSink(bootstrap_servers=kafka.bootstrap, topic=output, transactional_id_prefix=output)
     )
     with pytest.raises(ConfigError, match=r"Spark cannot write.*s3a://.*hadoop-aws"):
