@@ -210,15 +210,16 @@ class CheckpointClient:
 
     def _run(self) -> None:
         try:
-            while self._run_epoch():
-                pass
+            try:
+                while self._run_epoch():
+                    pass
+            finally:
+                for ended in self._pre_committed.values():
+                    ended.release()  # the coordinator finishes them
         except BaseException as err:  # noqa: BLE001 - raised in the task's thread
             with self._changed:
                 self._error = err
                 self._changed.notify_all()
-        finally:
-            for ended in self._pre_committed.values():
-                ended.release()  # the coordinator finishes them
 
     def _run_epoch(self) -> bool:
         """One barrier, and the epoch that it ends; False: there is nothing more to do."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluice.connectors.kafka.sink.committer import transaction_sweep as sweep
@@ -57,6 +57,7 @@ _plans = st.builds(
 
 @settings(max_examples=examples(6))
 @given(_plans)
+@example(Plan(122, events=("raise",), level=0, sinks=1))  # no memory at a task's last step
 def test_fence_first_and_continuous_order_whichever_driver_lives_readers_see_each_record_once_and_in_order(
     plan: Plan,
 ) -> None:

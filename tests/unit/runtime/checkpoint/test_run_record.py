@@ -137,7 +137,7 @@ def test_a_client_that_a_proxy_answers_in_its_drivers_place_learns_who_leads(
     RunRecordStore(LocalFileSystem(tmp_path)).announce(second)
     try:
         with (
-            CoordinatorClient(gone, deadline_s=5.0) as client,
+            CoordinatorClient(gone) as client,
             pytest.raises(FencedError, match="elsewhere"),
         ):
             client.poll_barrier("main", 0, wait_s=0.0)
