@@ -369,7 +369,8 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
     no coordinator has sealed after its own, it continues."""
     uri = f"{hdfs.uri}/{uuid.uuid4().hex}/check points"
     context = session.sparkContext
-    leaders = RunRecordStore(open_store(uri, context._jvm).fs)  # noqa: SLF001
+    fs = open_store(uri, context._jvm).fs  # noqa: SLF001
+    leaders = RunRecordStore(fs)
     leaders.announce(
         RunRecord(job_uid="job", leader_session_id="ours", address="http://ours", attempt_id=4)
     )
@@ -381,7 +382,7 @@ def test_a_task_whose_driver_is_silent_sees_a_later_coordinator(
             job_uid="u",
             attempt_id=4,
             checkpoint_uri=uri,
-            checkpoint_web=checkpoint_web_address(context, uri),
+            checkpoint_web=checkpoint_web_address(context, fs),
         )
         with CoordinatorClient(address, deadline_s=0.0) as client, pytest.raises(UnreachableError):
             client.poll_barrier("main", 4, wait_s=0.0)
