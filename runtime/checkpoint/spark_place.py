@@ -110,7 +110,7 @@ def require_undivided(main: FileSystem) -> None:
 
 
 def spark_directory_of(main: FileSystem) -> str | None:
-    """Where Spark's files of a job are, if not in its checkpoint directory."""
+    """The directory of Spark's files of a job; None: they lie in its checkpoint directory."""
     place = _read(main, _PLACE)
     return None if place is None else place.uri
 

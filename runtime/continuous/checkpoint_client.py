@@ -1,9 +1,10 @@
 """A continuous task's side of the protocol: polls for barriers, acknowledges and commits epochs."""
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -209,16 +210,21 @@ class CheckpointClient:
     # --- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        with self._reported():
+            while self._run_epoch():
+                pass
+        for ended in self._pre_committed.values():
+            with self._reported():
+                ended.release()  # the coordinator finishes them
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        """The task's thread raises the first error, so this thread never ends in silence."""
         try:
-            try:
-                while self._run_epoch():
-                    pass
-            finally:
-                for ended in self._pre_committed.values():
-                    ended.release()  # the coordinator finishes them
-        except BaseException as err:  # noqa: BLE001 - raised in the task's thread
+            yield
+        except BaseException as err:  # noqa: BLE001 - see above
             with self._changed:
-                self._error = err
+                self._error = self._error or err
                 self._changed.notify_all()
 
     def _run_epoch(self) -> bool:

@@ -126,7 +126,7 @@ def _awaited(store: CheckpointStore) -> JobDescription:
         if not has_waited:
             log.info("waiting for a driver to describe its job: checkpoint=%s", store.fs.uri)
         has_waited = True
-        time.sleep(_READ_S)
+        time.sleep(_READ_S)  # no event reports a file of another process
     return found
 
 

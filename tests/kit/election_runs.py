@@ -9,20 +9,12 @@ from sluice.runtime.election.lease_record import LeaseRecord
 from sluice.runtime.election.store_election import StoreElection
 from sluice.runtime.errors import LeadershipLostError, StorageError
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem, Fault
+from tests.kit.lease_runs import Freeze
 from tests.kit.threads.virtual_threads import Process, Timeline
 
 DURATION_S = 6.0
 _STEP_S = 1.0
 _MODULE = "sluice.runtime.election.store_election"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze:
-    """A process hangs from a moment on, wherever its threads are."""
-
-    at_s: float
-    for_s: float
-    is_asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

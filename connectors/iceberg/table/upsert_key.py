@@ -17,7 +17,7 @@ _FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpsertKey:
-    """What the user set. Picklable.
+    """The user's settings of upserts. Picklable.
 
     Attributes:
         is_upsert: whether rows replace rows of their key; None: as the table's property

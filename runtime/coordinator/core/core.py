@@ -76,8 +76,8 @@ class CoordinatorCore:
             0).
         last_decided: newest decided checkpoint; all of them are committed on record by now.
         draw: a random number in [0, 1): it spreads restarts.
-        resumed: attempts of an earlier coordinator that continue, by region; the others begin with
-            ``attempt_id``.
+        resumed: attempts of an earlier coordinator that continue, by region; every other region
+            begins with ``attempt_id``.
     """
 
     def __init__(

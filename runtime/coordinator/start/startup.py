@@ -511,7 +511,7 @@ class StartSequence:
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
     def _end_before_repair(self, region: str, attempt_id: int) -> None:
-        """What a region's attempt has written since comes before repaired records, so it ends."""
+        """End a resumed attempt: readers would see its new records before the repaired ones."""
         if self.takeover is not None and region in self._reconciled.resumed:
             self._reconciled = self._reconciled.without(region)
             self.takeover.list_attempts(self._reconciled, self.plan, own_attempt=attempt_id)

@@ -217,7 +217,9 @@ class LeaderLink:
             if is_linked:
                 backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                 self._wake.wait(_HELLO_S)
-            else:  # many hosts read the store at once, so each pauses for another time
+            else:
+                # Many hosts read the store at once, so each pauses for another time. Failing calls
+                # must not cut the pause short.
                 time.sleep(backoff.next_s() * (0.5 + random.random()))
             self._wake.clear()
 

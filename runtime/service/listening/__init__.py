@@ -1,1 +1,1 @@
-"""Where an HTTP service listens: its settings, its ports and its certificate."""
+"""Settings, ports and certificate with which an HTTP service listens."""
