@@ -1,10 +1,11 @@
 """Time of one table commit over many commits to one table, with metadata kept small.
 
-``python -m benchmarks.iceberg.many_commits --commits 100000``: each commit appends the same data
-file's statistics under a new name, so only the commit is measured, with the driver's own committer
-on a SQL catalog in a local file. ``--upsert`` adds a delete file to each commit. Prints a JSON line
-for each tenth of the run: the commits since the last line, and one look-up as after a crash, by a
-new committer that finds its work in the table.
+Run ``python -m benchmarks.iceberg.many_commits --commits 100000``. Each commit appends the same
+statistics under a new file name, so only the commit is measured. The driver's own committer makes
+it, on a SQL catalog in a local file. ``--upsert`` adds a delete file to each commit.
+
+Each tenth of the run prints a JSON line: its commits, and one look-up as after a crash. A new
+committer makes the look-up, and finds its work in the table.
 """
 
 import argparse
