@@ -51,16 +51,17 @@ def chaos(
     kinds: Kinds = "",
     pipeline: Pipeline = "alternate",
     together: Annotated[int, typer.Option(help="how many faults may be active at a time")] = 1,
+    each: Annotated[int, typer.Option(help="how many in a round")] = _ROUND_FAULTS,
     minutes: Annotated[float, typer.Option(help="no fault starts later")] = float("inf"),
 ) -> None:
-    """Random faults in rounds of 25. The command checks each round at its end, and prints seeds."""
+    """Random faults in rounds. The command checks each round at its end, and prints seeds."""
     first = seed if seed is not None else secrets.randbelow(1_000_000)
     until_s = time.monotonic() + 60 * minutes
     directory, commit = _directory(first), commit_of(_ROOT, besides=_WRITTEN)
     typer.echo(f"seed {first}, everything is kept in {directory}")
     with hadoop_jvm() as hadoop, Bed(directory) as bed:
         typer.echo("the bed is up")
-        for number, (kind, count) in enumerate(_rounds(faults, pipeline)):
+        for number, (kind, count) in enumerate(_rounds(faults, pipeline, each)):
             if time.monotonic() > until_s:
                 break
             planned = plan(
@@ -136,10 +137,10 @@ def report(
         put(_PAGE, "chaos", text)
 
 
-def _rounds(faults: int, pipeline: str) -> Iterator[tuple[str, int]]:
+def _rounds(faults: int, pipeline: str, each: int) -> Iterator[tuple[str, int]]:
     kinds = itertools.cycle(list(SHAPES) if pipeline == "alternate" else [pipeline])
-    for begun in range(0, faults, _ROUND_FAULTS):
-        yield next(kinds), min(_ROUND_FAULTS, faults - begun)
+    for begun in range(0, faults, each):
+        yield next(kinds), min(each, faults - begun)
 
 
 def _directory(seed: int) -> Path:
