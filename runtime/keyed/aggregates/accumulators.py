@@ -99,10 +99,7 @@ class Accumulators:
     def __init__(self, aggregates: Mapping[str, Aggregate], rows: pa.Schema) -> None:
         self._names = tuple(aggregates)
         self._columns = tuple(aggregate.column for aggregate in aggregates.values())
-        self._of = [
-            _OF[type(each)](each, None if each.column is None else rows.field(each.column).type)
-            for each in aggregates.values()
-        ]
+        self._of = [_opened(name, each, rows) for name, each in aggregates.items()]
         self.schema = pa.schema(
             [
                 pa.field(f"{name}_{at}", kind)
@@ -178,6 +175,16 @@ _OF: Mapping[type, Callable[[Any, pa.DataType], _Accumulator]] = {
     Collect: lambda of, kind: Lists(kind, most=of.most),
     ApproxDistinct: lambda of, _: Sketches(error=of.error),
 }
+
+
+def _opened(name: str, aggregate: Aggregate, rows: pa.Schema) -> _Accumulator:
+    column = aggregate.column
+    try:
+        return _OF[type(aggregate)](aggregate, None if column is None else rows.field(column).type)
+    except ConfigError as err:
+        what, where, remedy = err.args
+        shown = f"{name}={type(aggregate).__name__}({column!r})"
+        raise ConfigError(what, {"aggregate": shown, **where}, remedy) from None
 
 
 def _overflow(name: str, column: str | None) -> ConfigError:

@@ -1,7 +1,5 @@
 """Event times of rows, and rows that are late."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -9,9 +7,10 @@ import pyarrow.compute as pc
 
 from sluice.runtime.contracts.keyed import KeyedRows, OperatorScope
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.keyed.missing_columns import require_columns
 from sluice.runtime.model.event_time import times_ms
 
-__all__ = ["LateRows", "require_columns", "selected", "times_of"]
+__all__ = ["LateRows", "selected", "times_of"]
 
 _MOST_MS = 1 << 53
 
@@ -28,23 +27,6 @@ def times_of(batch: pa.RecordBatch, column: str) -> pa.Int64Array:
     times = times_ms(values, rows=batch.num_rows, name=column)
     absurd = pc.greater(pc.abs(times), _MOST_MS)
     return pc.if_else(absurd, None, times) if pc.any(absurd).as_py() else times
-
-
-def require_columns(batch: pa.RecordBatch, columns: Iterable[str]) -> pa.RecordBatch:
-    """These columns of a batch.
-
-    Raises:
-        ConfigError: one is missing.
-    """
-    names = list(columns)
-    missing = [name for name in names if name not in batch.schema.names]
-    if missing:
-        raise ConfigError(
-            "a keyed function needs a column that its rows do not have",
-            {"missing": ", ".join(missing), "columns": ", ".join(batch.schema.names)},
-            "Name a column that the functions before it return.",
-        )
-    return batch.select(names)
 
 
 def selected(rows: KeyedRows, places: npt.NDArray[np.int64]) -> KeyedRows:

@@ -202,8 +202,9 @@ def test_rows_of_another_type_than_the_state_are_refused() -> None:
 def test_sums_of_text_are_refused(aggregate: Aggregate) -> None:
     bed = OperatorBed(Aggregation(aggregates={"r": aggregate}), SCHEMA)
     bed.apply([{"key": 1, "s": "1"}])
-    with pytest.raises(ConfigError, match="needs a column of numbers"):
+    with pytest.raises(ConfigError, match="needs a column of numbers") as caught:
         bed.barrier()
+    assert f"aggregate=r={type(aggregate).__name__}('s')" in str(caught.value)
 
 
 def test_a_missing_column_is_named() -> None:

@@ -226,3 +226,51 @@ def test_a_source_without_positions_is_refused() -> None:
     batch = pa.RecordBatch.from_pydict({"key": ["a"], "value": [1]})
     with pytest.raises(ConfigError, match="missing=topic, partition"):
         list(task.run.applied(iter((batch,)), lambda *_: None))
+
+
+class TestErrorsNameTheirFunction:
+    """A pipeline has several functions, and a task's error has no line of the user's program."""
+
+    @dataclass(frozen=True)
+    class Failing(Holding):
+        at_end: bool = False
+
+        def open(self, scope: OperatorScope) -> KeyedOperator:
+            failing = self.at_end
+
+            class Operator(_Holding):
+                def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
+                    if not failing:
+                        raise ConfigError("no such column", {"missing": "x"}, "Name another one.")
+                    yield rows
+
+                def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
+                    if failing:
+                        raise ConfigError("no such column", {"missing": "x"}, "Name another one.")
+                    yield from ()
+
+            return Operator(self, scope)
+
+    @pytest.mark.parametrize("at_end", [False, True])
+    def test_of_an_operator(self, at_end: bool) -> None:
+        task = Task(key_by(), keyed(self.Failing(at_end=at_end), "totals"), keyed(Holding(), "b"))
+        with pytest.raises(ConfigError) as caught:  # noqa: PT012 - either call may fail
+            task.give((0, "a", 1))
+            task.end()
+        assert caught.value.args[1] == {"function": "totals", "missing": "x"}
+
+    def test_of_a_key(self) -> None:
+        wrong = ChainedFunction(name="ids", operator_id="ids", keyed=KeyBy(columns=("kye",)))
+        task = Task(wrong, keyed(Holding()))
+        with pytest.raises(ConfigError, match="key_by names a column") as caught:
+            task.give((0, "a", 1))
+        assert caught.value.args[1]["function"] == "ids"
+
+    def test_a_name_that_an_error_has_is_not_repeated(self) -> None:
+        places = ChainedFunction(
+            name="ids", operator_id="ids", keyed=KeyBy(columns=("key",), partitioned=True)
+        )
+        task = Task(places, keyed(Holding()))
+        with pytest.raises(ConfigError, match="in two partitions") as caught:
+            task.give((0, "a", 1), (1, "a", 2))
+        assert "function" not in caught.value.args[1]
