@@ -111,11 +111,10 @@ class EventTime:
             function that takes a batch and returns an array of times. A time is a timestamp, a
             date, or milliseconds since 1970 as int64.
         strategy: how the watermark of a split follows from its rows.
-        idle_after: a split that has no unread record for so long is idle: it does not hold back the
-            watermark. None: every split does, also one without records.
-        max_drift: a split whose watermark is so far ahead of the slowest one is not read until the
-            slowest one follows, in continuous regions. It needs ``idle_after``. None: each split is
-            read as fast as it goes.
+        idle_after: a split without an unread record for this time is idle. It does not hold back
+            the watermark. None: every split does, also one without records.
+        max_drift: in continuous regions, a split pauses while its watermark is so far ahead of the
+            slowest one. It needs ``idle_after``. None: no split pauses.
         max_future: a time that is so far ahead of the clock does not move the watermark. It is
             counted. None: every time does.
         at_end: ``close``: the end of a bounded input closes all windows and fires all timers of
@@ -134,21 +133,22 @@ class EventTime:
 
     def __post_init__(self) -> None:
         _ = self.idle_after_ms, self.max_drift_ms, self.max_future_ms
-        if not (isinstance(self.of, Header) or callable(self.of) or str(self.of).strip()):
+        is_text = isinstance(self.of, str) and bool(self.of.strip())
+        if not (is_text or isinstance(self.of, Header) or callable(self.of)):
             raise ConfigError(
                 "event time needs a column, a header or a function",
-                {"of": self.of},
-                'Write EventTime("kafka"), or name a column of the rows.',
+                {"of": repr(self.of)},
+                'Write EventTime("kafka", strategy=…), or name a column instead of "kafka".',
             )
         if not isinstance(self.strategy, BoundedOutOfOrderness | Monotonic | Punctuated):
             raise ConfigError(
                 "this is no watermark strategy",
-                {"strategy": self.strategy},
-                "Use BoundedOutOfOrderness(…), Monotonic() or Punctuated(…).",
+                {"strategy": repr(self.strategy)},
+                'Use BoundedOutOfOrderness("5 s"), Monotonic() or Punctuated(function).',
             )
         if self.at_end not in ("close", "keep"):
             raise ConfigError(
-                "windows know no such end of their input",
+                "at_end has no such value",
                 {"at_end": self.at_end},
                 "Use close or keep.",
             )
@@ -156,7 +156,7 @@ class EventTime:
             raise ConfigError(
                 "max_drift without idle_after may stop all reading",
                 {"max_drift": self.max_drift},
-                'Add idle_after="30 s", or more: others would wait for a split without records.',
+                'Add idle_after="30 s" or more: else all splits wait for one without records.',
             )
 
     @property
@@ -262,7 +262,7 @@ def times_ms(values: object, *, rows: int, name: str) -> pa.Int64Array:
     if pa.types.is_integer(kind):
         return column.cast(pa.int64())
     raise ConfigError(
-        "a column of event time has no type of a time",
+        "values of event time are no times",
         {"column": name, "type": kind},
         "Use a timestamp, a date, or milliseconds since 1970 as int64.",
     )

@@ -50,10 +50,17 @@ def columns_for(time: EventTime | None, read: Sequence[str]) -> tuple[str, ...]:
     """The columns that event time needs of the reader.
 
     Raises:
-        ConfigError: the source does not read one of them.
+        ConfigError: ``time`` is no `EventTime`, or the source does not read one of them.
     """
     if time is None:
         return ()
+    if not isinstance(time, EventTime):
+        raise ConfigError(
+            "the time of a source is no EventTime",
+            {"time": repr(time)},
+            'Write time=EventTime("kafka"), with strategy=BoundedOutOfOrderness("5 s") to change '
+            "the delay.",
+        )
     needed: tuple[str, ...] = _POSITION
     if time.of == KAFKA_TIME:
         needed += ("timestamp",)

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice import EventTime, Header, JsonDeserializer, KafkaSource
+from sluice import BoundedOutOfOrderness, EventTime, Header, JsonDeserializer, KafkaSource
 from sluice.connectors.kafka.records.row_times import KafkaRowTimes, columns_for
 from sluice.runtime.contracts import TimedSource
 from sluice.runtime.errors import ConfigError
@@ -117,3 +117,9 @@ def test_a_function_may_read_every_column() -> None:
         value_deserializer=JsonDeserializer(schema=pa.schema([("at", pa.int64())])),
     )
     assert deserialized.event_time == EventTime("value.at")
+
+
+@pytest.mark.parametrize("time", ["kafka", BoundedOutOfOrderness("5 s"), EventTime])
+def test_a_time_that_is_no_event_time_is_refused_with_the_call_to_write(time: Any) -> None:
+    with pytest.raises(ConfigError, match=r"no EventTime .*Write time=EventTime"):
+        KafkaSource(bootstrap_servers="b:9092", topics=["orders"], time=time)
