@@ -179,7 +179,8 @@ class Stream:
                 an array of n keys. A struct is a key of several columns. Keys are text, bytes,
                 numbers, times, bools or decimals. Null is a key, too.
             partitioned: True: all records of a key are already in one partition of the source's
-                topic. False: rows pass through a repartition topic of the job.
+                topic. Else results are wrong: a task finds only keys in two of its own partitions.
+                False: rows pass through a repartition topic of the job.
             partitions: number of partitions of a new repartition topic; >= 1. None: four for each
                 region, rounded up to a power of two, at least 16.
         Raises:
