@@ -433,6 +433,8 @@ class KeyedStream(Stream):
         """
         if state:
             require_names(state, State, what="state")
+            if any(each.ttl_time == "event" for each in state.values()):
+                self._require_time("process, with a state whose ttl_time is event")
         keyed = Process(
             function=function, on_timer=on_timer, states=dict(state or {}), output=output
         )

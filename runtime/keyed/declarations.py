@@ -217,8 +217,8 @@ class ValueState:
         type: of the value.
         ttl: time from the barrier of the last change until the value is removed, at a barrier; > 0.
             None: it stays.
-        ttl_time: ``processing``: the barriers' wall clock; ``event``: their watermark. Without a
-            source with event time, ``event`` removes nothing.
+        ttl_time: ``processing``: the barriers' wall clock; ``event``: their watermark, for a source
+            with event time.
     """
 
     type: pa.DataType

@@ -214,6 +214,11 @@ def test_a_source_without_a_time_feeds_no_function_of_time() -> None:
         lambda: untimed().deduplicate(within=1, on="t"),
         lambda: untimed().join(keyed(), within=1, on="t"),
         lambda: keyed().join(untimed(), within=1, on="t"),
+        lambda: untimed().process(
+            nothing,
+            output=OUTPUT,
+            state={"last": ValueState(pa.int64(), ttl=1, ttl_time="event")},
+        ),
     ):
         with pytest.raises(ConfigError, match="needs event time"):
             call()
