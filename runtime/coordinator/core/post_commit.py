@@ -281,10 +281,10 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
     for record, next_record in zip(checkpoint.regions, next_records, strict=True):
         region = state.regions[record.region]
         is_end = record.region in checkpoint.finished
-        region.decided(event.checkpoint_id, record, next_record, is_end=is_end)
+        ack = checkpoint.acks.get(record.region)
+        region.decided(event.checkpoint_id, record, next_record, is_end=is_end, ack=ack)
         if record.region not in checkpoint.skipped:
             region.completed_s = now_s
-            ack = checkpoint.acks[record.region]
             region.late_rows += 0 if ack is None else ack.late_rows
     checkpoint.remaining = committables_of(checkpoint.regions)
     note_decided(state, checkpoint)
