@@ -76,25 +76,26 @@ class OperatorMemory:
             schemas: of the key, of the rows, and of the state's values, as far as there are any.
             of: which rows, if an operator has rows of several kinds.
         Raises:
-            ConfigError: the split has state of rows with other schemas.
+            ConfigError: a split of the task has state of rows with other schemas: the values of all
+                splits are read and written together.
         """
         if schemas != self._last[0]:
             self._last = schemas, tuple(map(schema_to_json, schemas))
         texts = self._last[1]
-        for split in splits:
-            known = self._checked.get((split, of)) or self._read(split, of)
-            if known is None:
-                self._table.put(split, [_SCHEMAS + of.encode()], [json.dumps(texts).encode()])
-            elif known != texts:
+        for split in self._tables.splits():
+            known = self._known(split, of)
+            if known is not None and known != texts:
                 raise _other_schema(known, texts)
-            self._checked[split, of] = texts
+        for split in splits:
+            if self._known(split, of) is None:
+                self._table.put(split, [_SCHEMAS + of.encode()], [json.dumps(texts).encode()])
+                self._checked[split, of] = texts
 
     def schemas(self, of: str = "rows") -> list[pa.Schema] | None:
         """The schemas of any split; None: no split has rows yet."""
         for split in self._tables.splits():
-            known = self._checked.get((split, of)) or self._read(split, of)
+            known = self._known(split, of)
             if known is not None:
-                self._checked[split, of] = known
                 return [schema_from_json(text) for text in known]
         return None
 
@@ -128,9 +129,13 @@ class OperatorMemory:
         self._table.put(split, [key], [b"" if value else None])
         return True
 
-    def _read(self, split: int, of: str) -> tuple[str, ...] | None:
-        (stored,) = self._table.get(split, [_SCHEMAS + of.encode()])
-        return None if stored is None else tuple(json.loads(stored))
+    def _known(self, split: int, of: str) -> tuple[str, ...] | None:
+        known = self._checked.get((split, of))
+        if known is None:
+            (stored,) = self._table.get(split, [_SCHEMAS + of.encode()])
+            if stored is not None:
+                known = self._checked[split, of] = tuple(json.loads(stored))
+        return known
 
     def _time(self, split: int) -> tuple[int | None, int | None]:
         known = self._times.get(split)

@@ -52,6 +52,8 @@ RESULTS = [
     (pa.decimal128(5, 2), Sum("x"), ([D("999.99"), None], [D("0.02")]), D("1000.01")),
     (pa.int32(), Avg("x"), ([1, None], [2]), 1.5),
     (pa.int32(), Avg("x"), ([None],), None),
+    (pa.int64(), Avg("x"), ([2**53 + 1], [2**53 + 1]), 2.0**53),
+    (pa.uint64(), Avg("x"), ([2**64 - 1],), 2.0**64),
     (pa.decimal128(5, 2), Avg("x"), ([D("1.00"), D("1.00")], [D("0.00")]), D("0.666667")),
     (pa.int64(), Min("x"), ([5, None], [-3]), -3),
     (pa.int64(), Max("x"), ([5, None], [-3]), 5),
@@ -94,6 +96,23 @@ def test_times_keep_their_type() -> None:
     assert not list(bed.operator.apply(rows))
     made = bed.barrier()
     assert made == [{"key": "k", "a": batch.column("t")[1].as_py(), "b": batch["d"][1].as_py()}]
+
+
+def test_splits_of_a_task_with_other_types_are_refused() -> None:
+    """A function may return integers for one batch and floats for the next one. The state of both
+    would be read as one type."""
+    types = [pa.int64(), pa.float64()]
+    schemas = [pa.schema([("key", pa.string()), ("x", kind)]) for kind in types]
+    bed = OperatorBed(Aggregation(aggregates={"r": Sum("x")}), schemas[0])
+    bed.apply([{"key": "k", "x": 5}])
+    bed.barrier()
+    bed.apply([{"key": "k", "x": 6}])
+    with pytest.raises(ConfigError, match="rows have other types"):
+        bed.apply([{"key": "j", "x": 7.0, "split": 1}], schema=schemas[1])
+        bed.barrier()
+    bed.restart()
+    bed.apply([{"key": "k", "x": 6}])
+    assert bed.barrier() == [{"key": "k", "r": 11}]
 
 
 class TestSumsThatOverflow:
