@@ -117,15 +117,19 @@ def test_splits_of_a_task_with_other_types_are_refused() -> None:
 
 class TestSumsThatOverflow:
     def test_a_sum_outside_of_int64_is_an_error_and_does_not_wrap(self) -> None:
-        with pytest.raises(ConfigError, match="sum is too large"):
+        with pytest.raises(ConfigError, match="a sum or a mean is too large"):
             run(pa.int64(), Sum("x"), [2**62], [2**62])
 
     def test_a_sum_at_the_edge_is_exact(self) -> None:
         assert run(pa.int64(), Sum("x"), [2**62, 2**62 - 1]) == 2**63 - 1
         assert run(pa.int64(), Sum("x"), [-(2**62), -(2**62)]) == -(2**63)
 
+    def test_a_mean_outside_of_its_decimal_is_an_error_that_names_it(self) -> None:
+        with pytest.raises(ConfigError, match="sum or a mean is too large.*aggregate=r column=x"):
+            run(pa.decimal128(38, 0), Avg("x"), [D(10**37)])
+
     def test_a_decimal_sum_of_more_than_38_digits_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="sum is too large"):
+        with pytest.raises(ConfigError, match="a sum or a mean is too large"):
             run(pa.decimal128(38, 0), Sum("x"), [D("9" * 38)], [D("9" * 38)])
 
 
