@@ -16,6 +16,7 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.timestamps import duration_ms
+from sluice.runtime.model.wide_indexes import with_wide_types
 from sluice.runtime.state.codec.schema_text import schema_from_json, schema_to_json
 
 __all__ = ["MEMORY_TABLE", "OperatorMemory", "declared_as", "present"]
@@ -134,7 +135,7 @@ class OperatorMemory:
         if known is None:
             (stored,) = self._table.get(split, [_SCHEMAS + of.encode()])
             if stored is not None:
-                known = self._checked[split, of] = tuple(json.loads(stored))
+                known = self._checked[split, of] = tuple(map(_widened, json.loads(stored)))
         return known
 
     def _time(self, split: int) -> tuple[int | None, int | None]:
@@ -150,6 +151,13 @@ class OperatorMemory:
 def present(splits: npt.NDArray[np.int16]) -> list[int]:
     """The splits of some rows, in order."""
     return np.flatnonzero(np.bincount(splits)).tolist()
+
+
+def _widened(text: str) -> str:
+    """The schema as rows have it now: values are stored alike, whatever their indexes were."""
+    if '"dictionary"' not in text:
+        return text
+    return schema_to_json(with_wide_types(schema_from_json(text)))
 
 
 def _other_schema(known: tuple[str, ...], given: tuple[str, ...]) -> ConfigError:
