@@ -28,6 +28,7 @@ from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun, 
 from sluice.runtime.keyed.key_partitions import KeyPartitions
 from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.wide_indexes import with_wide_indexes
 
 __all__ = ["KeyedOperators", "KeyedRun"]
 
@@ -185,7 +186,8 @@ class KeyedRun:
             made = _named(stage.function, self._with_keys, stage.function, rows)
         else:
             self.count(stage.function.operator_id, RecordCounts(read=rows.batch.num_rows))
-            made = _named(stage.function, stage.operator.apply, rows)
+            wide = replace(rows, batch=with_wide_indexes(rows.batch))
+            made = _named(stage.function, stage.operator.apply, wide)
         for each in made:
             yield from self._through(each, first + 1)
 
@@ -208,7 +210,7 @@ class KeyedRun:
         numbers: list[npt.NDArray[np.int16]] = []
         for ordinal, part in _by_split(batch, splits):
             for made in self._before.applied(iter((part,)), write_dead_letter):
-                parts.append(made)
+                parts.append(with_wide_indexes(made))
                 numbers.append(np.full(made.num_rows, ordinal, np.int16))
         if parts and all(part.schema == parts[0].schema for part in parts):
             yield _unkeyed(pa.concat_batches(parts), np.concatenate(numbers))

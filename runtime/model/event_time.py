@@ -27,6 +27,7 @@ __all__ = [
     "least_of",
     "least_watermark_ms",
     "times_ms",
+    "within_reach",
 ]
 
 KAFKA_TIME = "kafka"
@@ -231,10 +232,11 @@ def least_of(watermarks_ms: Iterable[int | None]) -> int | None:
 
 
 _TICKS_OF_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_MOST_MS = 1 << 53
 
 
 def times_ms(values: object, *, rows: int, name: str) -> pa.Int64Array:
-    """Times as milliseconds since 1970, rounded down; null: there is none.
+    """Times as milliseconds since 1970, rounded down; null: there is none, or it is out of reach.
 
     Args:
         values: a timestamp, a date, or milliseconds as integers, for each row.
@@ -257,15 +259,29 @@ def times_ms(values: object, *, rows: int, name: str) -> pa.Int64Array:
     if pa.types.is_timestamp(kind):
         ticks = column.cast(pa.int64())
         if kind.unit == "s":
-            return pc.multiply_checked(ticks, 1_000)
-        return _floor_divided(ticks, _TICKS_OF_MS[kind.unit])
+            return pc.multiply(within_reach(ticks, most=_MOST_MS // 1_000), 1_000)
+        return within_reach(_floor_divided(ticks, _TICKS_OF_MS[kind.unit]))
     if pa.types.is_integer(kind):
-        return column.cast(pa.int64())
+        return within_reach(column).cast(pa.int64())
     raise ConfigError(
         "values of event time are no times",
         {"column": name, "type": kind},
         "Use a timestamp, a date, or milliseconds since 1970 as int64.",
     )
+
+
+def within_reach(times: pa.Array, *, most: int = _MOST_MS) -> pa.Array:
+    """Integers; null in place of those that are larger than ``most``, or less than its negative.
+
+    A time that is more than 285,000 years from 1970, such as the least int64, stands for none. With
+    it, ends of windows and watermarks would leave int64.
+    """
+    least, largest = (bound.as_py() for bound in pc.min_max(times).values())
+    if largest is not None and largest > most:
+        times = pc.if_else(pc.greater(times, pa.scalar(most, times.type)), None, times)
+    if least is not None and least < -most:
+        times = pc.if_else(pc.less(times, pa.scalar(-most, times.type)), None, times)
+    return times
 
 
 def _floor_divided(ticks: pa.Int64Array, divisor: int) -> pa.Int64Array:

@@ -143,8 +143,18 @@ class Accumulators:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def results(self) -> dict[str, pa.Array]:
-        """The results by name."""
-        return {name: one.results() for name, one in zip(self._names, self._of, strict=True)}
+        """The results by name.
+
+        Raises:
+            ConfigError: one leaves its type.
+        """
+        found = {}
+        for name, column, one in zip(self._names, self._columns, self._of, strict=True):
+            try:
+                found[name] = one.results()
+            except pa.ArrowInvalid as err:
+                raise _overflow(name, column) from err
+        return found
 
 
 class _Accumulator(Protocol):
@@ -189,7 +199,7 @@ def _opened(name: str, aggregate: Aggregate, rows: pa.Schema) -> _Accumulator:
 
 def _overflow(name: str, column: str | None) -> ConfigError:
     return ConfigError(
-        "a sum is too large for the type of its result",
+        "a sum or a mean is too large for the type of its result",
         {"aggregate": name, "column": column},
         "Cast the column to decimal128 or float64 in a map_batches before key_by.",
     )
