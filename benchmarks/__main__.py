@@ -1,8 +1,9 @@
 """``python -m benchmarks``: measure, and print a table.
 
 ``peers``, ``steady``, ``keyed``, ``report``, ``scaling``, ``tuning``, ``transform-profile``,
-``checker``, ``epoch-commits`` and ``coordinator-load`` are commands with options of their own. The
-parts log their figures as lines of JSON, and `report` makes a table of them.
+``checker``, ``epoch-commits``, ``iceberg-commits`` and ``coordinator-load`` are commands with
+options of their own. The parts log their figures as lines of JSON, and `report` makes a table of
+them.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.files import file_costs, rolling
+from benchmarks.iceberg import iceberg_copies
 from benchmarks.jobs import (
     endurance,
     latency,
@@ -78,6 +80,9 @@ _PARTS: Mapping[str, _Measure] = {
     "object-checkpoints": lambda rig, args: object_checkpoints.measure(
         rig, records=args.records, repeat=args.repeat
     ),
+    "iceberg": lambda rig, args: iceberg_copies.measure(
+        rig, records=args.records, repeat=args.repeat
+    ),
     "endurance": lambda rig, args: endurance.measure(rig, epochs=args.epochs),
     **_REGIONS,
 }
@@ -99,6 +104,7 @@ _COMMANDS = {
     "checker": "benchmarks.kafka.checker",
     "coordinator-load": "benchmarks.regions.coordinator_load",
     "epoch-commits": "benchmarks.kafka.epoch_commits",
+    "iceberg-commits": "benchmarks.iceberg.many_commits",
 }
 
 

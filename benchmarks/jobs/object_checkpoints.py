@@ -26,9 +26,12 @@ def measure(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
     rates: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     decisions: dict[str, list[float]] = {kind: [] for kind in _KINDS}
     puts: list[float] = []
+    looks: list[float] = []
     with bench_bucket():
         for turn in range(repeat):
-            puts.append(_put_ms())
+            put_ms, look_ms = _request_ms()
+            puts.append(put_ms)
+            looks.append(look_ms)
             for kind in _KINDS if turn % 2 == 0 else reversed(_KINDS):
                 rate, decided_ms = _sample(rig, kind, records)
                 rates[kind].append(rate)
@@ -40,6 +43,7 @@ def measure(rig: Rig, *, records: int, repeat: int) -> list[Figure]:
     whole = [s3 - put for s3, put in zip(decisions["s3"], puts, strict=True)]
     return [
         Figure(what="conditional put of a record, alone: p50", runs=puts, unit="ms"),
+        Figure(what="look into the next slot, alone: p50", runs=looks, unit="ms"),
         *(
             Figure(what=f"barrier to decision, {kind}: p50", runs=decisions[kind], unit="ms")
             for kind in _KINDS
@@ -90,11 +94,18 @@ def _sample(rig: Rig, kind: str, records: int) -> tuple[float, float]:
         return records / span.seconds, statistics.median(waits) * 1000
 
 
-def _put_ms() -> float:
+def _request_ms() -> tuple[float, float]:
+    """Medians of the two requests of a decision: it puts the record, and looks into the next
+    slot."""
     client = ObjectClient(object_location(f"s3://{BUCKET}/{uuid.uuid4().hex}"))
-    data, waits = os.urandom(_RECORD_BYTES), []
+    data = os.urandom(_RECORD_BYTES)
+    puts: list[float] = []
+    looks: list[float] = []
     for number in range(_PUTS):
         began_s = time.perf_counter()
         client.create(f"{client.location.prefix}/{number}", data)
-        waits.append((time.perf_counter() - began_s) * 1000)
-    return statistics.median(waits)
+        put_s = time.perf_counter()
+        client.read(f"{client.location.prefix}/{number + 1}")
+        puts.append((put_s - began_s) * 1000)
+        looks.append((time.perf_counter() - put_s) * 1000)
+    return statistics.median(puts), statistics.median(looks)

@@ -22,11 +22,14 @@ from sluice.runtime.errors import MissingRequirementError
 __all__ = [
     "FLINK",
     "FLINK_CONNECTOR",
+    "ICEBERG",
     "KAFKA_STREAMS",
     "PROGRAMS",
     "QUIX",
     "SPARK",
     "SPARK_KAFKA",
+    "SPARK_KAFKA_OF_ICEBERG",
+    "SPARK_OF_ICEBERG",
     "compiled",
     "compiled_c",
     "flink_jars",
@@ -40,6 +43,11 @@ SPARK = "spark-4.2.0"
 FLINK_CONNECTOR = "flink-sql-connector-kafka-5.0.0-2.2"
 KAFKA_STREAMS = "kafka-streams-4.3.1"
 SPARK_KAFKA = "spark-sql-kafka-4.2.0"
+ICEBERG = "iceberg-spark-runtime-1.12.0"
+SPARK_OF_ICEBERG = "spark-4.1.1"
+"""Iceberg's newest jar is for Spark 4.1."""
+
+SPARK_KAFKA_OF_ICEBERG = "spark-sql-kafka-4.1.1"
 
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -52,6 +60,15 @@ _ARTIFACTS = {
     KAFKA_STREAMS: Artifact(organisation="org.apache.kafka", name="kafka-streams", version="4.3.1"),
     SPARK_KAFKA: Artifact(
         organisation="org.apache.spark", name="spark-sql-kafka-0-10_2.13", version="4.2.0"
+    ),
+    SPARK_KAFKA_OF_ICEBERG: Artifact(
+        organisation="org.apache.spark", name="spark-sql-kafka-0-10_2.13", version="4.1.1"
+    ),
+    ICEBERG: Artifact(
+        organisation="org.apache.iceberg",
+        name="iceberg-spark-runtime-4.1_2.13",
+        version="1.12.0",
+        transitive=False,
     ),
 }
 

@@ -333,6 +333,34 @@ _PARTS = (
         )
     ),
     _Part(
+        what="checkpoints in an object store",
+        goal="barrier to decision <= 60 ms beyond the put, >= 0.95 x the rate of local ones",
+        part="object-checkpoints",
+        engine="",
+        command="python -m benchmarks object-checkpoints",
+    ),
+    _Part(
+        what="files in an object store",
+        goal=">= 0.90 x the rate of a local disk",
+        part="object-files",
+        engine="",
+        command="python -m benchmarks object-files",
+    ),
+    _Part(
+        what="Iceberg",
+        goal=">= 1.5 x the rate of Iceberg's own streaming sink",
+        part="iceberg",
+        engine="",
+        command="python -m benchmarks iceberg",
+    ),
+    _Part(
+        what="many Iceberg commits",
+        goal="processor time of a commit <= 1.2 x",
+        part="iceberg-commits",
+        engine="",
+        command="python -m benchmarks iceberg-commits --commits 100000",
+    ),
+    _Part(
         what="cost of history and metrics",
         goal="<= 1 % of a core",
         part="history-cost",

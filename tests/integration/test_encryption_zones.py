@@ -1,6 +1,6 @@
 """Files in an encryption zone of HDFS: tasks write over WebHDFS, the driver renames and reads.
 
-The keys lie in a key store that all servers read, as behind a key management server (KMS).
+The keys lie in a key store that all servers read, or behind a key management server (KMS).
 """
 
 import getpass
@@ -18,16 +18,27 @@ from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 from sluice.runtime.storage.web_hdfs_client import WebHdfsTaskFiles
 from tests.kit.coordinator.checkpoint_records import record
+from tests.kit.files.kms import Kms
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
 _ROWS = b"rows that nobody may read on the disk"
 
 
+@pytest.fixture(scope="module", params=["store", pytest.param("kms", marks=pytest.mark.long)])
+def keys(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the keys are."""
+    directory = tmp_path_factory.mktemp("keys")
+    if request.param == "store":
+        yield f"jceks://file{directory}/keys.jceks"
+        return
+    with Kms(directory) as kms:
+        yield kms.provider
+
+
 @pytest.fixture(scope="module")
-def zoned(tmp_path_factory: pytest.TempPathFactory, hadoop_client: Any) -> Iterator[EmbeddedHdfs]:
+def zoned(keys: str, hadoop_client: Any) -> Iterator[EmbeddedHdfs]:
     """An HDFS whose directory ``/zone`` is encrypted."""
-    keys = f"jceks://file{tmp_path_factory.mktemp('keys')}/keys.jceks"
     provider = {"hadoop.security.key.provider.path": keys}
     java, hadoop = hadoop_client.java, hadoop_client.org.apache.hadoop
     conf = hadoop.conf.Configuration()

@@ -190,6 +190,30 @@ def test_a_driver_on_the_gateway_outlives_containers_and_resumes_after_its_own_e
     application.await_end()
 
 
+@pytest.mark.parametrize("engine", _ENGINES)
+def test_a_driver_on_the_gateway_outlives_a_node_and_its_master(
+    place: Path, yarn: EmbeddedYarn, copied: Copied, engine: str
+) -> None:
+    """YARN starts the master again, with executors of its own; the driver goes on."""
+    with Driver(place, yarn, copied, engine) as driver:
+        copied.require_once()
+        application = newest_application(yarn)
+        yarn.kill_node(application.node_of(application.busy_executor()))
+        copied.send()
+        copied.require_once()
+        yarn.start()
+        before = application.attempts()
+        application.launcher().kill()
+        copied.send()
+        copied.require_once()
+        wait_for(lambda: application.attempts() > before, what="the next master")
+        copied.send()
+        copied.require_once()
+        os.kill(driver.pid, signal.SIGTERM)
+        assert driver.await_exit(timeout_s=PATIENCE_S) == 128 + signal.SIGTERM, driver.log_tail()
+    application.await_end()
+
+
 def test_a_driver_on_the_gateway_ends_with_its_killed_application(
     place: Path, yarn: EmbeddedYarn, copied: Copied
 ) -> None:

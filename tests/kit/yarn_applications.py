@@ -19,7 +19,8 @@ __all__ = ["NODES", "Application", "newest_application", "yarn", "yarn_answer"]
 
 NODES = 2
 _ANSWER_S = 60.0
-_MASTER, _EXECUTOR = "ApplicationMaster", "YarnCoarseGrainedExecutorBackend"
+_MASTER, _LAUNCHER = "ApplicationMaster", "ExecutorLauncher"  # cluster and client mode
+_EXECUTOR = "YarnCoarseGrainedExecutorBackend"
 
 
 @pytest.fixture(scope="session")
@@ -87,6 +88,10 @@ class Application:
     def master(self) -> psutil.Process:
         """The JVM of its master."""
         return self._jvm(_MASTER)
+
+    def launcher(self) -> psutil.Process:
+        """The JVM of its master in client mode: it requests containers for the driver."""
+        return self._jvm(_LAUNCHER)
 
     def busy_executor(self) -> psutil.Process:
         """The JVM of an executor with a Python worker."""
