@@ -130,17 +130,21 @@ class RunRecordStore:
                 the files of other runs. It lists them before this call, so the list holds no file
                 of a later run.
         """
-        return self._kept(_COMMAND, run, is_newest=is_newest, without="job accepts no commands")
+        return self._kept(_COMMAND, run, is_newest=is_newest, is_needed=False)
 
     def accept_hosts(
         self, run: RunRecord, *, is_newest: Callable[[], bool]
     ) -> contextlib.AbstractContextManager[None]:
-        """As `accept_commands`, for region hosts."""
-        return self._kept(_HOSTS, run, is_newest=is_newest, without="no host can join")
+        """As `accept_commands`, for region hosts. Without this file no host finds the leader.
+
+        Raises:
+            StreamError: the file cannot be written.
+        """
+        return self._kept(_HOSTS, run, is_newest=is_newest, is_needed=True)
 
     @contextlib.contextmanager
     def _kept(
-        self, prefix: str, run: RunRecord, *, is_newest: Callable[[], bool], without: str
+        self, prefix: str, run: RunRecord, *, is_newest: Callable[[], bool], is_needed: bool
     ) -> Iterator[None]:
         name = f"{prefix}{run.attempt_id}"
         try:
@@ -150,7 +154,9 @@ class RunRecordStore:
                 for each in others:
                     self._fs.delete(each)
         except StreamError as err:
-            log.warning("%s: uri=%s error=%s", without, self._fs.uri, err)
+            if is_needed:
+                raise
+            log.warning("job accepts no commands: uri=%s error=%s", self._fs.uri, err)
         try:
             yield
         finally:
