@@ -258,8 +258,9 @@ class StoreElection(LeaderElection):
             self._show(now_s)
             return
         log.info(
-            "claims the lead: candidate=%s term=%d before=%s presence=%s",
-            *(self._me, claim.term, newest and newest.candidate, presence.value),
+            "claims the lead: candidate=%s term=%d before=%s holding=%s presence=%s",
+            *(self._me, claim.term, newest and newest.candidate),
+            *(newest and newest.holding.value, presence.value),
         )
         self._chain.create(claim)
         self._observe()
