@@ -17,13 +17,13 @@ def _slow(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def host_a_copy(
-    bootstrap: str, source: str, sink: str, directory: Path, checkpoint: Path, *, bounded: bool
+    bootstrap: str, source: str, sink: str, directory: Path, checkpoint: str, *, bounded: bool
 ) -> None:
     """Copy records in two continuous regions.
 
     Args:
         directory: for this driver alone.
-        checkpoint: of the job.
+        checkpoint: URI of the job's directory.
     """
     with local_spark(directory / "spark") as spark:
         job = Job(
