@@ -13,6 +13,7 @@ continue. It logs the figures as soon as it has all kills.
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -48,7 +49,7 @@ _REGIONS = 2
 _BEHIND_S = 2.0  # an epoch, and the time until it is visible
 _CALM_S = 3.0
 _SPREAD_S = 2.0  # keeps kills independent of barriers and renewals
-_START_S = 240.0
+_START_S = 600.0
 _KEPT = Path("build") / "bench" / "leader_kills.jsonl"
 
 
@@ -160,7 +161,8 @@ def sit(rig: Rig, args: argparse.Namespace, *, kills: int, until_s: float) -> Si
             leader = coordinators.leader()
             bed.await_seen(time.time())
             bed.await_caught_up()
-            before, times = bed.attempts(), []
+            before = bed.attempts()
+            times: list[tuple[float, float, float]] = []
             while len(times) < kills and time.monotonic() < until_s:
                 standby = coordinators.standby()
                 times.append(bed.kill(leader, standby))
@@ -275,7 +277,7 @@ def figures(sittings: Sequence[Sitting]) -> list[Figure]:
 
 
 def _percentile(found: Sequence[float], share: float) -> float:
-    return sorted(found)[int((len(found) - 1) * share)]
+    return sorted(found)[math.ceil(len(found) * share) - 1]
 
 
 # --- the command ----------------------------------------------------------------------------------

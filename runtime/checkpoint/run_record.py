@@ -95,6 +95,7 @@ class RunRecordStore:
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
+        self._for_hosts: tuple[str, RunRecord] | None = None  # that was read last
 
     def announce(self, run: RunRecord, *, is_newest: Callable[[], bool] = lambda: True) -> None:
         """Replace ``_leader``.
@@ -197,8 +198,16 @@ class RunRecordStore:
             StreamError: the store does not answer, or the file is another user's or damaged.
         """
         name = self._newest(_HOSTS)
+        known, self._for_hosts = self._for_hosts, None
+        if known is not None and known[0] == name:  # no file changes
+            self._for_hosts = known
+            return known[1]
         data = None if name is None else self._fs.read(name)
-        return None if data is None else decode_run(data, {"uri": self._fs.uri, "path": name})
+        if name is None or data is None:
+            return None
+        found = decode_run(data, {"uri": self._fs.uri, "path": name})
+        self._for_hosts = name, found
+        return found
 
     def _newest(self, prefix: str) -> str | None:
         def attempt_id(name: str) -> int:
