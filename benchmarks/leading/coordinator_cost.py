@@ -22,7 +22,7 @@ from benchmarks.measuring.visibility import Paced, Seen, VisibleRecords
 from sluice.runtime.embedded.program import Program
 from sluice.runtime.embedded.zookeeper.embedded_zookeeper import EmbeddedZooKeeper
 
-__all__ = ["measure"]
+__all__ = ["epoch_ages", "measure"]
 
 _INTERVAL_S = 1.0
 _PER_S = 5_000.0
@@ -130,10 +130,10 @@ def _paced_ages(rig: Rig, running: Running, seconds: float) -> list[float]:
             _sleep(running.program, _WARM_S + seconds)
         wait_until(lambda: reader.total >= pace.sent, program=running.program, timeout_s=_START_S)
     since_s = began_s + _WARM_S
-    return [age for seen in reader.by_partition().values() for age in _ages(seen, since_s)]
+    return [age for seen in reader.by_partition().values() for age in epoch_ages(seen, since_s)]
 
 
-def _ages(seen: Seen, since_s: float) -> Iterator[float]:
+def epoch_ages(seen: Seen, since_s: float) -> Iterator[float]:
     """Of one partition: when the first record of an epoch is seen, less the time when the newest
     one was made. The last epoch is incomplete."""
     first_s = before_s = newest_s = float("-inf")

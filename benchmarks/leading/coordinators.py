@@ -18,7 +18,7 @@ _COMMAND = (sys.executable, "-m", "sluice", "coordinator", "start")
 _LEADS = "leader started: session="
 _WAITS = "standby: leader="
 _ELECTED = re.compile(r"elected: session=(\S+)")
-_START_S = 240.0
+_START_S = 600.0
 
 
 class Coordinators:

@@ -57,5 +57,5 @@ def test_an_epoch_is_as_old_as_its_newest_record_when_it_becomes_visible() -> No
         offsets=list(range(5)),
         made_s=[0.2, 0.9, 1.2, 1.95, 2.1],
     )
-    assert list(coordinator_cost._ages(seen, 0.0)) == pytest.approx([0.1, 0.05])  # noqa: SLF001
-    assert list(coordinator_cost._ages(seen, 1.5)) == pytest.approx([0.05])  # noqa: SLF001
+    assert list(coordinator_cost.epoch_ages(seen, 0.0)) == pytest.approx([0.1, 0.05])
+    assert list(coordinator_cost.epoch_ages(seen, 1.5)) == pytest.approx([0.05])
