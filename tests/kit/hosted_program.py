@@ -35,6 +35,7 @@ def host_a_copy(
             retained=1_000,
             engine="continuous",
             coordinator="process",
+            coordinator_lost_timeout_s=300.0,  # a busy machine starts a coordinator in minutes
         )
         job.source(
             KafkaSource(bootstrap_servers=bootstrap, topics=[source], bounded=bounded)
