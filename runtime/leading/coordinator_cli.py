@@ -14,7 +14,7 @@ import typer
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.election.ha_settings import DEFAULT_TIMEOUT_S, HaSettings, await_lead
 from sluice.runtime.election.leader_election import ElectionView, Leader, LeaderElection
-from sluice.runtime.errors import NotLeaderError
+from sluice.runtime.errors import JobFinishedError, NotLeaderError
 from sluice.runtime.leading.leader import JobLeader, LeaderSettings
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.listening.service_settings import ServiceSettings
@@ -88,7 +88,11 @@ def start(
         store = CheckpointStore(open_file_system(uri, jvm))
         service = ServiceSettings.of({}, host=host, bind_address=bind_address, port=port)
         listener = stack.enter_context(Listener.of(service))
-        election = None if elects is None else _elected(store, elects, candidates, stack)
+        try:
+            election = None if elects is None else _elected(store, elects, candidates, stack)
+        except JobFinishedError as err:
+            log.info("the job is over, this standby ends: %s", err)
+            return
         leader = JobLeader(
             description=_awaited(store),
             store=store,
