@@ -9,7 +9,7 @@ first, or the older run finds the fencing record and aborts nothing.
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sluice.runtime.errors import StorageError, StreamError
@@ -55,7 +55,14 @@ class ResumableAttempts:
         Raises:
             StreamError: the store does not answer.
         """
-        ids = [each for each in self._ids() if each < run_attempt_id]
+        return self._read([each for each in self._ids() if each < run_attempt_id])
+
+    def newest(self) -> dict[str, int]:
+        """The attempts that the newest run with a file left resumable. Those that a later run
+        resumes are among them."""
+        return self._read(self._ids())
+
+    def _read(self, ids: Sequence[int]) -> dict[str, int]:
         if not ids:
             return {}
         name = f"{_PREFIX}{max(ids)}"

@@ -31,8 +31,11 @@ __all__ = ["KeyedStream", "Stream", "WindowedStream", "own_steps"]
 
 
 class Stream:
-    """A stream of records from a source or a function; methods add to the pipeline and return
-    it."""
+    """A stream of records from a source or a function.
+
+    Methods add to the pipeline of its source: functions first, sinks last. For another branch,
+    start again with ``job.source(…)``.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -169,24 +172,22 @@ class Stream:
         name: str | None = None,
         uid: str | None = None,
     ) -> KeyedStream:
-        """Give each row a key: functions with state follow.
+        """Give each row a key. Functions with state follow.
 
         Args:
             key: a column, several columns, or a function that takes a batch of n rows and returns
                 an array of n keys. A struct is a key of several columns. Keys are text, bytes,
-                numbers, times, bools or decimals; null is a key, too.
-            partitioned: the source's topic is partitioned by this key, so all rows of a key are in
-                one partition. False: rows pass through a repartition topic of the job.
-            partitions: of the repartition topic, at its creation; >= 1. None: the default.
+                numbers, times, bools or decimals. Null is a key, too.
+            partitioned: True: all records of a key are already in one partition of the source's
+                topic. Else results are wrong: a task finds only keys in two of its own partitions.
+                False: rows pass through a repartition topic of the job.
+            partitions: number of partitions of a new repartition topic; >= 1. None: four for each
+                region, rounded up to a power of two, at least 16.
         Raises:
             ConfigError: there is no key, or the stream has functions with state and
                 ``partitioned``: their rows belong to the partitions of the earlier key.
         """
-        columns = () if callable(key) else (key,) if isinstance(key, str) else tuple(key)
-        if not callable(key) and not (columns and all(isinstance(c, str) for c in columns)):
-            raise ConfigError(
-                "a keyed stream has no key", {"key": key}, "Name a column, or give a function."
-            )
+        columns = _key_columns(key)
         if partitions is not None and (partitioned or partitions < 1):
             raise ConfigError(
                 "this number of partitions cannot be used",
@@ -212,7 +213,7 @@ class Stream:
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as any attribute
             if name in _KEYED:
-                raise _OutOfOrderError(
+                raise _MissingCallError(
                     f"{name} needs a key, and the stream has none",
                     {"source": self._pipeline.source.name},
                     f'Call key_by("column").{name}(…).',
@@ -225,7 +226,7 @@ class Stream:
             raise ConfigError(
                 "the name or uid of a function is no text",
                 {"function": kind, "name": name, "uid": uid},
-                "Give text; a result of aggregate needs another name than these two.",
+                "Give text. A result of aggregate cannot be called name or uid.",
             )
         _require_no_sink(pipeline, kind)
         is_frame = kind == "transform"
@@ -249,8 +250,8 @@ class Stream:
         return self
 
 
-class _OutOfOrderError(ConfigError, AttributeError):
-    """A method needs another one before it."""
+class _MissingCallError(ConfigError, AttributeError):
+    """A method needs a call of another one before it."""
 
 
 _KEYED = frozenset({"aggregate", "deduplicate", "window", "join", "process"})
@@ -295,10 +296,10 @@ class KeyedStream(Stream):
         """Pass on the first row of each key, and forget the key after ``within``.
 
         Args:
-            within: so long after the time of the first row, a barrier's time forgets the key; > 0.
-            on: the column of event time: a timestamp, a date, or milliseconds since 1970. Rows
-                whose own ``within`` the watermark has passed are late: counted, and left out; so
-                are rows without a time. None: the processing time of barriers.
+            within: the time from the first row until the key is forgotten, at a barrier; > 0.
+            on: the column of event time: a timestamp, a date, or milliseconds since 1970. A row is
+                late if the watermark is past its time plus ``within``, or if it has no time. Late
+                rows are counted and left out. None: the processing time of barriers.
         """
         if on is not None:
             self._require_time("deduplicate")
@@ -324,8 +325,8 @@ class KeyedStream(Stream):
             window: a `Tumbling`, `Sliding` or `Session`. A late row that touches an open session
                 belongs to it. Sessions that touch become one.
             on: the column of event time: a timestamp, a date, or milliseconds since 1970.
-            allowed_lateness: a closed window takes rows for so much longer, and comes out again at
-                the barrier after them; >= 0.
+            allowed_lateness: how long a closed window still takes rows. It comes out again at the
+                barrier after them; >= 0.
             late_topic: late rows are written there, in the epoch's transaction. None: only counted.
             emit: ``close``: a window comes out when it closes. ``update``: each changed window
                 comes out at each barrier.
@@ -334,14 +335,12 @@ class KeyedStream(Stream):
         """
         if not isinstance(window, Window):
             raise ConfigError(
-                "a keyed stream has no windows of this kind",
-                {"window": window},
-                "Use Tumbling, Sliding or Session.",
+                "window needs a Tumbling, a Sliding or a Session",
+                {"window": repr(window)},
+                'Write window(Tumbling("1 minute"), on="event_time").',
             )
         if emit not in ("close", "update"):
-            raise ConfigError(
-                "windows come out in no such way", {"emit": emit}, "Use close or update."
-            )
+            raise ConfigError("emit has no such value", {"emit": emit}, "Use close or update.")
         self._require_time("window")
         lateness_ms = duration_ms(allowed_lateness, setting="allowed_lateness")
         return WindowedStream(
@@ -373,14 +372,14 @@ class KeyedStream(Stream):
         Args:
             other: the right side, of another source of this job. Both sides are keyed without
                 ``partitioned``: they share one repartition topic.
-            within: a row of the right side may be so much earlier or later than the left one, both
+            within: the most by which a right row is earlier or later than its left row, both
                 bounds included. A pair: earlier by the first, later by the second.
             on: the column of event time, of both sides.
-            how: ``inner``; ``left``: a left row without a match comes out, with nulls, at the first
-                barrier whose watermark has passed its interval.
-            other_on: the column of event time of the right side, if it is another one.
-            suffixes: for columns, except the key, that both sides have: ``("_left", "_right")``.
-                None: such columns are refused.
+            how: ``inner``, or ``left``. With ``left``, a left row without a match comes out with
+                nulls, at the first barrier whose watermark has passed its interval.
+            other_on: the column of event time of the right side. None: ``on``.
+            suffixes: for columns beside the key that both sides have, such as
+                ``("_left", "_right")``. None: such columns are refused.
         Returns:
             Rows with the columns of both sides; the key's columns once.
         Raises:
@@ -423,9 +422,7 @@ class KeyedStream(Stream):
             function: ``key`` is the key as a Python value, a tuple if it has several columns.
                 ``rows`` is a RecordBatch, in the order of the split. ``state.last.value`` reads and
                 sets a declared `ValueState`; a `ListState` and a `MapState` are a list and a dict;
-                each has ``clear()``. ``timers.at_event_time(ms)`` and ``timers.at_time(ms)`` set
-                timers, ``timers.delete_event_time(ms)`` and ``timers.delete_time(ms)`` delete them;
-                ``timers.watermark_ms`` and ``timers.now_ms`` are those of the last barrier.
+                each has ``clear()``. `Timers` sets and deletes timers, and has the time.
             output: schema of the rows that both functions return.
             state: declared states by name.
             on_timer: ``on_timer(key, time_ms, state, timers)`` is called at the first barrier whose
@@ -436,6 +433,8 @@ class KeyedStream(Stream):
         """
         if state:
             require_names(state, State, what="state")
+            if any(each.ttl_time == "event" for each in state.values()):
+                self._require_time("process, with a state whose ttl_time is event")
         keyed = Process(
             function=function, on_timer=on_timer, states=dict(state or {}), output=output
         )
@@ -464,7 +463,7 @@ class WindowedStream:
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as any attribute
             if not name.startswith("_") and hasattr(KeyedStream, name):
-                raise _OutOfOrderError(
+                raise _MissingCallError(
                     f"{name} follows window, which needs an aggregate",
                     {"source": self._pipeline.source.name},
                     f"Call window(…).aggregate(count=Count()).{name}(…).",
@@ -496,6 +495,21 @@ def _has_state(step: Step) -> bool:
     return step.keyed is not None and not isinstance(step.keyed, KeyBy)
 
 
+def _key_columns(key: object) -> tuple[str, ...]:
+    """The columns that a key names; none: it is a function."""
+    if callable(key):
+        return ()
+    named = (key,) if isinstance(key, str) else key
+    columns = tuple(named) if isinstance(named, Sequence) else ()
+    if not columns or not all(isinstance(column, str) for column in columns):
+        raise ConfigError(
+            "a keyed stream has no key",
+            {"key": repr(key)},
+            "Name a column, or a list of columns, or give a function of a batch.",
+        )
+    return columns
+
+
 def _positive_ms(given: Duration, setting: str) -> int:
     return duration_ms(given, setting=setting, may_be_zero=False)
 
@@ -504,9 +518,9 @@ def _require_shared_topic(side: Pipeline) -> None:
     key_by = side.steps[-1].keyed if side.steps else None
     if not isinstance(key_by, KeyBy) or key_by.partitioned or side.sinks:
         raise ConfigError(
-            "a side of a join is not directly after key_by with a repartition topic",
+            "a side of a join is not a key_by without partitioned=True",
             {"source": side.source.name},
-            "Call join on key_by(…), and give it key_by(…), both without partitioned=True.",
+            "Write left.key_by(…).join(right.key_by(…), …); both share a repartition topic.",
         )
 
 

@@ -215,9 +215,10 @@ class ValueState:
 
     Attributes:
         type: of the value.
-        ttl: the value is removed at the first barrier that is so much later than the barrier of the
-            last change. None: it stays.
-        ttl_time: ``processing``: the barriers' wall clock; ``event``: their watermark.
+        ttl: time from the barrier of the last change until the value is removed, at a barrier; > 0.
+            None: it stays.
+        ttl_time: ``processing``: the barriers' wall clock; ``event``: their watermark, for a source
+            with event time.
     """
 
     type: pa.DataType

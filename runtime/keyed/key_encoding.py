@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 
@@ -99,6 +100,8 @@ def binaries(data: _Bytes, offsets: _Longs) -> pa.LargeBinaryArray:
 
 def _encoded(column: pa.Array) -> pa.LargeBinaryArray:
     kind = _plain(column.type)
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
     column = column.cast(kind)
     valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
     if _is_bytes(kind):

@@ -25,9 +25,10 @@ from sluice.runtime.contracts.keyed import (
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun, WriteDeadLetter
-from sluice.runtime.keyed.key_places import KeyPlaces
+from sluice.runtime.keyed.key_partitions import KeyPartitions
 from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.wide_indexes import with_wide_indexes
 
 __all__ = ["KeyedOperators", "KeyedRun"]
 
@@ -70,7 +71,7 @@ class KeyedOperators:
         self.functions, self.job_name = tuple(functions), job_name
         self.source_id, self.tables = source_id, tables
         self.current: KeyedRun | None = None
-        self.key_places, self.places = KeyPlaces(), dict[int, str]()
+        self.key_partitions, self.partitions = KeyPartitions(), dict[int, str]()
         self.stages = tuple(self._opened(each, numbers) for each in functions[first:end])
 
     def _opened(
@@ -153,7 +154,9 @@ class KeyedRun:
         """The rest of the epoch's output: each operator ends it after those before it."""
         self._write = write_dead_letter
         for at, stage in enumerate(self._operators.stages):
-            for rows in () if stage.operator is None else stage.operator.at_barrier(time):
+            if stage.operator is None:
+                continue
+            for rows in _named(stage.function, stage.operator.at_barrier, time):
                 yield from self._out(self._through(rows, at + 1), write_dead_letter)
 
     def count(self, operator_id: str, counts: RecordCounts) -> None:
@@ -180,10 +183,11 @@ class KeyedRun:
             return
         stage = stages[first]
         if stage.operator is None:
-            made = iter((self._with_keys(stage.function, rows),))
+            made = _named(stage.function, self._with_keys, stage.function, rows)
         else:
             self.count(stage.function.operator_id, RecordCounts(read=rows.batch.num_rows))
-            made = stage.operator.apply(rows)
+            wide = replace(rows, batch=with_wide_indexes(rows.batch))
+            made = _named(stage.function, stage.operator.apply, wide)
         for each in made:
             yield from self._through(each, first + 1)
 
@@ -206,7 +210,7 @@ class KeyedRun:
         numbers: list[npt.NDArray[np.int16]] = []
         for ordinal, part in _by_split(batch, splits):
             for made in self._before.applied(iter((part,)), write_dead_letter):
-                parts.append(made)
+                parts.append(with_wide_indexes(made))
                 numbers.append(np.full(made.num_rows, ordinal, np.int16))
         if parts and all(part.schema == parts[0].schema for part in parts):
             yield _unkeyed(pa.concat_batches(parts), np.concatenate(numbers))
@@ -253,21 +257,36 @@ class KeyedRun:
     def _ordinal(self, topic: str, partition: int) -> int:
         key = self._operators.source_id, topic, partition
         ordinal = self._operators.tables.ordinal(key)
-        self._operators.places[ordinal] = f"{topic}-{partition}"
+        self._operators.partitions[ordinal] = f"{topic}-{partition}"
         return ordinal
 
-    def _with_keys(self, function: ChainedFunction, rows: KeyedRows) -> KeyedRows:
+    def _with_keys(self, function: ChainedFunction, rows: KeyedRows) -> Iterator[KeyedRows]:
         """The rows with the encoded key of each; those of a repartition topic have it already."""
         key_by = function.keyed
         assert isinstance(key_by, KeyBy)
         if key_by.decode is not None:
-            return rows
+            yield rows
+            return
         keys, schema = RowKeys(key_by, function.name)(rows.batch)
         rows = replace(rows, keys=keys, key_schema=schema)
         operators = self._operators
         if key_by.partitioned:
-            operators.key_places.require_one_place(rows, operators.places, name=function.name)
-        return rows
+            names = operators.partitions
+            operators.key_partitions.require_one_each(rows, names, name=function.name)
+        yield rows
+
+
+def _named(
+    function: ChainedFunction, call: Callable[..., Iterator[KeyedRows]], *given: object
+) -> Iterator[KeyedRows]:
+    """The rows of a call; its errors name the function."""
+    try:
+        yield from call(*given)
+    except ConfigError as err:
+        what, where, remedy = err.args
+        if function.name not in where.values():
+            err.args = what, {"function": function.name, **where}, remedy
+        raise
 
 
 def _row_wise(functions: Sequence[ChainedFunction]) -> int:

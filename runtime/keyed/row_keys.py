@@ -7,6 +7,7 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import KeyBy
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.key_encoding import encode, key_schema
+from sluice.runtime.keyed.missing_columns import require_columns
 
 __all__ = ["RowKeys"]
 
@@ -38,14 +39,7 @@ class RowKeys:
         if self.key_by.function is not None:
             keys = self.key_by.function(batch)
         else:
-            missing = [name for name in columns if name not in batch.schema.names]
-            if missing:
-                raise ConfigError(
-                    "key_by names a column that the rows do not have",
-                    {"missing": ",".join(missing), "columns": ",".join(batch.schema.names)},
-                    "Name a column of the rows, or give a function that returns the keys.",
-                )
-            found = [batch.column(name) for name in columns]
+            found = require_columns(batch, columns, what="key_by").columns
             if len(found) == 1:
                 return found[0]
             keys = pa.StructArray.from_arrays(found, names=list(columns))

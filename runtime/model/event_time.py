@@ -27,6 +27,7 @@ __all__ = [
     "least_of",
     "least_watermark_ms",
     "times_ms",
+    "within_reach",
 ]
 
 KAFKA_TIME = "kafka"
@@ -111,11 +112,10 @@ class EventTime:
             function that takes a batch and returns an array of times. A time is a timestamp, a
             date, or milliseconds since 1970 as int64.
         strategy: how the watermark of a split follows from its rows.
-        idle_after: a split that has no unread record for so long is idle: it does not hold back the
-            watermark. None: every split does, also one without records.
-        max_drift: a split whose watermark is so far ahead of the slowest one is not read until the
-            slowest one follows, in continuous regions. It needs ``idle_after``. None: each split is
-            read as fast as it goes.
+        idle_after: a split without an unread record for this time is idle. It does not hold back
+            the watermark. None: every split does, also one without records.
+        max_drift: in continuous regions, a split pauses while its watermark is so far ahead of the
+            slowest one. It needs ``idle_after``. None: no split pauses.
         max_future: a time that is so far ahead of the clock does not move the watermark. It is
             counted. None: every time does.
         at_end: ``close``: the end of a bounded input closes all windows and fires all timers of
@@ -134,21 +134,22 @@ class EventTime:
 
     def __post_init__(self) -> None:
         _ = self.idle_after_ms, self.max_drift_ms, self.max_future_ms
-        if not (isinstance(self.of, Header) or callable(self.of) or str(self.of).strip()):
+        is_text = isinstance(self.of, str) and bool(self.of.strip())
+        if not (is_text or isinstance(self.of, Header) or callable(self.of)):
             raise ConfigError(
                 "event time needs a column, a header or a function",
-                {"of": self.of},
-                'Write EventTime("kafka"), or name a column of the rows.',
+                {"of": repr(self.of)},
+                'Write EventTime("kafka", strategy=…), or name a column instead of "kafka".',
             )
         if not isinstance(self.strategy, BoundedOutOfOrderness | Monotonic | Punctuated):
             raise ConfigError(
                 "this is no watermark strategy",
-                {"strategy": self.strategy},
-                "Use BoundedOutOfOrderness(…), Monotonic() or Punctuated(…).",
+                {"strategy": repr(self.strategy)},
+                'Use BoundedOutOfOrderness("5 s"), Monotonic() or Punctuated(function).',
             )
         if self.at_end not in ("close", "keep"):
             raise ConfigError(
-                "windows know no such end of their input",
+                "at_end has no such value",
                 {"at_end": self.at_end},
                 "Use close or keep.",
             )
@@ -156,7 +157,7 @@ class EventTime:
             raise ConfigError(
                 "max_drift without idle_after may stop all reading",
                 {"max_drift": self.max_drift},
-                'Add idle_after="30 s", or more: others would wait for a split without records.',
+                'Add idle_after="30 s" or more: else all splits wait for one without records.',
             )
 
     @property
@@ -231,10 +232,11 @@ def least_of(watermarks_ms: Iterable[int | None]) -> int | None:
 
 
 _TICKS_OF_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_MOST_MS = 1 << 53
 
 
 def times_ms(values: object, *, rows: int, name: str) -> pa.Int64Array:
-    """Times as milliseconds since 1970, rounded down; null: there is none.
+    """Times as milliseconds since 1970, rounded down; null: there is none, or it is out of reach.
 
     Args:
         values: a timestamp, a date, or milliseconds as integers, for each row.
@@ -257,15 +259,29 @@ def times_ms(values: object, *, rows: int, name: str) -> pa.Int64Array:
     if pa.types.is_timestamp(kind):
         ticks = column.cast(pa.int64())
         if kind.unit == "s":
-            return pc.multiply_checked(ticks, 1_000)
-        return _floor_divided(ticks, _TICKS_OF_MS[kind.unit])
+            return pc.multiply(within_reach(ticks, most=_MOST_MS // 1_000), 1_000)
+        return within_reach(_floor_divided(ticks, _TICKS_OF_MS[kind.unit]))
     if pa.types.is_integer(kind):
-        return column.cast(pa.int64())
+        return within_reach(column).cast(pa.int64())
     raise ConfigError(
-        "a column of event time has no type of a time",
+        "values of event time are no times",
         {"column": name, "type": kind},
         "Use a timestamp, a date, or milliseconds since 1970 as int64.",
     )
+
+
+def within_reach(times: pa.Array, *, most: int = _MOST_MS) -> pa.Array:
+    """Integers; null in place of those that are larger than ``most``, or less than its negative.
+
+    A time that is more than 285,000 years from 1970, such as the least int64, stands for none. With
+    it, ends of windows and watermarks would leave int64.
+    """
+    least, largest = (bound.as_py() for bound in pc.min_max(times).values())
+    if largest is not None and largest > most:
+        times = pc.if_else(pc.greater(times, pa.scalar(most, times.type)), None, times)
+    if least is not None and least < -most:
+        times = pc.if_else(pc.less(times, pa.scalar(-most, times.type)), None, times)
+    return times
 
 
 def _floor_divided(ticks: pa.Int64Array, divisor: int) -> pa.Int64Array:

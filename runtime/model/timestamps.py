@@ -35,9 +35,9 @@ def duration_ms(given: Duration, *, setting: str, may_be_zero: bool = True) -> i
     if found is None or not (0 if may_be_zero else 1) <= found <= _LONGEST_MS:
         raise ConfigError(
             "a duration cannot be used",
-            {"setting": setting, "value": given},
-            'Write a number and a unit such as "10 seconds" or "5 m", or seconds'
-            + (", zero or more." if may_be_zero else ", above zero."),
+            {"setting": setting, "value": repr(given)},
+            f"Give {'zero or more' if may_be_zero else 'more than zero'}: text such as "
+            '"10 s" (units: ms, s, m for minutes, h, d, w), or a number of seconds.',
         )
     return found
 

@@ -28,6 +28,9 @@ _JAVA_FRAME = "\n\tat "
 _QUERY = "\n=== Streaming Query ==="
 _RANGES = "sluice: source_ranges="
 _RECORD = "sluice: record="
+_FRAME = re.compile(r'^ +File "([^"<][^"]*\.py)", line (\d+), in (\S+)$', re.MULTILINE)
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|pyspark|lib/python[\d.]+)/")
+_OURS = re.compile(r"/sluice/(runtime|connectors)/")
 _MOST_OF_TRACE = 2_000
 _MOST_OF_ERROR = 500
 _NO_PYTHON = r'java\.io\.IOException: Cannot run program "([^"]+)"'
@@ -95,6 +98,7 @@ def task_failed(
             **({_TASK: lost[1]} if lost else {}),
             **({_HOST: lost[2]} if lost and lost[2] else {}),
             "error": raised_in(python),
+            **({"raised_at": frame} if (frame := _function_at(python)) else {}),
             **({"source_ranges": ranges} if ranges else {}),
             **({"record": record} if record else {}),
             _TRACE: python[-_MOST_OF_TRACE:],
@@ -143,6 +147,18 @@ def raised_in(text: str) -> str:
     lines = [line for line in found if not line.startswith((_RANGES, _RECORD))]
     message = list(dropwhile(lambda line: line.startswith(" "), lines))
     return " ".join(line.strip() for line in message or lines)[:_MOST_OF_ERROR]
+
+
+def _function_at(text: str) -> str:
+    """File, line and name of the innermost function of the traceback that is neither Sluice's nor a
+    library's, so the user's; empty: there is none."""
+    newest = text.rpartition(_PYTHON_TRACE)[2]
+    own = [
+        (path, line, name)
+        for path, line, name in _FRAME.findall(newest)
+        if not _LIBRARY.search(path) and not _OURS.search(path)
+    ]
+    return "{}:{} in {}".format(*own[-1]) if own else ""
 
 
 def in_short(error: BaseException) -> str:

@@ -2,19 +2,22 @@
 regions, and after kills."""
 
 import itertools
+import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice import KafkaConnection
+from sluice import Count, Job, KafkaConnection, KafkaSink, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.testing import killing
 from sluice.connectors.testing.topics import created_topics
 from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.errors import MissingRequirementError
 from sluice.testing import kill_and_restart
 from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import Record, produce, read
+from tests.kit.kafka.kafka_records import Record, produce, read, unique
 from tests.kit.keyed_program import count_by_key, count_while_splits_move, counting_job
 from tests.kit.waiting import PATIENCE_S
 
@@ -155,3 +158,31 @@ def test_counts_are_exact_after_a_kill_at_each_step_of_state(
             timeout=PATIENCE_S,
         )
         assert counted(kafka.bootstrap, sink.name) == expected(count)
+
+
+def test_a_job_whose_backend_is_not_installed_ends_before_its_start(
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not in each attempt of its tasks."""
+    monkeypatch.setitem(sys.modules, "rocksdict", None)  # as if it was not installed
+    job = Job("counting", spark, checkpoint_dir=str(tmp_path / "cp"), state_backend="rocksdb")
+    source = KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[topic()])
+    counts = job.source(source).key_by("key", partitioned=True).aggregate(count=Count())
+    counts.map_batches(_only_key).sink(
+        KafkaSink(
+            bootstrap_servers=kafka.bootstrap,
+            topic=topic(),
+            transactional_id_prefix=unique("counting"),
+        )
+    )
+    with pytest.raises(MissingRequirementError, match=r"sluice-spark\[state\]"):
+        job.run()
+    assert not (tmp_path / "cp").exists()
+
+
+def _only_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.select(["key"])

@@ -10,7 +10,13 @@ import pyarrow.compute as pc
 from sluice.connectors.kafka.records.columns import HEADERS
 from sluice.connectors.kafka.records.serde.deserializing import last_headers
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.event_time import KAFKA_TIME, EventTime, Header, times_ms
+from sluice.runtime.model.event_time import (
+    KAFKA_TIME,
+    EventTime,
+    Header,
+    times_ms,
+    within_reach,
+)
 
 __all__ = ["KafkaRowTimes", "columns_for"]
 
@@ -50,10 +56,17 @@ def columns_for(time: EventTime | None, read: Sequence[str]) -> tuple[str, ...]:
     """The columns that event time needs of the reader.
 
     Raises:
-        ConfigError: the source does not read one of them.
+        ConfigError: ``time`` is no `EventTime`, or the source does not read one of them.
     """
     if time is None:
         return ()
+    if not isinstance(time, EventTime):
+        raise ConfigError(
+            "the time of a source is no EventTime",
+            {"time": repr(time)},
+            'Write time=EventTime("kafka"), with strategy=BoundedOutOfOrderness("5 s") to change '
+            "the delay.",
+        )
     needed: tuple[str, ...] = _POSITION
     if time.of == KAFKA_TIME:
         needed += ("timestamp",)
@@ -102,9 +115,10 @@ def _header_times(headers: pa.Array, header: Header) -> pa.Int64Array:
         found = np.zeros(len(values), np.int64)
         whole = b"".join(value for value in values.filter(pa.array(is_time)).to_pylist())
         found[is_time] = np.frombuffer(whole, ">i8")
-        return pa.array(found, mask=~is_time)
+        return within_reach(pa.array(found, mask=~is_time))
     texts = _texts(values)
-    return pc.cast(pc.if_else(pc.match_substring_regex(texts, _DIGITS), texts, None), pa.int64())
+    is_time = pc.match_substring_regex(texts, _DIGITS)
+    return within_reach(pc.cast(pc.if_else(is_time, texts, None), pa.int64()))
 
 
 def _texts(values: pa.BinaryArray) -> pa.StringArray:

@@ -14,6 +14,7 @@ from sluice.connectors.kafka.repartition.repartition_messages import (
 )
 from sluice.runtime.contracts import SIDE_COLUMN, DecodedRows
 from sluice.runtime.model.state.batch_lineage import BatchLineage
+from sluice.runtime.model.wide_indexes import with_wide_indexes
 
 __all__ = ["RepartitionDecoder"]
 
@@ -50,7 +51,8 @@ class RepartitionDecoder:
         )
 
     def _merged(self, messages: Sequence[Message], side: int) -> DecodedRows:
-        rows = [message.rows for message in messages if message.rows is not None]
+        found = (message.rows for message in messages)
+        rows = [with_wide_indexes(each) for each in found if each is not None]
         batch, keys, key_schema = without_keys(pa.concat_batches(rows))
         if self.sides > 1:
             batch = batch.append_column(SIDE_COLUMN, pa.array(np.full(len(batch), side, np.int8)))

@@ -41,6 +41,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.model.wide_indexes import with_wide_indexes
 
 __all__ = ["RepartitionSink"]
 
@@ -184,6 +185,7 @@ class RepartitionWriter(ContinuousWriter):
                 {"columns": ",".join(sorted(reserved))},
                 "Rename the column in a function before key_by.",
             )
+        batch = with_wide_indexes(batch)
         keys, key_schema = self._keys(batch)
         rows = with_keys(batch, keys, key_schema)
         if self._waiting and not rows.schema.equals(

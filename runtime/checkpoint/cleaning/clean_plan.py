@@ -6,7 +6,9 @@ Why a deletion never harms a restore, also while the job runs:
   name. The files are listed before the records are read. So a later record can name a candidate
   only if it is of a running attempt, a restore or a copy:
 - An attempt of a region has a number of at least the first record of its run. Directories of such
-  numbers stay, and so do files of keyed state. A later run has larger numbers.
+  numbers stay, and so do files of keyed state. A later run has larger numbers. An attempt that
+  outlived its run, or still may, is in a file of the newest run that has one
+  (`ResumableAttempts`): files from its number on stay, too.
 - A restore names its own copy in checkpoint 0, and a directory with checkpoint 0 never gets another
   one. So a copy that checkpoint 0 does not name stays unused.
 - A savepoint or full checkpoint without a record may be under way. It stays until nothing in it has
@@ -19,7 +21,7 @@ Why a deletion never harms a restore, also while the job runs:
 import enum
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from sluice.runtime.checkpoint.checkpoint_slots import (
@@ -100,10 +102,12 @@ class KnownRecords:
     Attributes:
         slots: by checkpoint id; at least one can be read.
         full: those of full checkpoints, by checkpoint id; without the ones that have none.
+        resumable: attempts of earlier runs that may go on, by region.
     """
 
     slots: Mapping[int, CheckpointRecord | None]
     full: Mapping[int, CheckpointRecord | None]
+    resumable: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def last(self) -> int:
@@ -124,6 +128,11 @@ class KnownRecords:
         return min(
             (i for i, r in self.slots.items() if r and r.leader_session_id == own), default=0
         )
+
+    @property
+    def first_attempt(self) -> int:
+        """No attempt with a smaller number runs."""
+        return min([self.run, *self.resumable.values()])
 
 
 def leftovers(
@@ -258,7 +267,11 @@ def _of_spark(
             attempt = _ATTEMPT.fullmatch(name)
             if path in kept:
                 continue
-            if attempt and int(attempt[1]) < records.run and tree.changed_ms(path) <= limit_ms:
+            if (
+                attempt
+                and int(attempt[1]) < records.first_attempt
+                and tree.changed_ms(path) <= limit_ms
+            ):
                 yield tree.leftover(LeftoverKind.ATTEMPT, path)
             elif _RESTORED.fullmatch(name) and tree.changed_ms(path) <= abandoned_ms:
                 yield tree.leftover(LeftoverKind.RESTORED, path)
@@ -271,7 +284,7 @@ def _of_keyed_state(tree: _Tree, records: KnownRecords, abandoned_ms: int) -> It
         each.path for record in records.slots.values() if record for each in record.keyed_files
     }
     for path in tree.files(STATE):
-        is_left = left_by_attempts_before(path, records.run) and path not in named
+        is_left = left_by_attempts_before(path, records.first_attempt) and path not in named
         if is_left and tree.changed_ms(path) <= abandoned_ms:
             yield tree.leftover(LeftoverKind.STATE_FILE, path)
 

@@ -22,6 +22,7 @@ from sluice.runtime.checkpoint.cleaning.clean_plan import (
     LeftoverKind,
 )
 from sluice.runtime.checkpoint.format.metadata import decode, encode
+from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
 from sluice.runtime.errors import DamagedCheckpointError, StreamError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord, Verdict
 from sluice.runtime.storage.divided_directory import SPARK
@@ -84,6 +85,7 @@ def survey_directory(store: CheckpointStore) -> Surveyed:
     records = KnownRecords(
         slots={each: _readable(found) for each, found in slots.items()},
         full={int(name[4:]): _readable(found) for name, found in full.items()},
+        resumable=ResumableAttempts(fs).newest(),
     )
     if not any(records.slots.values()):
         raise damaged[0]

@@ -7,7 +7,7 @@ from sluice.runtime.coordinator.core.pending_checkpoint import PendingCheckpoint
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 
-__all__ = ["awaits_broadcast", "broadcasts_in"]
+__all__ = ["awaits_broadcast", "broadcasts_in", "renew_planned"]
 
 
 def broadcasts_in(
@@ -24,11 +24,21 @@ def broadcasts_in(
         decided = state.decided_broadcasts()
         checkpoint.broadcasts = state.planned if region.plan.follows and has_read else decided
         checkpoint.next_broadcasts = state.planned = decided
+        state.planned_age = 0
 
     def mine(found: Iterable[BroadcastVersion]) -> tuple[BroadcastVersion, ...]:
         return tuple(version for version in found if version.operator_id in reads)
 
     return mine(checkpoint.broadcasts or ()), mine(checkpoint.next_broadcasts)
+
+
+def renew_planned(state: CoordinatorState) -> None:
+    """A checkpoint is decided. While all readers are idle, no barrier brings them newer versions,
+    and retention deletes the files of those that they have: a new task could not load them. Then
+    the newest ones count, and a task that has begun its epoch with others reads it again."""
+    state.planned_age += 1
+    if state.planned_age >= state.settings.retained:
+        state.planned, state.planned_age = state.decided_broadcasts(), 0
 
 
 def awaits_broadcast(

@@ -99,6 +99,7 @@ class CoordinatorState:
         time: the event time of the job.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         planned: versions of broadcast streams that tasks use since the last barrier.
+        planned_age: decisions since these were the newest ones.
         phase: of the job.
         error: why the job ended, None for a good end.
     """
@@ -130,6 +131,7 @@ class CoordinatorState:
     slept_s: float = 0.0
     wall_ms: int = 0
     planned: tuple[BroadcastVersion, ...] = ()
+    planned_age: int = 0
     time: JobTime = field(default_factory=JobTime)
     phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None

@@ -9,6 +9,7 @@ from sluice.runtime.checkpoint.lost_work import lost_by_region
 from sluice.runtime.checkpoint.succession import taken_over
 from sluice.runtime.contracts import CommitOutcome, FailureReason, PublishOutcome
 from sluice.runtime.coordinator.core.alignment import complete_if_due, withdrawn
+from sluice.runtime.coordinator.core.broadcasts import renew_planned
 from sluice.runtime.coordinator.core.coordinator_state import CoordinatorState
 from sluice.runtime.coordinator.core.events import (
     AbortedWork,
@@ -281,11 +282,12 @@ def published(state: CoordinatorState, event: Published, now_s: float) -> None:
     for record, next_record in zip(checkpoint.regions, next_records, strict=True):
         region = state.regions[record.region]
         is_end = record.region in checkpoint.finished
-        region.decided(event.checkpoint_id, record, next_record, is_end=is_end)
+        ack = checkpoint.acks.get(record.region)
+        region.decided(event.checkpoint_id, record, next_record, is_end=is_end, ack=ack)
         if record.region not in checkpoint.skipped:
             region.completed_s = now_s
-            ack = checkpoint.acks[record.region]
             region.late_rows += 0 if ack is None else ack.late_rows
+    renew_planned(state)
     checkpoint.remaining = committables_of(checkpoint.regions)
     note_decided(state, checkpoint)
 

@@ -34,7 +34,7 @@ E = TypeVar("E", bound=enum.Enum)
 
 
 class State(enum.Enum):
-    """How far a checkpoint has come."""
+    """How far a checkpoint has come. The state of a key: `ValueState`, `ListState`, `MapState`."""
 
     ARMED = "armed"  # due, but no region has records to read yet: nothing is published.
     ALIGNING = "aligning"  # barriers are out, acknowledgements are awaited.

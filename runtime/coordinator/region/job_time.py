@@ -10,7 +10,8 @@ epoch that is read again.
 - A skipped region counts with its last snapshot, and so does a suspended one: when it resumes, its
   rows are not late.
 - A region whose bounded sources have ended does not count.
-- The split of a repartition topic has the watermark that `TopicTime` finds for it.
+- The split of a repartition topic has the watermark that `TopicTime` finds for it. Windows that
+  wait in the state of a writing region hold it back: their rows come at a later barrier.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -117,14 +118,29 @@ class JobTime:
             self._announce(source_id, least_of(found))
 
     def input_ms(self, plan: RegionPlan, regions: Mapping[str, RegionState]) -> int | None:
-        """Watermark of the regions that write what a region reads; None: one has none, or the
-        region reads no topic."""
+        """Watermark of the rows of the regions that write what a region reads, as of decided
+        epochs; None: one has none, or the region reads no topic."""
         if not plan.upstream or not self.of(plan):
             return None
         writers = [regions[name] for name in plan.upstream]
         if not all(self.of(writer.plan) for writer in writers):
             return None  # rows of a source without a time may be of any time
-        return least_of(split.watermark_ms for _, split in self._counting(writers))
+        marks = [split.watermark_ms for _, split in self._counting(writers)]
+        # The mark stays if all splits are idle. Else no row may come before it: neither one that is
+        # not read yet, nor one that waits in the state of a writer, also of an idle one.
+        return least_of([*marks, *self._waiting(writers)]) if marks else None
+
+    def _waiting(self, writers: Iterable[RegionState]) -> Iterator[int | None]:
+        """For each writer with keyed state, the time before which nothing waits in it: it comes out
+        at a later barrier. None: not known."""
+        for writer in writers:
+            if not writer.plan.keyed or writer.is_written:
+                continue
+            due = writer.decided_due
+            if due is None:
+                yield least_of(split.barrier_watermark_ms for split in writer.record.splits)
+            elif due.event_ms is not None:
+                yield due.event_ms - 1  # a window of [0, 60) has rows of up to 59
 
     def _announce(self, source_id: str, watermark_ms: int | None) -> None:
         latest_ms = later(self.watermarks_ms.get(source_id), watermark_ms)

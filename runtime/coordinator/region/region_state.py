@@ -151,6 +151,7 @@ class RegionState:
         again_s: clock at which a sink wants a batch, with records or without; None: it does not.
         state_is_due: Spark's state wants a batch, for example after a watermark has moved.
         due: when its keyed state wants a batch without records; None: not known yet.
+        decided_due: the same, of the state in ``record``.
         paused: splits that its task does not read, as of its last acknowledgement.
         held: splits whose keyed state its task has, or gets with its barrier.
         has_ended: a barrier of this attempt ends the input of all its splits.
@@ -192,6 +193,7 @@ class RegionState:
     again_s: float | None = field(init=False, default=None)
     state_is_due: bool = field(init=False, default=False)
     due: Due | None = field(init=False, default=None)
+    decided_due: Due | None = field(init=False, default=None)
     paused: tuple[SplitKey, ...] = field(init=False, default=())
     held: frozenset[SplitKey] = field(init=False, default=frozenset())
     has_ended: bool = field(init=False, default=False)
@@ -201,6 +203,7 @@ class RegionState:
 
     def __post_init__(self) -> None:
         self._begin_attempt()
+        self.decided_due = self.due
 
     def _begin_attempt(self) -> None:
         """Request one batch at once if sinks, Spark or keyed functions keep state: whether they
@@ -443,10 +446,12 @@ class RegionState:
         next_record: RegionRecord,
         *,
         is_end: bool = False,
+        ack: Acknowledgement | None = None,
     ) -> None:
         """The record is durable: positions count from it.
 
         Args:
+            ack: of the batch in it; None: there is none.
             next_record: the record, with the region's splits as they are after the decision.
             is_end: its range in this checkpoint ends with its bounded sources.
         """
@@ -455,7 +460,9 @@ class RegionState:
         self.held &= own  # what leaves may come back
         has_more = bool(own - read)
         # Its new split may have the next timer, and windows that the end of the input closes.
-        self.due = self._due_on_record() if has_more or not own else self.due
+        self.decided_due = self.decided_due if ack is None else ack.due or Due()
+        if has_more or not own:
+            self.due = self.decided_due = self._due_on_record()
         self.has_ended = self.has_ended and not has_more
         # Splits that it got may have unread records: the next poll shows.
         self.finished = self.finished and next_record is record

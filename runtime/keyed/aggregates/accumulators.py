@@ -99,10 +99,7 @@ class Accumulators:
     def __init__(self, aggregates: Mapping[str, Aggregate], rows: pa.Schema) -> None:
         self._names = tuple(aggregates)
         self._columns = tuple(aggregate.column for aggregate in aggregates.values())
-        self._of = [
-            _OF[type(each)](each, None if each.column is None else rows.field(each.column).type)
-            for each in aggregates.values()
-        ]
+        self._of = [_opened(name, each, rows) for name, each in aggregates.items()]
         self.schema = pa.schema(
             [
                 pa.field(f"{name}_{at}", kind)
@@ -146,8 +143,18 @@ class Accumulators:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def results(self) -> dict[str, pa.Array]:
-        """The results by name."""
-        return {name: one.results() for name, one in zip(self._names, self._of, strict=True)}
+        """The results by name.
+
+        Raises:
+            ConfigError: one leaves its type.
+        """
+        found = {}
+        for name, column, one in zip(self._names, self._columns, self._of, strict=True):
+            try:
+                found[name] = one.results()
+            except pa.ArrowInvalid as err:
+                raise _overflow(name, column) from err
+        return found
 
 
 class _Accumulator(Protocol):
@@ -180,9 +187,19 @@ _OF: Mapping[type, Callable[[Any, pa.DataType], _Accumulator]] = {
 }
 
 
+def _opened(name: str, aggregate: Aggregate, rows: pa.Schema) -> _Accumulator:
+    column = aggregate.column
+    try:
+        return _OF[type(aggregate)](aggregate, None if column is None else rows.field(column).type)
+    except ConfigError as err:
+        what, where, remedy = err.args
+        shown = f"{name}={type(aggregate).__name__}({column!r})"
+        raise ConfigError(what, {"aggregate": shown, **where}, remedy) from None
+
+
 def _overflow(name: str, column: str | None) -> ConfigError:
     return ConfigError(
-        "a sum is too large for the type of its result",
+        "a sum or a mean is too large for the type of its result",
         {"aggregate": name, "column": column},
         "Cast the column to decimal128 or float64 in a map_batches before key_by.",
     )

@@ -81,7 +81,8 @@ class _Sums:
         if values.null_count:
             ids = ids[values.is_valid().to_numpy(zero_copy_only=False)]
             values = values.drop_null()
-        numbers = values.cast(self.types[0]).to_numpy(zero_copy_only=False)
+        is_exact = self.types[0] == pa.int64()  # a mean of integers is of rounded ones
+        numbers = values.cast(self.types[0], safe=is_exact).to_numpy(zero_copy_only=False)
         if self.types[0] == pa.int64() and _may_overflow(self._sums, numbers):
             exact = self._sums.astype(object)
             np.add.at(exact, ids, numbers.astype(object))

@@ -20,7 +20,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.aggregates.accumulators import Accumulators, Groups, columns_of
 from sluice.runtime.keyed.declarations import Aggregate
 from sluice.runtime.keyed.key_encoding import decode
-from sluice.runtime.keyed.operators.event_times import require_columns
+from sluice.runtime.keyed.missing_columns import require_columns
 from sluice.runtime.keyed.operators.operator_memory import (
     MEMORY_TABLE,
     OperatorMemory,

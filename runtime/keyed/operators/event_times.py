@@ -1,50 +1,25 @@
 """Event times of rows, and rows that are late."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sluice.runtime.contracts.keyed import KeyedRows, OperatorScope
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.keyed.missing_columns import require_columns
 from sluice.runtime.model.event_time import times_ms
 
-__all__ = ["LateRows", "require_columns", "selected", "times_of"]
-
-_MOST_MS = 1 << 53
+__all__ = ["LateRows", "selected", "times_of"]
 
 
 def times_of(batch: pa.RecordBatch, column: str) -> pa.Int64Array:
     """The rows' times in milliseconds since 1970, rounded down; null: a row has none.
 
-    A time that is more than 285,000 years from 1970 counts as none.
-
     Raises:
         ConfigError: the column is missing, or has no times.
     """
     (values,) = require_columns(batch, [column]).columns
-    times = times_ms(values, rows=batch.num_rows, name=column)
-    absurd = pc.greater(pc.abs(times), _MOST_MS)
-    return pc.if_else(absurd, None, times) if pc.any(absurd).as_py() else times
-
-
-def require_columns(batch: pa.RecordBatch, columns: Iterable[str]) -> pa.RecordBatch:
-    """These columns of a batch.
-
-    Raises:
-        ConfigError: one is missing.
-    """
-    names = list(columns)
-    missing = [name for name in names if name not in batch.schema.names]
-    if missing:
-        raise ConfigError(
-            "a keyed function needs a column that its rows do not have",
-            {"missing": ", ".join(missing), "columns": ", ".join(batch.schema.names)},
-            "Name a column that the functions before it return.",
-        )
-    return batch.select(names)
+    return times_ms(values, rows=batch.num_rows, name=column)
 
 
 def selected(rows: KeyedRows, places: npt.NDArray[np.int64]) -> KeyedRows:

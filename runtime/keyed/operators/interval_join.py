@@ -24,8 +24,9 @@ from sluice.runtime.contracts.keyed import (
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.key_encoding import decode
+from sluice.runtime.keyed.missing_columns import require_columns
 from sluice.runtime.keyed.operators.aggregate import RowBuffer
-from sluice.runtime.keyed.operators.event_times import LateRows, require_columns, selected, times_of
+from sluice.runtime.keyed.operators.event_times import LateRows, selected, times_of
 from sluice.runtime.keyed.operators.operator_memory import (
     MEMORY_TABLE,
     OperatorMemory,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.timestamps import duration_ms
+from sluice.runtime.model.wide_indexes import with_wide_types
 from sluice.runtime.state.codec.schema_text import schema_from_json, schema_to_json
 
 __all__ = ["MEMORY_TABLE", "OperatorMemory", "declared_as", "present"]
@@ -76,25 +77,26 @@ class OperatorMemory:
             schemas: of the key, of the rows, and of the state's values, as far as there are any.
             of: which rows, if an operator has rows of several kinds.
         Raises:
-            ConfigError: the split has state of rows with other schemas.
+            ConfigError: a split of the task has state of rows with other schemas: the values of all
+                splits are read and written together.
         """
         if schemas != self._last[0]:
             self._last = schemas, tuple(map(schema_to_json, schemas))
         texts = self._last[1]
-        for split in splits:
-            known = self._checked.get((split, of)) or self._read(split, of)
-            if known is None:
-                self._table.put(split, [_SCHEMAS + of.encode()], [json.dumps(texts).encode()])
-            elif known != texts:
+        for split in self._tables.splits():
+            known = self._known(split, of)
+            if known is not None and known != texts:
                 raise _other_schema(known, texts)
-            self._checked[split, of] = texts
+        for split in splits:
+            if self._known(split, of) is None:
+                self._table.put(split, [_SCHEMAS + of.encode()], [json.dumps(texts).encode()])
+                self._checked[split, of] = texts
 
     def schemas(self, of: str = "rows") -> list[pa.Schema] | None:
         """The schemas of any split; None: no split has rows yet."""
         for split in self._tables.splits():
-            known = self._checked.get((split, of)) or self._read(split, of)
+            known = self._known(split, of)
             if known is not None:
-                self._checked[split, of] = known
                 return [schema_from_json(text) for text in known]
         return None
 
@@ -128,9 +130,13 @@ class OperatorMemory:
         self._table.put(split, [key], [b"" if value else None])
         return True
 
-    def _read(self, split: int, of: str) -> tuple[str, ...] | None:
-        (stored,) = self._table.get(split, [_SCHEMAS + of.encode()])
-        return None if stored is None else tuple(json.loads(stored))
+    def _known(self, split: int, of: str) -> tuple[str, ...] | None:
+        known = self._checked.get((split, of))
+        if known is None:
+            (stored,) = self._table.get(split, [_SCHEMAS + of.encode()])
+            if stored is not None:
+                known = self._checked[split, of] = tuple(map(_widened, json.loads(stored)))
+        return known
 
     def _time(self, split: int) -> tuple[int | None, int | None]:
         known = self._times.get(split)
@@ -145,6 +151,13 @@ class OperatorMemory:
 def present(splits: npt.NDArray[np.int16]) -> list[int]:
     """The splits of some rows, in order."""
     return np.flatnonzero(np.bincount(splits)).tolist()
+
+
+def _widened(text: str) -> str:
+    """The schema as rows have it now: values are stored alike, whatever their indexes were."""
+    if '"dictionary"' not in text:
+        return text
+    return schema_to_json(with_wide_types(schema_from_json(text)))
 
 
 def _other_schema(known: tuple[str, ...], given: tuple[str, ...]) -> ConfigError:

@@ -271,6 +271,8 @@ class _Operator:
             handle.rollback()
 
     def due(self) -> Due:
+        if self._function.on_timer is None:
+            return Due()  # timers of an earlier program stay, and do not fire
         splits = self._tables.splits()
         return Due(
             event_ms=self._timers.earliest_ms(_EVENT, splits),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -47,6 +47,23 @@ def _schema(state: State) -> pa.Schema:
 class _Handle:
     """One declared state. ``at`` is the place of the current key in the chunk."""
 
+    # Without a dict: assigning to a misspelt ``value`` fails, and is not lost without a message.
+    __slots__ = (
+        "_changed",
+        "_codec",
+        "_expiry",
+        "_is_event_time",
+        "_is_new",
+        "_keys",
+        "_name",
+        "_schema",
+        "_split",
+        "_table",
+        "_touched",
+        "_ttl_ms",
+        "_values",
+        "at",
+    )
     kind = ""
 
     def __init__(self, name: str, state: State, scope: OperatorScope) -> None:
@@ -179,6 +196,7 @@ class _Handle:
 class ValueHandle(_Handle):
     """A `ValueState` of the current key."""
 
+    __slots__ = ()
     kind = "value"
 
     @property
@@ -190,10 +208,19 @@ class ValueHandle(_Handle):
     def value(self, value: object) -> None:
         self._set(value)
 
+    def __bool__(self) -> bool:
+        """Refuse it: a declared state would always be true."""
+        raise ConfigError(
+            "a function of process tests a state instead of its value",
+            {"state": self._name},
+            f"Write state.{self._name}.value; it is None until it is set.",
+        )
+
 
 class ListHandle(_Handle, MutableSequence[Any]):
     """A `ListState` of the current key: a list."""
 
+    __slots__ = ()
     kind = "list"
 
     def _items(self, *, changes: bool = False) -> list[Any]:
@@ -227,6 +254,7 @@ class ListHandle(_Handle, MutableSequence[Any]):
 class MapHandle(_Handle, MutableMapping[Any, Any]):
     """A `MapState` of the current key: a dict."""
 
+    __slots__ = ()
     kind = "map"
 
     def _entries(self, *, changes: bool = False) -> dict[Any, Any]:
@@ -268,22 +296,43 @@ _HANDLES: Mapping[type, type[_Handle]] = {
 }
 
 
+_ASSIGNED = {
+    "value": "state.{}.value = …",
+    "list": "state.{0}.clear(), then state.{0}.extend(…)",
+    "map": "state.{}[key] = …",
+}
+
+
 class HandleSet:
     """The states of a function: ``state.name`` is the handle of a declared state."""
 
     def __init__(self, states: Mapping[str, State], scope: OperatorScope) -> None:
-        self._handles = [
-            _HANDLES[type(state)](name, state, scope) for name, state in states.items()
-        ]
-        for name, handle in zip(states, self._handles, strict=True):
-            setattr(self, name, handle)
+        for name, state in states.items():
+            self.__dict__[name] = _HANDLES[type(state)](name, state, scope)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a handle
+        raise _undeclared(name, self.__dict__)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse it: the value would belong to every key, and to no checkpoint."""
+        handle = self.__dict__.get(name)
+        if handle is None:
+            raise _undeclared(name, self.__dict__)
+        if value is handle:  # of ``state.items += […]``
+            return
         raise ConfigError(
-            "a function of process uses a state that is not declared",
-            {"state": name},
-            "Declare it: process(…, state={name: ValueState(…)}).",
+            "a function of process assigns to a state instead of its value",
+            {"state": name, "kind": handle.kind, "value": repr(value)[:100]},
+            f"Write {_ASSIGNED[handle.kind].format(name)}.",
         )
+
+
+def _undeclared(name: str, declared: Iterable[str]) -> ConfigError:
+    return ConfigError(
+        "a function of process uses a state that is not declared",
+        {"state": name, "declared": ", ".join(declared) or "none"},
+        f'Use a declared name, or add "{name}": ValueState(…) to state= of process.',
+    )
 
 
 def _wrong_type(name: str, kind: pa.DataType, err: Exception) -> ConfigError:

@@ -221,6 +221,8 @@ class JobRun:
             require_task_retries(job.spark, recovery=job.recovery.value)
         if job.recovery is Recovery.APPROXIMATE:
             require_chained(job.pipelines)
+        if any(pipeline.is_keyed for pipeline in job.pipelines):
+            job.state.require_available()
         self._layout = layout = lay_out(job)
         if job.is_led_elsewhere:
             require_hostable(job, layout)

@@ -20,6 +20,7 @@ from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.checkpoint.format.schema import METADATA_V1
 from sluice.runtime.checkpoint.inspect import clean_command
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
+from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.failpoints import FailpointError
 from sluice.runtime.model.checkpoint_record import (
@@ -130,6 +131,22 @@ def test_files_of_the_newest_run_stay_below_a_seal_in_a_retired_slot(tmp_path: P
     known = KnownRecords(slots=records, full={})
     left = leftovers(listing, known, now_ms=8 * _DAY_MS, older_than_ms=_DAY_MS)
     assert [each.path for each in left] == [paths[0]]
+
+
+def test_files_of_an_attempt_that_outlives_its_coordinator_stay(directory: Path) -> None:
+    """A merged file is named by the region's next epoch; an idle region may have that much later."""
+    paths = ("state/r0/2-1-aa.merged", "state/r0/3-1-bb.changes")
+    for path in paths:
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(b"12345")
+    resumable = ResumableAttempts(open_store(str(directory)).fs)
+    resumable.write(3, {"r0": 3, "r1": 3})
+    resumable.write(4, {"r0": 3, "r1": 4})
+    assert [each for each in _clean(directory)["paths"] if "state/r0" in str(each)]
+    assert {path for path in paths if (directory / path).exists()} == {paths[1]}
+    resumable.forget_before(5)
+    _clean(directory)
+    assert not (directory / paths[1]).exists()
 
 
 def test_young_files_stay(directory: Path) -> None:

@@ -1,6 +1,8 @@
 """Records that a function fails for: found, left out by its policy, counted, or sent as dead letters."""
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -83,6 +85,17 @@ def test_without_a_policy_the_first_error_is_the_functions_own() -> None:
     assert failed.args[1]["source_ranges"] == "orders-3[10,12)"
     assert "ArrowInvalid: " in failed.args[1]["error"]
     assert "source_ranges" not in failed.args[1]["error"]
+    assert re.search(r"test_function_run\.py:\d+ in numbers$", failed.args[1]["raised_at"])
+
+
+def test_an_error_of_a_library_has_no_function_of_the_user() -> None:
+    with pytest.raises(ValueError, match="Expecting value") as caught:
+        json.loads("")
+    trace = caught.value.__traceback__
+    assert trace is not None
+    caught.value.__traceback__ = trace.tb_next  # as if a task had called it
+    failed = task_failed("a task failed", caught.value, region="r", attempt_id=1)
+    assert "raised_at" not in failed.args[1]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from sluice import (
@@ -59,7 +60,7 @@ class TestKeys:
             function=len, partitioned=True
         )
 
-    @pytest.mark.parametrize("key", [(), [1], [""][:0]])
+    @pytest.mark.parametrize("key", [(), [1], [""][:0], 3, None, {"key"}, pc.field("key")])
     def test_no_key_is_refused(self, key: Any) -> None:
         with pytest.raises(ConfigError, match="has no key"):
             stream().key_by(key)
@@ -153,19 +154,19 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "map_batches follows window, which needs an aggregate",
     ),
     "taken name": (lambda: keyed().aggregate(name=Count(), n=Count()), "is no text"),  # type: ignore[arg-type]
-    "no window": (lambda: keyed().window("10 s", on="t"), "no windows of this kind"),  # type: ignore[arg-type]
-    "emit": (lambda: keyed().window(Tumbling(1), on="t", emit="often"), "in no such way"),
+    "no window": (lambda: keyed().window("10 s", on="t"), "needs a Tumbling"),  # type: ignore[arg-type]
+    "emit": (lambda: keyed().window(Tumbling(1), on="t", emit="often"), "emit has no such value"),
     "how": (
         lambda: keyed().join(keyed(), within=1, on="t", how="outer"),
         "no such join",
     ),
     "partitioned join": (
         lambda: keyed().join(keyed(partitioned=True), within=1, on="t"),
-        "not directly after key_by",
+        "is not a key_by without",
     ),
     "late key": (
         lambda: keyed().deduplicate(within=1).join(keyed(), within=1, on="t"),
-        "not directly after key_by",
+        "is not a key_by without",
     ),
     "no duration": (lambda: keyed().deduplicate(within="soon"), "duration"),
     "zero": (lambda: keyed().deduplicate(within=0), "duration"),
@@ -213,6 +214,11 @@ def test_a_source_without_a_time_feeds_no_function_of_time() -> None:
         lambda: untimed().deduplicate(within=1, on="t"),
         lambda: untimed().join(keyed(), within=1, on="t"),
         lambda: keyed().join(untimed(), within=1, on="t"),
+        lambda: untimed().process(
+            nothing,
+            output=OUTPUT,
+            state={"last": ValueState(pa.int64(), ttl=1, ttl_time="event")},
+        ),
     ):
         with pytest.raises(ConfigError, match="needs event time"):
             call()

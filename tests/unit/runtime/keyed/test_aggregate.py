@@ -52,6 +52,8 @@ RESULTS = [
     (pa.decimal128(5, 2), Sum("x"), ([D("999.99"), None], [D("0.02")]), D("1000.01")),
     (pa.int32(), Avg("x"), ([1, None], [2]), 1.5),
     (pa.int32(), Avg("x"), ([None],), None),
+    (pa.int64(), Avg("x"), ([2**53 + 1], [2**53 + 1]), 2.0**53),
+    (pa.uint64(), Avg("x"), ([2**64 - 1],), 2.0**64),
     (pa.decimal128(5, 2), Avg("x"), ([D("1.00"), D("1.00")], [D("0.00")]), D("0.666667")),
     (pa.int64(), Min("x"), ([5, None], [-3]), -3),
     (pa.int64(), Max("x"), ([5, None], [-3]), 5),
@@ -96,17 +98,38 @@ def test_times_keep_their_type() -> None:
     assert made == [{"key": "k", "a": batch.column("t")[1].as_py(), "b": batch["d"][1].as_py()}]
 
 
+def test_splits_of_a_task_with_other_types_are_refused() -> None:
+    """A function may return integers for one batch and floats for the next one. The state of both
+    would be read as one type."""
+    types = [pa.int64(), pa.float64()]
+    schemas = [pa.schema([("key", pa.string()), ("x", kind)]) for kind in types]
+    bed = OperatorBed(Aggregation(aggregates={"r": Sum("x")}), schemas[0])
+    bed.apply([{"key": "k", "x": 5}])
+    bed.barrier()
+    bed.apply([{"key": "k", "x": 6}])
+    bed.apply([{"key": "j", "x": 7.0, "split": 1}], schema=schemas[1])
+    with pytest.raises(ConfigError, match="rows have other types"):
+        bed.barrier()
+    bed.restart()
+    bed.apply([{"key": "k", "x": 6}])
+    assert bed.barrier() == [{"key": "k", "r": 11}]
+
+
 class TestSumsThatOverflow:
     def test_a_sum_outside_of_int64_is_an_error_and_does_not_wrap(self) -> None:
-        with pytest.raises(ConfigError, match="sum is too large"):
+        with pytest.raises(ConfigError, match="a sum or a mean is too large"):
             run(pa.int64(), Sum("x"), [2**62], [2**62])
 
     def test_a_sum_at_the_edge_is_exact(self) -> None:
         assert run(pa.int64(), Sum("x"), [2**62, 2**62 - 1]) == 2**63 - 1
         assert run(pa.int64(), Sum("x"), [-(2**62), -(2**62)]) == -(2**63)
 
+    def test_a_mean_outside_of_its_decimal_is_an_error_that_names_it(self) -> None:
+        with pytest.raises(ConfigError, match=r"sum or a mean is too large.*aggregate=r column=x"):
+            run(pa.decimal128(38, 0), Avg("x"), [D(10**37)])
+
     def test_a_decimal_sum_of_more_than_38_digits_is_an_error(self) -> None:
-        with pytest.raises(ConfigError, match="sum is too large"):
+        with pytest.raises(ConfigError, match="a sum or a mean is too large"):
             run(pa.decimal128(38, 0), Sum("x"), [D("9" * 38)], [D("9" * 38)])
 
 
@@ -202,8 +225,9 @@ def test_rows_of_another_type_than_the_state_are_refused() -> None:
 def test_sums_of_text_are_refused(aggregate: Aggregate) -> None:
     bed = OperatorBed(Aggregation(aggregates={"r": aggregate}), SCHEMA)
     bed.apply([{"key": 1, "s": "1"}])
-    with pytest.raises(ConfigError, match="needs a column of numbers"):
+    with pytest.raises(ConfigError, match="needs a column of numbers") as caught:
         bed.barrier()
+    assert f"aggregate=r={type(aggregate).__name__}('s')" in str(caught.value)
 
 
 def test_a_missing_column_is_named() -> None:

@@ -62,6 +62,13 @@ def test_decoded_keys_are_the_columns_again(name: str, sliced: bool) -> None:
     assert part.to_pylist() == column.to_pylist()[1:]
 
 
+def test_keys_of_an_encoding_of_arrow_are_those_of_their_values() -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["a", None]))
+    plain = pa.array(["a", "a", None])
+    assert encode(runs) == encode(plain.dictionary_encode()) == encode(plain)
+    assert key_schema(runs, ["k"]).types == [pa.string()]
+
+
 def test_several_columns_are_one_key_each_with_its_length() -> None:
     """Without lengths, ("a", "bc") and ("ab", "c") would share their state."""
     pair = pa.array([{"x": "a", "y": "bc"}, {"x": "ab", "y": "c"}])

@@ -1,6 +1,7 @@
 """A pipeline with keyed functions: which split a row is of, and in which order rows pass."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -16,10 +17,15 @@ from sluice.runtime.contracts.keyed import (
 )
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import ChainedFunction
+from sluice.runtime.keyed.declarations import Last
 from sluice.runtime.keyed.keyed_run import KeyedOperators, KeyedRun
+from sluice.runtime.keyed.operators.aggregate import Aggregation
+from sluice.runtime.keyed.operators.operator_memory import MEMORY_TABLE, OperatorMemory
+from sluice.runtime.keyed.operators.process import Process
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.on_error import Skip
 from sluice.runtime.model.state.keyed_state import Due
+from sluice.runtime.state.codec.row_codec import schema_to_json
 from tests.kit.coordinator.core_driver import split
 from tests.kit.keyed_parts import PlayedStateFiles
 
@@ -92,12 +98,14 @@ def mapped(
 class Task:
     """A task of two splits."""
 
-    def __init__(self, *functions: ChainedFunction) -> None:
+    def __init__(
+        self, *functions: ChainedFunction, numbers: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
         self.state = PlayedStateFiles().state()
         self.state.add_splits({split(number, 0, 0).key: None for number in range(2)})
         self.late: list[tuple[str, int]] = []
         self.operators = KeyedOperators(
-            functions, source_id="source", tables=self.state, numbers={}
+            functions, source_id="source", tables=self.state, numbers=numbers or {}
         )
         self.run: KeyedRun = self.operators.begin_epoch()
 
@@ -171,6 +179,50 @@ def test_records_that_a_function_skips_reach_no_keyed_function() -> None:
     assert task.run.counts["f"] == RecordCounts(read=3, skipped=1)
 
 
+def test_rows_of_batches_with_other_dictionaries_go_together() -> None:
+    """A categorical of pandas has indexes of 8 bits; two batches have more values than that."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+
+    def categorical(batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = pa.array([f"v{value}" for value in batch.column("value").to_pylist()])
+        return batch.append_column("name", names.dictionary_encode().cast(kind))
+
+    function = Process(
+        function=lambda key, rows, state, timers: {"value": rows.num_rows},
+        output=pa.schema([("value", pa.int64())]),
+        states={},
+    )
+    aggregate = Aggregation(aggregates={"value": Last("name")})
+    for keyed_function in (function, aggregate):
+        numbers = {"held": {table.name: at for at, table in enumerate(keyed_function.tables)}}
+        chained = ChainedFunction(name="held", operator_id="held", keyed=keyed_function)
+        task = Task(mapped(categorical), key_by(), chained, numbers=numbers)
+        task.give(*((at % 2, f"k{at}", at) for at in range(100)))
+        task.give(*((at % 2, f"k{at}", at) for at in range(100, 200)))
+        assert len(_values(task.run.at_barrier(_TIME, lambda *_: None))) == 200
+
+
+def test_types_of_narrow_dictionaries_in_the_state_are_those_of_wide_ones() -> None:
+    """An earlier version kept them as the rows had them; the stored values are the same."""
+    narrow, wide = (
+        pa.schema([("x", pa.dictionary(index, pa.string()))]) for index in (pa.int8(), pa.int32())
+    )
+    state = PlayedStateFiles().state()
+    state.add_splits({split(0, 0, 0).key: None})
+    text = json.dumps([schema_to_json(narrow)]).encode()
+    state.table(0).put(state.splits()[0], [b"schemas of rows"], [text])
+    scope = OperatorScope(
+        tables=state,
+        numbers={MEMORY_TABLE.name: 0},
+        count_late=lambda _: None,
+        write_late=lambda *_: None,
+        count=lambda *_: None,
+    )
+    memory = OperatorMemory(scope)
+    assert memory.schemas() == [wide]
+    memory.keep_schemas(state.splits(), wide)
+
+
 def test_a_batch_without_rows_gets_no_keys() -> None:
     """What a user's function returns for it may have any type."""
     held = Holding()
@@ -226,3 +278,51 @@ def test_a_source_without_positions_is_refused() -> None:
     batch = pa.RecordBatch.from_pydict({"key": ["a"], "value": [1]})
     with pytest.raises(ConfigError, match="missing=topic, partition"):
         list(task.run.applied(iter((batch,)), lambda *_: None))
+
+
+class TestErrorsNameTheirFunction:
+    """A pipeline has several functions, and a task's error has no line of the user's program."""
+
+    @dataclass(frozen=True)
+    class Failing(Holding):
+        at_end: bool = False
+
+        def open(self, scope: OperatorScope) -> KeyedOperator:
+            failing = self.at_end
+
+            class Operator(_Holding):
+                def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
+                    if not failing:
+                        raise ConfigError("no such column", {"missing": "x"}, "Name another one.")
+                    yield rows
+
+                def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
+                    if failing:
+                        raise ConfigError("no such column", {"missing": "x"}, "Name another one.")
+                    yield from ()
+
+            return Operator(self, scope)
+
+    @pytest.mark.parametrize("at_end", [False, True])
+    def test_of_an_operator(self, at_end: bool) -> None:
+        task = Task(key_by(), keyed(self.Failing(at_end=at_end), "totals"), keyed(Holding(), "b"))
+        with pytest.raises(ConfigError) as caught:  # noqa: PT012 - either call may fail
+            task.give((0, "a", 1))
+            task.end()
+        assert caught.value.args[1] == {"function": "totals", "missing": "x"}
+
+    def test_of_a_key(self) -> None:
+        wrong = ChainedFunction(name="ids", operator_id="ids", keyed=KeyBy(columns=("kye",)))
+        task = Task(wrong, keyed(Holding()))
+        with pytest.raises(ConfigError, match="key_by names a column") as caught:
+            task.give((0, "a", 1))
+        assert caught.value.args[1]["function"] == "ids"
+
+    def test_a_name_that_an_error_has_is_not_repeated(self) -> None:
+        places = ChainedFunction(
+            name="ids", operator_id="ids", keyed=KeyBy(columns=("key",), partitioned=True)
+        )
+        task = Task(places, keyed(Holding()))
+        with pytest.raises(ConfigError, match="in two partitions") as caught:
+            task.give((0, "a", 1), (1, "a", 2))
+        assert "function" not in caught.value.args[1]

@@ -207,8 +207,52 @@ class TestState:
     def test_a_state_that_is_not_declared_is_named(self) -> None:
         bed = bed_of(lambda key, rows, state, timers: state.other.value, states=SUM)
         bed.apply([row("a")])
-        with pytest.raises(ConfigError, match="not declared"):
+        with pytest.raises(ConfigError, match="not declared") as caught:
             bed.barrier()
+        assert caught.value.args[1] == {"state": "other", "declared": "sum"}
+
+    @pytest.mark.parametrize(
+        ("name", "what", "remedy"),
+        [
+            ("sum", "assigns to a state", "state.sum.value = …"),
+            ("items", "assigns to a state", "state.items.extend(…)"),
+            ("seen", "assigns to a state", "state.seen[key] = …"),
+            ("smu", "not declared", "Use a declared name"),
+        ],
+    )
+    def test_an_assignment_to_a_state_itself_is_refused(
+        self, name: str, what: str, remedy: str
+    ) -> None:
+        """All keys would share the value, and no checkpoint would have it."""
+        states = SUM | {"items": ListState(pa.int64()), "seen": MapState(pa.int64(), pa.int64())}
+        bed = bed_of(lambda key, rows, state, timers: setattr(state, name, 1), states=states)
+        bed.apply([row("a")])
+        with pytest.raises(ConfigError, match=what) as caught:
+            bed.barrier()
+        assert remedy in str(caught.value)
+
+    def test_a_misspelt_value_is_no_attribute(self) -> None:
+        bed = bed_of(lambda key, rows, state, timers: setattr(state.sum, "valeu", 1), states=SUM)
+        bed.apply([row("a")])
+        with pytest.raises(AttributeError, match="valeu"):
+            bed.barrier()
+
+    def test_a_state_is_not_tested_instead_of_its_value(self) -> None:
+        """It would always be true."""
+        bed = bed_of(lambda key, rows, state, timers: not state.sum, states=SUM)
+        bed.apply([row("a")])
+        with pytest.raises(ConfigError, match="tests a state") as caught:
+            bed.barrier()
+        assert "state.sum.value" in str(caught.value)
+
+    def test_a_list_is_extended_in_place(self) -> None:
+        def more(key: str, rows: Any, state: Any, timers: Any) -> dict[str, Any]:
+            state.items += [1, 2]
+            return {"key": key, "r": len(state.items)}
+
+        bed = bed_of(more, states={"items": ListState(pa.int64())})
+        bed.apply([row("a")])
+        assert bed.barrier()[0]["r"] == 2
 
 
 def noted(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:

@@ -142,9 +142,9 @@ class TestLateRows:
 
     def test_rows_without_a_time_are_late(self) -> None:
         bed = bed_of(Tumbling(0.010), late_topic="late")
-        bed.apply(at(None, 3, 2**62))
-        assert bed.late == 2
-        assert [row["t"] for row in bed.late_rows] == [None, 2**62]
+        bed.apply(at(None, 3, 2**62, -(2**63)))
+        assert bed.late == 3
+        assert [row["t"] for row in bed.late_rows] == [None, 2**62, -(2**63)]
         assert found(bed.barrier(10)) == [("k", 0, 10, 1)]
 
     def test_a_split_that_is_new_has_no_late_rows(self) -> None:

@@ -99,6 +99,9 @@ def test_where_all_splits_are_idle_all_of_them_count() -> None:
         lambda: EventTime("kafka", max_drift="1 s"),
         lambda: EventTime("kafka", max_future="1 moon"),
         lambda: EventTime("kafka", at_end="never"),
+        lambda: EventTime(BoundedOutOfOrderness("5 s")),  # type: ignore[arg-type]
+        lambda: EventTime(None),  # type: ignore[arg-type]
+        lambda: EventTime(" "),
         lambda: BoundedOutOfOrderness("soon"),
         lambda: BoundedOutOfOrderness(-1),
         lambda: Header(""),

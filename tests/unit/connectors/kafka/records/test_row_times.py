@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice import EventTime, Header, JsonDeserializer, KafkaSource
+from sluice import BoundedOutOfOrderness, EventTime, Header, JsonDeserializer, KafkaSource
 from sluice.connectors.kafka.records.row_times import KafkaRowTimes, columns_for
 from sluice.runtime.contracts import TimedSource
 from sluice.runtime.errors import ConfigError
@@ -44,6 +44,11 @@ def test_kafkas_timestamp_is_a_time_and_a_record_without_one_has_none() -> None:
         (pa.array([dt.date(1970, 1, 2)]), [86_400_000]),
         (pa.array([5, None], pa.int64()), [5, None]),
         (pa.nulls(2), [None, None]),
+        (pa.array([-(2**63), 2**63 - 1, -(2**53)], pa.int64()), [None, None, -(2**53)]),
+        (pa.array([2**64 - 1, 5], pa.uint64()), [None, 5]),
+        (pa.array([2**62, -(2**63), 1], pa.timestamp("s")), [None, None, 1_000]),
+        (pa.array([-(2**63), 2**63 - 1], pa.timestamp("ms")), [None, None]),
+        (pa.array([-(2**63)], pa.timestamp("ns")), [-9_223_372_036_855]),
     ],
 )
 def test_a_column_of_any_type_of_a_time_is_read_in_milliseconds(
@@ -63,6 +68,9 @@ def test_the_last_header_counts_and_a_value_that_is_no_number_gives_no_time() ->
     assert times(Header("at"), headers=headers([("at", b"\xff\xfe")], [("at", b"4")])) == [None, 4]
     binary = headers([("at", (7).to_bytes(8, "big", signed=True))], [("at", b"7")], [("at", None)])
     assert times(Header("at", "int64"), headers=binary) == [7, None, None]
+    least = headers([("at", (-(2**63)).to_bytes(8, "big", signed=True))], [("at", b"9" * 18)])
+    assert times(Header("at", "int64"), headers=least) == [None, None]
+    assert times(Header("at"), headers=least) == [None, None]
     assert times(Header("at"), headers=headers([], [])) == [None, None]
 
 
@@ -117,3 +125,9 @@ def test_a_function_may_read_every_column() -> None:
         value_deserializer=JsonDeserializer(schema=pa.schema([("at", pa.int64())])),
     )
     assert deserialized.event_time == EventTime("value.at")
+
+
+@pytest.mark.parametrize("time", ["kafka", BoundedOutOfOrderness("5 s"), EventTime])
+def test_a_time_that_is_no_event_time_is_refused_with_the_call_to_write(time: Any) -> None:
+    with pytest.raises(ConfigError, match=r"no EventTime .*Write time=EventTime"):
+        KafkaSource(bootstrap_servers="b:9092", topics=["orders"], time=time)

@@ -189,6 +189,21 @@ def test_other_columns_in_one_epoch_make_other_batches() -> None:
     assert [part.batch.schema.names[1] for part in parts] == ["n", "m", "n"]
 
 
+def test_batches_with_other_dictionaries_go_together() -> None:
+    """Indexes of 8 bits are too few for the values of several batches."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    batches = [
+        rows(["a"] * 100, first).append_column(
+            "name",
+            pa.array([f"v{at}" for at in range(first, first + 100)]).dictionary_encode().cast(kind),
+        )
+        for first in (0, 100)
+    ]
+    records = [*written(*batches), *written(*batches)]
+    (part,) = DECODER(read(records))
+    assert part.batch.column("name").to_pylist() == [f"v{at}" for at in range(200)] * 2
+
+
 def test_a_message_without_rows_yields_nothing() -> None:
     origin = MessageOrigin(batch=BATCH, is_copied=True)
     assert not list(DECODER(read([records_of([None], [3], origin)])))

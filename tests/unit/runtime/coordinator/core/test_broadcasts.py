@@ -13,13 +13,15 @@ from sluice.runtime.coordinator.core.events import (
     GiveBarrier,
     RegionBarrierOffsets,
 )
-from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings, RegionPlan
 from sluice.runtime.errors import FencedError
 from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.model.state.broadcast_version import BroadcastVersion
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState, SplitState, StatePart
 from tests.kit.coordinator.core_driver import CoreDriver
+
+RETAINED = CheckpointSettings().retained
 
 
 def state_named(name: str) -> KeyedState:
@@ -66,7 +68,7 @@ class Job:
         self.end += 10
         self.driver.tick(10.0)
 
-    def poll(self, region: str, *, has_read: bool = False) -> Barrier | None:
+    def poll(self, region: str, *, has_read: bool = False, is_idle: bool = False) -> Barrier | None:
         polled = BarrierPolled(region=region, attempt_id=0, has_read=has_read)
         for action in self.driver.tell(polled):
             if isinstance(action, GiveBarrier):
@@ -77,14 +79,25 @@ class Job:
                     region=region,
                     attempt_id=0,
                     splits=tuple(
-                        replace(s, start_offset=s.end_offset, end_offset=self.end)
+                        s.at_end()
+                        if is_idle
+                        else replace(s, start_offset=s.end_offset, end_offset=self.end)
                         for s in action.positions
                     ),
                     finished=False,
                     has_read=has_read,
                 )
-                return next(a.barrier for a in self.driver.tell(cut) if isinstance(a, GiveBarrier))
+                told = self.driver.tell(cut)
+                return next((a.barrier for a in told if isinstance(a, GiveBarrier)), None)
         return None
+
+    def idle_epoch(self, rules: str) -> None:
+        """A whole checkpoint in which the readers have nothing to read."""
+        self.begin()
+        mine = self.poll("rules")
+        for name in "ab":
+            self.poll(name, is_idle=True)
+        self.acknowledge(mine, rules=rules)
 
     def acknowledge(self, barrier: Barrier | None, *, rules: str = "") -> None:
         assert barrier is not None
@@ -170,6 +183,18 @@ def test_a_new_attempt_asks_which_versions_its_epoch_probably_uses() -> None:
     assert job.driver.core.task_inputs("rules", 0).broadcasts == (), "it reads none"
     with pytest.raises(FencedError):
         job.driver.core.task_inputs("a", 1)
+
+
+def test_idle_readers_get_a_version_whose_checkpoint_is_retained() -> None:
+    """Retention has deleted the files of the version that they got with their last barrier."""
+    job = Job(follows=True)
+    job.epoch("v0", has_read=[True, True])
+    job.epoch("v1", has_read=[True, True])
+    for number in range(2, 12):
+        job.idle_epoch(f"v{number}")
+        (given,) = names(job.driver.core.task_inputs("a", 0).broadcasts)
+        assert given in {f"v{n}" for n in range(number - RETAINED + 1, number + 1)}
+    assert uses(job.epoch("v12", has_read=[True, False])) == [[given], [given]]
 
 
 def test_a_task_of_a_batch_uses_the_versions_of_its_barrier() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from sluice.runtime.coordinator.core.events import (
+    Acknowledged,
     BarrierPolled,
     EndJob,
     FetchBarrierOffsets,
@@ -10,6 +11,8 @@ from sluice.runtime.coordinator.core.events import (
 )
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.model.event_time import EventTime
+from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from tests.kit.coordinator.core_driver import FAST, CoreDriver
 
 _TIME = EventTime("kafka")
@@ -99,3 +102,31 @@ def test_the_watermark_of_the_writers_reaches_the_reader_with_the_rows_before_it
     later = driver.poll(8, region="reader")
     assert later is not None
     assert later.watermark_ms == 500
+
+
+def _keyed_ack(driver: CoreDriver, barrier: Barrier, number: int, due: Due) -> None:
+    """The writer's epoch: its rows are at 500; ``due``: what its windows wait for then."""
+    splits = tuple(replace(split, watermark_ms=500) for split in barrier.splits)
+    ack = driver.acknowledgement(BatchKey(region="main", attempt_id=0, batch_id=number), barrier)
+    state = KeyedState().covering({split.key for split in splits})
+    region = replace(ack.region, splits=splits, keyed_state=state)
+    driver.tell(Acknowledged(ack=replace(ack, region=region, due=due)))
+
+
+def test_windows_that_wait_in_a_writer_hold_back_the_watermark_of_its_rows() -> None:
+    """They come out at a later barrier, after the end of the log as it is now."""
+    driver = CoreDriver(FAST, regions=(replace(_REGIONS[0], keyed=True), _REGIONS[1]))
+    driver.tick(1.0)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    driver.poll(0, region="reader")
+    _keyed_ack(driver, barrier, 1, Due(event_ms=300))
+    driver.tick(1.0)
+    assert _fetch(driver, "reader").input_ms == 299
+    barrier = driver.poll(20)
+    assert barrier is not None
+    assert barrier.watermark_ms == 500
+    driver.poll(0, region="reader")
+    _keyed_ack(driver, barrier, 2, Due(event_ms=700))
+    driver.tick(1.0)
+    assert _fetch(driver, "reader").input_ms == 500, "they are in the log"

@@ -8,27 +8,29 @@ import pyarrow as pa
 from sluice.runtime.contracts.keyed import KeyedRows
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["KeyPlaces"]
+__all__ = ["KeyPartitions"]
 
 _PER_BATCH = 32
 _MOST = 10_000
 
 
-class KeyPlaces:
-    """Remembers where a sample of keys was seen. Executor, the task's thread.
+class KeyPartitions:
+    """Remembers the partition of a sample of keys. Executor, the task's thread.
 
     It finds a key in two partitions that one task reads; other tasks may read the second one. Any
     partitioner is right that sends a key to one partition, so none is assumed.
     """
 
     def __init__(self) -> None:
-        self._place_of: dict[bytes, str] = {}
+        self._partition_of: dict[bytes, str] = {}
 
-    def require_one_place(self, rows: KeyedRows, places: Mapping[int, str], *, name: str) -> None:
+    def require_one_each(
+        self, rows: KeyedRows, partitions: Mapping[int, str], *, name: str
+    ) -> None:
         """Check a few of the rows.
 
         Args:
-            places: partition of each split, as ``rows`` numbers it.
+            partitions: topic and partition of each split, as ``rows`` numbers it.
             name: of the ``key_by``.
         Raises:
             ConfigError: a key is in two partitions: it would have two states.
@@ -37,14 +39,14 @@ class KeyPlaces:
         chosen = np.arange(0, count, max(1, count // _PER_BATCH))
         keys = rows.keys.take(pa.array(chosen)).to_pylist()
         for key, split in zip(keys, rows.splits[chosen].tolist(), strict=True):
-            place = places[split]
-            known = self._place_of.get(key)
-            if known is None and len(self._place_of) < _MOST:
-                self._place_of[key] = place
-            elif known is not None and known != place:
+            partition = partitions[split]
+            known = self._partition_of.get(key)
+            if known is None and len(self._partition_of) < _MOST:
+                self._partition_of[key] = partition
+            elif known is not None and known != partition:
                 raise ConfigError(
                     "a key is in two partitions, although key_by says partitioned",
-                    {"key_by": name, "partitions": f"{known},{place}"},
-                    "Leave partitioned out: rows then pass through a repartition topic. A topic "
-                    "that got more partitions has older keys in other ones.",
+                    {"key_by": name, "partitions": f"{known},{partition}"},
+                    "Leave partitioned out, or send all records of a key to one partition. If the "
+                    "topic got more partitions, older records of a key are in other ones.",
                 )

@@ -6,9 +6,9 @@ import pytest
 
 from sluice.runtime.contracts.keyed import KeyedRows
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.keyed.key_places import KeyPlaces
+from sluice.runtime.keyed.key_partitions import KeyPartitions
 
-PLACES = {0: "orders-0", 1: "orders-1"}
+PARTITIONS = {0: "orders-0", 1: "orders-1"}
 
 
 def rows(*found: tuple[bytes, int]) -> KeyedRows:
@@ -22,18 +22,18 @@ def rows(*found: tuple[bytes, int]) -> KeyedRows:
 
 
 def test_a_key_in_two_partitions_is_refused_with_both() -> None:
-    places = KeyPlaces()
-    places.require_one_place(rows((b"a", 0), (b"b", 1), (b"a", 0)), PLACES, name="by-a")
+    seen = KeyPartitions()
+    seen.require_one_each(rows((b"a", 0), (b"b", 1), (b"a", 0)), PARTITIONS, name="by-a")
     with pytest.raises(ConfigError, match="orders-1,orders-0"):
-        places.require_one_place(rows((b"b", 0)), PLACES, name="by-a")
+        seen.require_one_each(rows((b"b", 0)), PARTITIONS, name="by-a")
 
 
-def test_another_number_of_the_same_partition_is_no_other_place() -> None:
+def test_another_number_of_the_same_partition_is_no_other_partition() -> None:
     """A task numbers its splits anew after they have moved."""
-    places = KeyPlaces()
-    places.require_one_place(rows((b"a", 0)), PLACES, name="by-a")
-    places.require_one_place(rows((b"a", 3)), {3: "orders-0"}, name="by-a")
+    seen = KeyPartitions()
+    seen.require_one_each(rows((b"a", 0)), PARTITIONS, name="by-a")
+    seen.require_one_each(rows((b"a", 3)), {3: "orders-0"}, name="by-a")
 
 
 def test_no_rows_are_no_error() -> None:
-    KeyPlaces().require_one_place(rows(), {}, name="by-a")
+    KeyPartitions().require_one_each(rows(), {}, name="by-a")
