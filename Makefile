@@ -166,6 +166,8 @@ bench-goals: setup ## all figures of the goals, and the scaling tables, in docs/
 	$$run region-kills region-cpu bookkeeping balancing single-point
 	$$run region-kills region-cpu --engine continuous
 	$$run coordinator-load --tasks 10000
+	for ha in zookeeper lease; do $$run leader-kills --ha $$ha; done
+	$$run coordinator-cost --records 5000000 --window 60 --repeat 5
 	$$run scaling --results build/bench/scaling.jsonl
 	$$run keyed --results build/bench/keyed.jsonl
 	mv build/bench/peers.jsonl benchmarks/peers/results.jsonl

@@ -1,9 +1,9 @@
 """``python -m benchmarks``: measure, and print a table.
 
 ``peers``, ``steady``, ``keyed``, ``report``, ``scaling``, ``tuning``, ``transform-profile``,
-``checker``, ``epoch-commits``, ``iceberg-commits`` and ``coordinator-load`` are commands with
-options of their own. The parts log their figures as lines of JSON, and `report` makes a table of
-them.
+``checker``, ``epoch-commits``, ``iceberg-commits``, ``coordinator-load`` and ``leader-kills`` are
+commands with options of their own. The parts log their figures as lines of JSON, and `report` makes
+a table of them.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from benchmarks.jobs import (
     throughput,
 )
 from benchmarks.kafka import avro_serdes, hot_path, producer_costs
+from benchmarks.leading import coordinator_cost
 from benchmarks.measuring import machine
 from benchmarks.measuring.figures import PARTS_RESULTS, Figure, command_line, log_figures, table
 from benchmarks.measuring.rig import Rig, open_rig
@@ -52,6 +53,9 @@ _REGIONS: Mapping[str, _Measure] = {
     "history-cost": lambda _, args: history_cost.measure(repeat=args.repeat),
     "balancing": lambda rig, args: balancing.measure(rig, records=args.backlog),
     "single-point": lambda rig, args: single_point.measure(rig, kills=args.kills),
+    "coordinator-cost": lambda rig, args: coordinator_cost.measure(
+        rig, records=args.records, seconds=args.window, repeat=args.repeat
+    ),
 }
 
 _PARTS: Mapping[str, _Measure] = {
@@ -105,6 +109,7 @@ _COMMANDS = {
     "coordinator-load": "benchmarks.regions.coordinator_load",
     "epoch-commits": "benchmarks.kafka.epoch_commits",
     "iceberg-commits": "benchmarks.iceberg.many_commits",
+    "leader-kills": "benchmarks.leading.leader_kills",
 }
 
 
@@ -197,7 +202,9 @@ def _add_regions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=float, default=100_000.0, help="records a second, of the region-cpu part"
     )
-    parser.add_argument("--window", type=float, default=30.0, help="seconds, of the same part")
+    parser.add_argument(
+        "--window", type=float, default=30.0, help="seconds, of region-cpu and coordinator-cost"
+    )
     parser.add_argument(
         "--backlog", type=int, default=4_000_000, help="records, of the balancing part"
     )

@@ -1,6 +1,7 @@
 """Records with their origin and time at a steady pace, and a reader that notes when it sees one."""
 
 import bisect
+import itertools
 import struct
 import threading
 import time
@@ -84,6 +85,12 @@ class Seen:
                 return at_s
         return None
 
+    def longest_pause_s(self, first_s: float, last_s: float) -> float:
+        """The longest time without a visible record that overlaps ``[first_s, last_s]``."""
+        start = max(0, bisect.bisect_left(self.at_s, first_s) - 1)
+        near = self.at_s[start : bisect.bisect_right(self.at_s, last_s) + 1]
+        return max((after - before for before, after in itertools.pairwise(near)), default=0.0)
+
     def faults(self, sent: int, *, ordered: bool = True) -> int:
         """Counts lost, doubled and misplaced ones of ``sent`` records from offset 0 on."""
         known = set(self.offsets)
@@ -96,10 +103,17 @@ class Seen:
 
 
 class VisibleRecords(SideThread):
-    """A read_committed reader of the copies of `Paced` records, in a thread of its own."""
+    """A read_committed reader of the copies of `Paced` records, in a thread of its own.
 
-    def __init__(self, connection: KafkaConnection, topic: str) -> None:
+    Args:
+        start: first offset by partition; None: all records.
+    """
+
+    def __init__(
+        self, connection: KafkaConnection, topic: str, *, start: Mapping[int, int] | None = None
+    ) -> None:
         super().__init__("visible records")
+        self._start = start or {}
         self._connection = connection
         self._topic = topic
         self._seen: dict[int, Seen] = {}
@@ -123,7 +137,10 @@ class VisibleRecords(SideThread):
         consumer = reading_consumer(self._connection, group="sluice-visible")
         try:
             consumer.assign(
-                [TopicPartition(self._topic, number, OFFSET_BEGINNING) for number in partitions]
+                [
+                    TopicPartition(self._topic, number, self._start.get(number, OFFSET_BEGINNING))
+                    for number in partitions
+                ]
             )
             while not self._stopping.is_set():
                 messages = consumer.consume(_CONSUME_RECORDS, _CONSUME_S)

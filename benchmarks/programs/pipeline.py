@@ -79,6 +79,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--mode", choices=["chained", "transform", "count"], default="chained")
     parser.add_argument("--function", choices=_FUNCTIONS, default="keep", help="of --mode chained")
     parser.add_argument("--engine", default="micro-batch")
+    parser.add_argument("--coordinator", choices=["driver", "process"], default="driver")
+    parser.add_argument("--ha", help="of the job")
     parser.add_argument("--guarantee", default="exactly-once")
     parser.add_argument("--hot-path", default="auto")
     parser.add_argument("--max-records", default="")
@@ -110,6 +112,8 @@ def main() -> None:
         listeners=[progress],
         regions=args.regions,
         engine=args.engine,
+        coordinator=args.coordinator,
+        ha=args.ha,
     )
     limit = {"maxOffsetsPerTrigger": args.max_records} if args.max_records else {}
     used: dict[str, Any] = {"columns": ["key", "value", "partition"], "include_headers": False}

@@ -332,6 +332,23 @@ _PARTS = (
             ("visible", "barrier to visible, with keyed state over without", "<= 1.15 x"),
         )
     ),
+    *(
+        _Part(
+            what=f"a leading coordinator killed 100 times, --ha {ha}",
+            goal=f"0 lost, 0 doubled, no attempt restarted, 99 of 100 gaps <= {most_s} s",
+            part="leader-kills",
+            engine=ha,
+            command=f"python -m benchmarks leader-kills --ha {ha}",
+        )
+        for ha, most_s in (("zookeeper", 6), ("lease", 13))
+    ),
+    _Part(
+        what="cost of a separate coordinator, and of an election",
+        goal="throughput >= 0.97 x, visible <= 10 ms later",
+        part="coordinator-cost",
+        engine="",
+        command="python -m benchmarks coordinator-cost --records 5000000 --window 60 --repeat 5",
+    ),
     _Part(
         what="checkpoints in an object store",
         goal="barrier to decision <= 60 ms beyond the put, >= 0.95 x the rate of local ones",

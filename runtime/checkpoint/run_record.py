@@ -95,6 +95,7 @@ class RunRecordStore:
 
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
+        self._for_hosts: tuple[str, RunRecord] | None = None  # that was read last
 
     def announce(self, run: RunRecord, *, is_newest: Callable[[], bool] = lambda: True) -> None:
         """Replace ``_leader``.
@@ -130,17 +131,21 @@ class RunRecordStore:
                 the files of other runs. It lists them before this call, so the list holds no file
                 of a later run.
         """
-        return self._kept(_COMMAND, run, is_newest=is_newest, without="job accepts no commands")
+        return self._kept(_COMMAND, run, is_newest=is_newest, is_needed=False)
 
     def accept_hosts(
         self, run: RunRecord, *, is_newest: Callable[[], bool]
     ) -> contextlib.AbstractContextManager[None]:
-        """As `accept_commands`, for region hosts."""
-        return self._kept(_HOSTS, run, is_newest=is_newest, without="no host can join")
+        """As `accept_commands`, for region hosts. Without this file no host finds the leader.
+
+        Raises:
+            StreamError: the file cannot be written.
+        """
+        return self._kept(_HOSTS, run, is_newest=is_newest, is_needed=True)
 
     @contextlib.contextmanager
     def _kept(
-        self, prefix: str, run: RunRecord, *, is_newest: Callable[[], bool], without: str
+        self, prefix: str, run: RunRecord, *, is_newest: Callable[[], bool], is_needed: bool
     ) -> Iterator[None]:
         name = f"{prefix}{run.attempt_id}"
         try:
@@ -150,7 +155,9 @@ class RunRecordStore:
                 for each in others:
                     self._fs.delete(each)
         except StreamError as err:
-            log.warning("%s: uri=%s error=%s", without, self._fs.uri, err)
+            if is_needed:
+                raise
+            log.warning("job accepts no commands: uri=%s error=%s", self._fs.uri, err)
         try:
             yield
         finally:
@@ -191,8 +198,16 @@ class RunRecordStore:
             StreamError: the store does not answer, or the file is another user's or damaged.
         """
         name = self._newest(_HOSTS)
+        known, self._for_hosts = self._for_hosts, None
+        if known is not None and known[0] == name:  # no file changes
+            self._for_hosts = known
+            return known[1]
         data = None if name is None else self._fs.read(name)
-        return None if data is None else decode_run(data, {"uri": self._fs.uri, "path": name})
+        if name is None or data is None:
+            return None
+        found = decode_run(data, {"uri": self._fs.uri, "path": name})
+        self._for_hosts = name, found
+        return found
 
     def _newest(self, prefix: str) -> str | None:
         def attempt_id(name: str) -> int:

@@ -131,6 +131,14 @@ class Candidacy:
             return None
         return self._first(number=newest.number + 1, term=newest.term + 1)
 
+    def due_in_s(self, presence: Presence, now_s: float) -> float | None:
+        """How long after ``now_s`` a standby may take over if it sees no newer record; None: not by
+        time alone."""
+        newest = self.newest
+        if self.state is not State.STANDBY or newest is None or presence is Presence.ALIVE:
+            return None
+        return self._expires_s(newest, presence) - now_s
+
     def renewal(self, *, address: str, has_node: bool) -> LeaseRecord:
         """The record by which the leader renews its lease."""
         if self.newest is None:  # a person has deleted the records
@@ -161,9 +169,12 @@ class Candidacy:
         )
 
     def _is_expired(self, newest: LeaseRecord, presence: Presence, now_s: float) -> bool:
+        return now_s >= self._expires_s(newest, presence)
+
+    def _expires_s(self, newest: LeaseRecord, presence: Presence) -> float:
         if presence is Presence.GONE:
-            return now_s - self._seen_s >= newest.duration_s * STALE_PART
-        return now_s - max(self._seen_s, self._alive_s) >= newest.duration_s
+            return self._seen_s + newest.duration_s * STALE_PART
+        return max(self._seen_s, self._alive_s) + newest.duration_s
 
     def _first(self, *, number: int, term: int) -> LeaseRecord:
         return LeaseRecord(

@@ -19,7 +19,8 @@ __all__ = ["LeaderLookup", "LookupTimes"]
 
 log = logging.getLogger(__name__)
 
-_FIRST_S = 6.0  # no successor leads earlier, unless a person starts it
+_FIRST_S = 4.0  # a successor seldom leads earlier, so a read before it would be in vain
+_SPREAD_S = 6.0
 _PAUSE_S = 6.0
 _LONGEST_PAUSE_S = 60.0
 _SESSION_S = 10.0
@@ -29,8 +30,8 @@ _SESSION_S = 10.0
 class LookupTimes:
     """When a reader asks the store during one silence of its coordinator. Pure.
 
-    All tasks of a dead coordinator read. So their first reads are spread over some seconds, and
-    later ones become rare: at last one a minute.
+    All tasks of a dead coordinator read. So their first reads come when there may be a successor,
+    spread over some seconds, and later ones become rare: at last one a minute.
 
     Attributes:
         draw: a number in [0, 1).
@@ -43,7 +44,7 @@ class LookupTimes:
     def is_due(self, now_s: float) -> bool:
         """Whether to read now; then the next read is due later."""
         if self._due_s is None:
-            self._due_s = now_s + _FIRST_S * self.draw()
+            self._due_s = now_s + _FIRST_S + _SPREAD_S * self.draw()
             self._backoff = Backoff(_PAUSE_S, _LONGEST_PAUSE_S)
         if now_s < self._due_s or self._backoff is None:
             return False

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 _RENEWALS = 3  # in the duration of a lease
 _POLLS = 6  # of a standby in the same time
+_SHORTEST_POLL_S = 0.05
 _SHOW_EVERY_S = 10.0
 _JOIN_S = 5.0
 
@@ -121,6 +122,7 @@ class StoreElection(LeaderElection):
         self._address = ""
         self._survey = Survey(newest=None)
         self._shown_s: float | None = None
+        self._due_in_s: float | None = None  # until this standby may claim, after its last read
         self._error: StreamError | None = None
         self._on_lost: Callable[[LeadershipLostError], None] | None = None
         self._lost: LeadershipLostError | None = None
@@ -244,8 +246,11 @@ class StoreElection(LeaderElection):
             self._waits.waits("the election", err)
         if self._candidacy.state is State.LOST:
             self._lose()
-        is_leading = self._candidacy.state is State.LEADING
-        return self._renew_s if is_leading else self._poll_s * (0.75 + self._draw() / 2)
+        if self._candidacy.state is State.LEADING:
+            return self._renew_s
+        poll_s = self._poll_s * (0.75 + self._draw() / 2)
+        due_in_s, self._due_in_s = self._due_in_s, None
+        return poll_s if due_in_s is None else min(poll_s, max(due_in_s, _SHORTEST_POLL_S))
 
     def _claim(self) -> None:
         now_s = self._observe()
@@ -255,11 +260,13 @@ class StoreElection(LeaderElection):
             presence = self._presence.presence_of(newest.session_id)
         claim = self._candidacy.claim(presence, now_s)
         if claim is None:
+            self._due_in_s = self._candidacy.due_in_s(presence, now_s)
             self._show(now_s)
             return
         log.info(
-            "claims the lead: candidate=%s term=%d before=%s presence=%s",
-            *(self._me, claim.term, newest and newest.candidate, presence.value),
+            "claims the lead: candidate=%s term=%d before=%s holding=%s presence=%s",
+            *(self._me, claim.term, newest and newest.candidate),
+            *(newest and newest.holding.value, presence.value),
         )
         self._chain.create(claim)
         self._observe()

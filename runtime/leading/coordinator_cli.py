@@ -4,7 +4,9 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -12,7 +14,7 @@ import typer
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.election.ha_settings import DEFAULT_TIMEOUT_S, HaSettings, await_lead
 from sluice.runtime.election.leader_election import ElectionView, Leader, LeaderElection
-from sluice.runtime.errors import NotLeaderError
+from sluice.runtime.errors import JobFinishedError, NotLeaderError
 from sluice.runtime.leading.leader import JobLeader, LeaderSettings
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.listening.service_settings import ServiceSettings
@@ -26,6 +28,7 @@ log = logging.getLogger(__name__)
 app = typer.Typer(help="Run the coordinator of a job in a process of its own.")
 
 _READ_S = 0.5
+_RESIGN_S = 3.0
 
 
 @app.callback()
@@ -66,15 +69,16 @@ def start(
 
     The job's program runs with Job(coordinator="process"). SIGTERM ends this process, not the job:
     tasks continue until another coordinator takes over. With --ha, further coordinators of the same
-    directory are standbys.
+    directory are standbys. One of them takes over at once.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     uri, elects = absolute_uri(checkpoint), HaSettings.of(ha, ha_timeout)
     settings = LeaderSettings(
         report_timeout_s=report_timeout, host_timeout_s=host_timeout, hosts=hosts
     )
-    signal.signal(signal.SIGTERM, lambda *_: _leave(143))
-    signal.signal(signal.SIGINT, lambda *_: _leave(130))
+    candidates: list[LeaderElection] = []
+    signal.signal(signal.SIGTERM, lambda *_: _give_up(candidates, 143))
+    signal.signal(signal.SIGINT, lambda *_: _give_up(candidates, 130))
     with contextlib.ExitStack() as stack:
         jvm = None
         if needs_jvm(uri):
@@ -84,7 +88,11 @@ def start(
         store = CheckpointStore(open_file_system(uri, jvm))
         service = ServiceSettings.of({}, host=host, bind_address=bind_address, port=port)
         listener = stack.enter_context(Listener.of(service))
-        election = None if elects is None else _elected(store, elects, stack)
+        try:
+            election = None if elects is None else _elected(store, elects, candidates, stack)
+        except JobFinishedError as err:
+            log.info("the job is over, this standby ends: %s", err)
+            return
         leader = JobLeader(
             description=_awaited(store),
             store=store,
@@ -97,16 +105,22 @@ def start(
         try:
             leader.run()
         except NotLeaderError as err:
-            log.warning("another coordinator leads the job: error=%s", err)
-            _leave(1)
+            log.warning("this coordinator does not lead the job: error=%s", err)
+            _give_up(candidates, 1)
         if election is not None:
             election.resign(is_finished=True)
 
 
-def _elected(store: CheckpointStore, ha: HaSettings, stack: contextlib.ExitStack) -> LeaderElection:
-    """Wait as a standby until this process leads."""
+def _elected(
+    store: CheckpointStore,
+    ha: HaSettings,
+    candidates: list[LeaderElection],
+    stack: contextlib.ExitStack,
+) -> LeaderElection:
+    """Wait as a standby until this process leads; the candidate is added to the list before."""
     name = _awaited(store).plan.name
     election = stack.enter_context(ha.election(store.fs, name=name, role="coordinator"))
+    candidates.append(election)
     shown: list[Leader | None] = []
 
     def wait(view: ElectionView) -> None:
@@ -128,6 +142,19 @@ def _awaited(store: CheckpointStore) -> JobDescription:
         has_waited = True
         time.sleep(_READ_S)  # no event reports a file of another process
     return found
+
+
+def _give_up(candidates: Sequence[LeaderElection], code: int) -> None:
+    """Give up the lead, so that a standby need not wait for the end of the lease; then leave.
+
+    A decision that is under way is published before the next leader's fencing record, or not at
+    all. The lead is given up in another thread, because this one may hold a lock of the election.
+    """
+    for candidate in candidates:
+        ending = threading.Thread(target=candidate.resign, daemon=True)
+        ending.start()
+        ending.join(_RESIGN_S)  # the store may hang: then the lease ends by itself
+    _leave(code)
 
 
 def _leave(code: int) -> None:

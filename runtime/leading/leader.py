@@ -19,7 +19,13 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.election.leader_election import LeaderElection
-from sluice.runtime.errors import FencedError, NotLeaderError, StreamError, UnreachableError
+from sluice.runtime.errors import (
+    FencedError,
+    NotLeaderError,
+    StorageError,
+    StreamError,
+    UnreachableError,
+)
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.history.job_history import JobHistory
 from sluice.runtime.leading.region_hosts import AssignedRegion, RegionHosts
@@ -146,13 +152,14 @@ class JobLeader:
         """Lead until the job ends.
 
         Raises:
-            NotLeaderError: a later coordinator leads.
+            NotLeaderError: a later coordinator leads, or a remote call failed before this one did.
+                Tasks continue, so this process must end without a word to them.
             StreamError: the error that ended the job; each host raises it, too.
         """
         with contextlib.ExitStack() as stack:
             led = self._made(stack)
             try:
-                self._lead(led, self._started(led, stack))
+                self._lead(led, self._begun(led, stack))
             except NotLeaderError:
                 raise
             except StreamError as err:
@@ -238,6 +245,17 @@ class JobLeader:
         stack.enter_context(records.accept_commands(run, is_newest=is_newest))
         if self.election is not None:
             self.election.announce(run)
+
+    def _begun(self, led: "_Led", stack: contextlib.ExitStack) -> StartedJob:
+        """As `_started`. If a server is away, the job lives on: another coordinator may start."""
+        try:
+            return self._started(led, stack)
+        except (StorageError, UnreachableError) as err:
+            raise NotLeaderError(
+                "a coordinator could not take over",
+                {"leader_session_id": led.coordinator.session, "reason": str(err)},
+                "Start the coordinator again. Tasks of an earlier one continue meanwhile.",
+            ) from err
 
     def _started(self, led: "_Led", stack: contextlib.ExitStack) -> StartedJob:
         """Start the coordinator, and resume attempts of an earlier one."""

@@ -4,11 +4,13 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import groupby
+from functools import partial
+from itertools import count, groupby
 from pathlib import Path
 
 import pytest
 
+from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.election.ha_settings import HaSettings
 from sluice.runtime.election.leader_lookup import LeaderLookup
 from sluice.runtime.embedded.program import Program, ProgramSpec
@@ -192,20 +194,51 @@ def test_a_leader_that_dies_around_its_address_has_a_successor_with_an_address(
         doomed = by_zookeeper.start(failpoints=f"{failpoint}=kill")
         doomed.await_exit(timeout_s=PATIENCE_S)
     last = by_zookeeper.leader()
-    (session,) = re.findall(f"^{LEADS} (.+)$", last.log(), re.MULTILINE)
-    uri = f"file://{tmp_path / 'job'}"
-    where = HaSettings.of(f"zookeeper://{zookeeper.hosts}/{tmp_path.name}", _TIMEOUT_S)
-    assert where is not None
 
     def address() -> str:
-        # No checkpoint directory: the answer comes from ZooKeeper.
-        nodes = where.nodes_of("elected", uri)
-        lookup = LeaderLookup("", None, nodes, attempt_id=-1, draw=lambda: 0.0)
-        found = lookup.later_leader()
+        found = _later_leader(zookeeper, tmp_path, attempt_id=-1, uri="")
         return "" if found is None else found.address
 
-    wait_for(lambda: address() == f"http://{session}", what="the last leader's address")
+    wait_for(lambda: address() == f"http://{_session(last)}", what="the last leader's address")
     by_zookeeper.judge(leaders=3)
+
+
+@pytest.mark.extended
+def test_readers_find_the_leader_in_the_store_while_zookeeper_names_an_earlier_one(
+    by_zookeeper: Candidates, zookeeper: EmbeddedZooKeeper, tmp_path: Path
+) -> None:
+    """The leader died after it had written its address to the store, before that to ZooKeeper."""
+    first = by_zookeeper.leader()
+    in_zookeeper = partial(_later_leader, zookeeper, tmp_path, attempt_id=-1, uri="")
+    wait_for(lambda: in_zookeeper() is not None, what="the first leader's address")
+    stale = in_zookeeper()
+    assert stale is not None
+    assert stale.leader_session_id == _session(first)
+    second = by_zookeeper.start(failpoints="before-address=kill")
+    first.kill()
+    second.await_exit(timeout_s=PATIENCE_S)
+    assert in_zookeeper() == stale
+    uri = f"file://{tmp_path / 'job'}"
+    found = _later_leader(zookeeper, tmp_path, attempt_id=stale.attempt_id, uri=uri)
+    assert found is not None
+    assert found.leader_session_id == _session(second)
+
+
+def _session(leader: Program) -> str:
+    (session,) = re.findall(f"^{LEADS} (.+)$", leader.log(), re.MULTILINE)
+    return str(session)
+
+
+def _later_leader(
+    zookeeper: EmbeddedZooKeeper, tmp_path: Path, *, attempt_id: int, uri: str
+) -> RunRecord | None:
+    """As a task finds it; without the URI of the checkpoint directory in ZooKeeper only."""
+    where = HaSettings.of(f"zookeeper://{zookeeper.hosts}/{tmp_path.name}", _TIMEOUT_S)
+    assert where is not None
+    nodes = where.nodes_of("elected", f"file://{tmp_path / 'job'}")
+    ticks = count(step=10.0).__next__  # the second call reads
+    lookup = LeaderLookup(uri, None, nodes, attempt_id=attempt_id, clock=ticks, draw=lambda: 0.0)
+    return lookup.later_leader() or lookup.later_leader()
 
 
 @pytest.mark.extended

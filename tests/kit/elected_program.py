@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from sluice.runtime.checkpoint.run_record import RunRecord
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.election.ha_settings import HaSettings, await_lead
 from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import FencedError, LeadershipLostError
@@ -57,7 +57,8 @@ def main() -> int:
     directory, ha, timeout_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     settings = HaSettings.of(ha, timeout_s)
     assert settings is not None
-    election = settings.election(open_file_system(str(directory)), name="elected")
+    fs = open_file_system(str(directory))
+    election = settings.election(fs, name="elected")
     waited = []
 
     def tell(view: object) -> None:
@@ -70,14 +71,14 @@ def main() -> int:
         session = await_lead(election, check=lambda: None, on_wait=tell)
         _say(f"{LEADS} {session}")
         try:
-            _lead(election, Slots(directory / "slots"), session)
+            _lead(election, Slots(directory / "slots"), RunRecordStore(fs), session)
         except FencedError as err:
             _say(f"{LOST} {type(err).__name__}")
             raise
     return 0
 
 
-def _lead(election: LeaderElection, slots: Slots, session: str) -> None:
+def _lead(election: LeaderElection, slots: Slots, records: RunRecordStore, session: str) -> None:
     lost: list[LeadershipLostError] = []
     election.report_loss(lost.append)
     leader = election.view().leader
@@ -92,6 +93,7 @@ def _lead(election: LeaderElection, slots: Slots, session: str) -> None:
     run = RunRecord(
         leader_session_id=session, address=f"http://{session}", attempt_id=slot, job_uid="job"
     )
+    records.announce(run)  # the store first, as a start does
     election.announce(run)
     while True:
         time.sleep(_DECISION_S)  # the pace of decisions

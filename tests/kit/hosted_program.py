@@ -17,13 +17,13 @@ def _slow(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def host_a_copy(
-    bootstrap: str, source: str, sink: str, directory: Path, checkpoint: Path, *, bounded: bool
+    bootstrap: str, source: str, sink: str, directory: Path, checkpoint: str, *, bounded: bool
 ) -> None:
     """Copy records in two continuous regions.
 
     Args:
         directory: for this driver alone.
-        checkpoint: of the job.
+        checkpoint: URI of the job's directory.
     """
     with local_spark(directory / "spark") as spark:
         job = Job(
@@ -35,6 +35,7 @@ def host_a_copy(
             retained=1_000,
             engine="continuous",
             coordinator="process",
+            coordinator_lost_timeout_s=300.0,  # a busy machine starts a coordinator in minutes
         )
         job.source(
             KafkaSource(bootstrap_servers=bootstrap, topics=[source], bounded=bounded)

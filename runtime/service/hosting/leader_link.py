@@ -27,7 +27,7 @@ from sluice.runtime.service.hosting.host_messages import (
 )
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
-__all__ = ["LeaderLink", "LeaderSession", "answers"]
+__all__ = ["FindPauses", "LeaderLink", "LeaderSession", "answers"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,11 @@ T = TypeVar("T")
 _HELLO_S = 1.0
 _HELLO_TIMEOUT_S = 3.0
 _JOIN_TIMEOUT_S = 10.0
-_FIRST_PAUSE_S = 0.1
+_START_POLL_S = 0.2  # while the leader has not started
+_CALL_WAIT_S = 1.0
+_FIRST_PAUSE_S = 0.25
+_USUAL_PAUSE_S = 0.8  # in the time of a usual takeover
+_USUAL_S = 15.0
 _LONGEST_PAUSE_S = 2.0
 _THREADS = 256
 
@@ -177,16 +181,13 @@ class LeaderLink:
         return {each.split: each.end_offset for each in from_json(tuple[FixedEnd, ...], found)}
 
     def call(self, call: Callable[[LeaderSession], T]) -> T:
-        """One try of a call to the present leader.
+        """One try of a call to the present leader; waits a moment for the next one.
 
         Raises:
             UnreachableError: there is no answer of the present leader; send it again.
             StreamError: the leader's own error.
         """
-        session = self._session
-        if session is None or not session.answer.job_uid:
-            self._wake.set()
-            raise _no_leader()
+        session = self._started_session()
         made = self._pool.submit(call, session)
         either: list[Future[Any]] = [made, session.over]
         wait(either, return_when=FIRST_COMPLETED)
@@ -201,10 +202,27 @@ class LeaderLink:
             self._wake.set()
             raise
 
+    def _started_session(self) -> LeaderSession:
+        """So a task's message reaches the next leader at once, without a pause of the task."""
+
+        def found() -> LeaderSession | None:
+            session = self._session
+            return session if session is not None and session.answer.job_uid else None
+
+        with self._changed:
+            session = found()
+            if session is None:
+                self._wake.set()
+                self._changed.wait_for(lambda: self._is_closed or found() is not None, _CALL_WAIT_S)
+                session = found()
+        if session is None:
+            raise _no_leader()
+        return session
+
     # --- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        pauses = FindPauses(time.monotonic())
         while not self._is_closed:
             try:
                 if self._session is None:
@@ -215,12 +233,13 @@ class LeaderLink:
                 log.warning("leader does not answer: error=%s", err)
                 is_linked = False
             if is_linked:
-                backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-                self._wake.wait(_HELLO_S)
+                pauses = FindPauses(time.monotonic())
+                answer = self.answer()
+                is_started = answer is not None and bool(answer.job_uid)
+                self._wake.wait(_HELLO_S if is_started else _START_POLL_S)
             else:
-                # Many hosts read the store at once, so each pauses for another time. Failing calls
-                # must not cut the pause short.
-                time.sleep(backoff.next_s() * (0.5 + random.random()))
+                # Failing calls must not cut the pause short.
+                time.sleep(pauses.next_s(time.monotonic(), random.random()))
             self._wake.clear()
 
     def _hello(self, session: LeaderSession) -> bool:
@@ -284,6 +303,26 @@ class LeaderLink:
             self._changed.notify_all()
         if session is not None:
             session.close()
+
+
+class FindPauses:
+    """Between two reads of the store while no leader answers.
+
+    They are short as long as a usual takeover lasts. Many hosts read the store at once, so each
+    pauses for another time.
+
+    Args:
+        since_s: when a leader answered last.
+    """
+
+    def __init__(self, since_s: float) -> None:
+        self._usual_until_s = since_s + _USUAL_S
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+
+    def next_s(self, now_s: float, drawn: float) -> float:
+        """The next pause; ``drawn`` from [0, 1)."""
+        longest_s = _USUAL_PAUSE_S if now_s < self._usual_until_s else _LONGEST_PAUSE_S
+        return min(self._backoff.next_s(), longest_s) * (0.5 + drawn)
 
 
 def answers(record: RunRecord) -> bool:

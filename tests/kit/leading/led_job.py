@@ -40,6 +40,7 @@ from sluice.runtime.service.listening.service_settings import ServiceSettings
 from sluice.runtime.service.service_client import CoordinatorClient
 from sluice.runtime.spark.run.hosting import job_description as description_module
 from sluice.runtime.spark.run.hosting.job_description import JobDescription
+from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.continuous_parts import LogFollower, rows_of
 from tests.kit.fakes import (
@@ -87,16 +88,23 @@ class LedJob:
         )
         self._writing = threading.Lock()
 
-    def lead(self, *, dies_at: str | None = None, hosts: int = 1) -> "Leader":
+    def lead(
+        self, *, dies_at: str | None = None, hosts: int = 1, fs: FileSystem | None = None
+    ) -> "Leader":
         """One more leader.
 
         Args:
             dies_at: step of its start at which it dies.
             hosts: it waits for so many.
+            fs: by which it reaches the checkpoint directory.
         """
-        leader = Leader(self, dies_at, replace(self.settings, hosts=hosts))
+        leader = Leader(self, dies_at, replace(self.settings, hosts=hosts), fs or self.new_fs())
         self._stack.callback(leader.die)
         return leader
+
+    def new_fs(self) -> LocalFileSystem:
+        """The checkpoint directory, for one process."""
+        return LocalFileSystem(Path(self.store.fs.uri.removeprefix("file://")))
 
     def host(self) -> "Host":
         """One more host."""
@@ -191,7 +199,9 @@ class Leader:
         error: why it has ended.
     """
 
-    def __init__(self, job: LedJob, dies_at: str | None, settings: LeaderSettings) -> None:
+    def __init__(
+        self, job: LedJob, dies_at: str | None, settings: LeaderSettings, fs: FileSystem
+    ) -> None:
         self.error: BaseException | None = None
         self._is_dead = threading.Event()
         self.is_leading = threading.Event()
@@ -199,7 +209,7 @@ class Leader:
         self._dies_at = dies_at
         self._leader = JobLeader(
             description=job.description(),
-            store=CheckpointStore(LocalFileSystem(Path(job.store.fs.uri.removeprefix("file://")))),
+            store=CheckpointStore(fs),
             election=None,
             listener=Listener.of(ServiceSettings()),
             open_fs=lambda uri: LocalFileSystem(Path(uri)),

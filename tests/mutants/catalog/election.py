@@ -100,9 +100,9 @@ MUTANTS = (
         ),
         edits=(
             Edit(
-                function="sluice.runtime.election.candidacy:Candidacy._is_expired",
-                old="return now_s - self._seen_s >= newest.duration_s * STALE_PART",
-                new="return True",
+                function="sluice.runtime.election.candidacy:Candidacy._expires_s",
+                old="return self._seen_s + newest.duration_s * STALE_PART",
+                new="return self._seen_s",
             ),
         ),
     ),

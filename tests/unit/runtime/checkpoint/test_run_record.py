@@ -12,7 +12,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.leftover_files import Leftovers
 from sluice.runtime.checkpoint.run_record import LEADER_FILE, RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
-from sluice.runtime.errors import AuthenticationError, FencedError, UnreachableError
+from sluice.runtime.errors import AuthenticationError, FencedError, StorageError, UnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.storage.local_fs import LocalFileSystem
@@ -260,6 +260,37 @@ def test_a_run_that_cannot_write_its_command_file_runs_all_the_same(
         assert "job accepts no commands" in caplog.text
         with pytest.raises(UnreachableError, match="no job runs"):
             RunRecordStore(FakeFileSystem(disk)).newest_command()
+
+
+def test_a_run_that_cannot_write_its_file_for_hosts_ends() -> None:
+    """No host would find it."""
+    run = RunRecord(job_uid="job", leader_session_id="s", address="http://here", attempt_id=3)
+    records = RunRecordStore(FakeFileSystem(Disk(), fault=lambda _: Fault.REFUSED))
+    hosts = records.accept_hosts(run, is_newest=lambda: True)
+    with pytest.raises(StorageError), hosts:
+        pass
+
+
+def test_a_host_reads_the_file_of_each_run_once() -> None:
+    """It lists their names again and again."""
+    read: list[str] = []
+
+    class Counting(FakeFileSystem):
+        def read(self, path: str) -> bytes | None:
+            read.append(path)
+            return super().read(path)
+
+    disk = Disk()
+    found, written = RunRecordStore(Counting(disk)), RunRecordStore(FakeFileSystem(disk))
+    first = RunRecord(job_uid="job", leader_session_id="a", address="http://a", attempt_id=3)
+    second = RunRecord(job_uid="job", leader_session_id="b", address="http://b", attempt_id=9)
+    assert found.newest_for_hosts() is None
+    with written.accept_hosts(first, is_newest=lambda: True):
+        assert [found.newest_for_hosts() for _ in range(2)] == [first, first]
+        with written.accept_hosts(second, is_newest=lambda: True):
+            assert [found.newest_for_hosts() for _ in range(2)] == [second, second]
+    assert found.newest_for_hosts() is None
+    assert read == ["_hosts-3", "_hosts-9"]
 
 
 def test_a_command_file_of_another_user_is_refused_by_name() -> None:

@@ -56,6 +56,16 @@ class TestAStandby:
         assert claim is not None
         assert (claim.number, claim.term, claim.duration_s) == (8, 4, 4.0)
 
+    def test_knows_when_it_may_claim(self) -> None:
+        """So it reads again at that time, and not at its next poll."""
+        candidacy = _candidacy()
+        assert candidacy.due_in_s(Presence.UNKNOWN, 90.0) is None
+        candidacy.observe(_HELD, 100.0)
+        assert candidacy.due_in_s(Presence.UNKNOWN, 101.0) == 5.0
+        assert candidacy.due_in_s(Presence.GONE, 101.0) == 2.0
+        assert candidacy.due_in_s(Presence.ALIVE, 101.0) is None
+        assert _leading().due_in_s(Presence.UNKNOWN, 1.0) is None
+
     def test_a_renewal_begins_the_wait_again(self) -> None:
         candidacy = _candidacy()
         candidacy.observe(_HELD, 100.0)

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sluice.runtime.errors import CoordinatorLostError, NotLeaderError
+from sluice.runtime.errors import (
+    CoordinatorLostError,
+    NotLeaderError,
+    StorageUnreachableError,
+)
+from sluice.runtime.storage.local_fs import LocalFileSystem
 from tests.kit.leading.led_job import LedJob
 from tests.kit.waiting import wait_for
 
@@ -65,6 +70,43 @@ def test_a_leader_may_die_at_each_step_of_its_takeover(job: LedJob, step: str) -
         killed = job.lead(dies_at=step)
         assert killed.has_ended.wait(60.0)
         assert not killed.is_leading.is_set()
+    job.lead()
+    seen_all(job)
+    job.require_exact()
+    assert host.begun == [("left", 0), ("right", 0)]
+
+
+class _RefusingStore(LocalFileSystem):
+    """The checkpoint directory of a store that refuses to replace some files."""
+
+    refused = ""
+
+    def replace(self, path: str, data: bytes, *, is_private: bool = False) -> None:
+        """See `FileSystem.replace`."""
+        if path.startswith(self.refused):
+            raise StorageUnreachableError("the store is away", {"path": path}, "Wait.")
+        super().replace(path, data, is_private=is_private)
+
+
+@pytest.mark.parametrize("refused", ["_hosts-", "_attempts-", "_leader"])
+def test_a_takeover_that_the_store_interrupts_ends_no_task(
+    job: LedJob, tmp_path: Path, refused: str
+) -> None:
+    """The next leader resumes them."""
+    host = job.host()
+    first = job.lead()
+    job.write(20)
+    seen_all(job)
+    first.die()
+    job.write(20)
+    store = _RefusingStore(tmp_path / "checkpoint")
+    store.refused = refused
+    interrupted = job.lead(fs=store)
+    assert interrupted.has_ended.wait(60.0)
+    assert isinstance(interrupted.error, NotLeaderError)
+    assert "the store is away" in str(interrupted.error)
+    answer = host.host.link.answer()
+    assert answer is None or not answer.end
     job.lead()
     seen_all(job)
     job.require_exact()

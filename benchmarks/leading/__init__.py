@@ -1,0 +1,1 @@
+"""Coordinators in processes of their own, and elections: their cost, and kills of leaders."""

@@ -1,0 +1,195 @@
+"""What a separate coordinator and an election cost a job that nothing happens to.
+
+The same continuous copy runs with the coordinator in its driver, with an election beside it, and
+with the coordinator in a process of its own. The ways take turns, and each second turn goes
+backwards. First a backlog is copied, then paced records. For the paced ones a ``read_committed``
+reader measures the age of the newest record of each epoch when the epoch becomes visible.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from benchmarks.leading.coordinators import Coordinators
+from benchmarks.measuring import topics
+from benchmarks.measuring.feeding import Feed
+from benchmarks.measuring.figures import Figure
+from benchmarks.measuring.rig import PARTITIONS, Rig, Running, wait_until
+from benchmarks.measuring.sampling import cpu_seconds
+from benchmarks.measuring.visibility import Paced, Seen, VisibleRecords
+from sluice.runtime.embedded.program import Program
+from sluice.runtime.embedded.zookeeper.embedded_zookeeper import EmbeddedZooKeeper
+
+__all__ = ["epoch_ages", "measure"]
+
+_INTERVAL_S = 1.0
+_PER_S = 5_000.0
+_PAUSE_S = 0.005
+_START_S = 240.0
+_WARM_S = 5.0
+_EPOCH_GAP_S = 0.3  # between two epochs a reader sees nothing for longer
+_COPY_S = 600.0
+_TASKS = 2
+_PLAIN = "coordinator in the driver"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """One way to run the job.
+
+    Attributes:
+        job: arguments of the program.
+        coordinator: options of ``sluice coordinator start``; None: there is none.
+    """
+
+    name: str
+    job: Sequence[str] = ()
+    coordinator: Sequence[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """Of one turn: records a second of the backlog's second half, processor time of a million
+    records, and the age of the newest records of each paced epoch."""
+
+    rate: float
+    cpu_s: float
+    ages_s: Sequence[float]
+
+    @property
+    def age_s(self) -> float:
+        """The median."""
+        return statistics.median(self.ages_s)
+
+
+def measure(rig: Rig, *, records: int, seconds: float, repeat: int) -> list[Figure]:
+    """Compare the ways in turns.
+
+    Args:
+        records: of the backlog.
+        seconds: of the paced records.
+        repeat: turns; a first run does not count, because the broker is new.
+    """
+    with EmbeddedZooKeeper(nodes=3) as servers:
+        ways = _ways(f"zookeeper://{servers.hosts}/cost")
+        samples: dict[str, list[_Sample]] = {way.name: [] for way in ways}
+        _sample(rig, ways[0], records, seconds=0.0)
+        for turn in range(repeat):
+            for way in ways if turn % 2 == 0 else reversed(ways):
+                samples[way.name].append(_sample(rig, way, records, seconds=seconds))
+    return list(_figures(samples, seconds=seconds))
+
+
+def _ways(zookeeper: str) -> list[_Way]:
+    process = ("--coordinator", "process")
+    return [
+        _Way(name=_PLAIN),
+        _Way(name="the same with ha=lease", job=("--ha", "lease")),
+        _Way(name="the same with ha=zookeeper", job=("--ha", zookeeper)),
+        _Way(name="a separate coordinator", job=process, coordinator=()),
+        _Way(
+            name="a separate coordinator with --ha lease",
+            job=process,
+            coordinator=("--ha", "lease"),
+        ),
+    ]
+
+
+def _sample(rig: Rig, way: _Way, records: int, *, seconds: float) -> _Sample:
+    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    topics.fill(rig.connection, source, records, value_bytes=100, partitions=PARTITIONS)
+    arguments = [
+        *("--engine", "continuous", "--interval", str(_INTERVAL_S), "--tasks", str(_TASKS)),
+        *way.job,
+    ]
+    with ExitStack() as stack:
+        running = stack.enter_context(rig.run("pipeline", source, output, arguments))
+        programs = [running.program]
+        if way.coordinator is not None:
+            coordinators = stack.enter_context(Coordinators(running, way.coordinator))
+            programs.append(coordinators.leader())
+        running.await_committed(records, timeout_s=_COPY_S)
+        half = dict.fromkeys(range(PARTITIONS), records // PARTITIONS // 2)
+        span = topics.append_span(rig.connection, output, beyond=half)
+        cpu_s = sum(map(cpu_seconds, programs)) / records * 1e6
+        ages_s = _paced_ages(rig, running, seconds) if seconds else []
+    topics.delete(rig.connection, source, output)
+    return _Sample(rate=records / 2 / span.seconds, cpu_s=cpu_s, ages_s=ages_s)
+
+
+def _paced_ages(rig: Rig, running: Running, seconds: float) -> list[float]:
+    """The age of the newest record of each epoch, in seconds."""
+    pace = Paced(PARTITIONS, _PER_S)
+    start = topics.ends(rig.connection, running.output)
+    with VisibleRecords(rig.connection, running.output, start=start) as reader:
+        with Feed(rig, running.source, pause_s=_PAUSE_S, burst=pace):
+            began_s = time.time()
+            _sleep(running.program, _WARM_S + seconds)
+        wait_until(lambda: reader.total >= pace.sent, program=running.program, timeout_s=_START_S)
+    since_s = began_s + _WARM_S
+    return [age for seen in reader.by_partition().values() for age in epoch_ages(seen, since_s)]
+
+
+def epoch_ages(seen: Seen, since_s: float) -> Iterator[float]:
+    """Of one partition: when the first record of an epoch is seen, less the time when the newest
+    one was made. The last epoch is incomplete."""
+    first_s = before_s = newest_s = float("-inf")
+    for at_s, made_s in zip(seen.at_s, seen.made_s, strict=True):
+        if at_s - before_s > _EPOCH_GAP_S:
+            if first_s >= since_s:
+                yield first_s - newest_s
+            first_s = at_s
+        before_s, newest_s = at_s, made_s
+
+
+def _sleep(program: Program, seconds: float) -> None:
+    until_s = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() > until_s, program=program, timeout_s=seconds + _WARM_S)
+
+
+def _figures(samples: Mapping[str, Sequence[_Sample]], *, seconds: float) -> Iterator[Figure]:
+    for name, found in samples.items():
+        yield Figure(
+            what=f"{name}: copy of a backlog, second half",
+            runs=[each.rate for each in found],
+            unit="records/s",
+            note=f"{statistics.median(each.cpu_s for each in found):.2f} s of processor time, "
+            "with the start, for a million records",
+        )
+        yield Figure(
+            what=f"{name}: from the barrier until its records are visible",
+            runs=[1000 * each.age_s for each in found],
+            unit="ms",
+            note=f"median of {seconds:g} s at {_PER_S:,.0f} records/s, epochs of {_INTERVAL_S:g} s",
+        )
+    plain = samples[_PLAIN]
+    for name, found in samples.items():
+        if name != _PLAIN:
+            yield from _compared(name, plain, found)
+
+
+def _compared(name: str, plain: Sequence[_Sample], found: Sequence[_Sample]) -> Iterator[Figure]:
+    """In each turn against the plain way."""
+    pairs = list(zip(plain, found, strict=True))
+
+    def over(value: Callable[[_Sample], float]) -> list[float]:
+        return [value(other) / value(one) for one, other in pairs]
+
+    yield Figure(
+        what=f"{name}: throughput over that of a {_PLAIN}",
+        runs=over(lambda sample: sample.rate),
+        unit="x",
+        goal=">= 0.97",
+        least=0.97,
+        note=f"processor time {statistics.median(over(lambda sample: sample.cpu_s)):.2f} x",
+    )
+    yield Figure(
+        what=f"{name}: later visible than with a {_PLAIN}",
+        runs=[1000 * (other.age_s - one.age_s) for one, other in pairs],
+        unit="ms",
+        goal="<= 10",
+        most=10.0,
+    )
