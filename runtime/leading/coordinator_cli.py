@@ -12,7 +12,7 @@ import typer
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.election.ha_settings import DEFAULT_TIMEOUT_S, HaSettings, await_lead
 from sluice.runtime.election.leader_election import ElectionView, Leader, LeaderElection
-from sluice.runtime.errors import NotLeaderError
+from sluice.runtime.errors import JobFinishedError, NotLeaderError
 from sluice.runtime.leading.leader import JobLeader, LeaderSettings
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.listening.service_settings import ServiceSettings
@@ -104,7 +104,7 @@ def start(
 
 
 def _elected(store: CheckpointStore, ha: HaSettings, stack: contextlib.ExitStack) -> LeaderElection:
-    """Wait as a standby until this process leads."""
+    """Wait as a standby until this process leads; it exits in order when the job has ended."""
     name = _awaited(store).plan.name
     election = stack.enter_context(ha.election(store.fs, name=name, role="coordinator"))
     shown: list[Leader | None] = []
@@ -114,7 +114,11 @@ def _elected(store: CheckpointStore, ha: HaSettings, stack: contextlib.ExitStack
             shown[:] = [view.leader]
             log.info("standby: leader=%s", view.leader and view.leader.candidate)
 
-    session = await_lead(election, check=lambda: None, on_wait=wait)
+    try:
+        session = await_lead(election, check=lambda: None, on_wait=wait)
+    except JobFinishedError as err:
+        log.info("the job has ended: %s", err)
+        raise typer.Exit from err
     log.info("elected: session=%s", session)
     return election
 
