@@ -154,7 +154,7 @@ RACES: Sequence[Race] = (
     Race(
         name="process-10k",
         title="a function in Python per key, 10,000 keys",
-        records=200_000,
+        records=600_000,
         digits=4,
         is_partitioned=True,
         output="tenths",

@@ -35,7 +35,7 @@ _LOOK_S = 5.0
 _START_TIMEOUT_S = 300.0
 _STALL_S = 60.0
 _COUNTED_S = 30.0
-_SLOWEST_PER_S = 5_000
+_SLOWEST_PER_S = 1_000
 PACED_BYTES = 100
 """Size of the records of a latency run."""
 

@@ -33,11 +33,11 @@ def test_a_window_that_comes_twice_or_not_at_all_is_a_fault() -> None:
 
 
 def test_each_tenth_count_of_a_key_comes_once() -> None:
-    rows = [(1_000, b"a", 10), (1_000, b"b", 10), (2_000, b"b", 20), (3_000, b"a", 20)]
+    rows = [(1_000, b"00", 10), (1_000, b"13", 7), (2_000, b"13", 17), (3_000, b"00", 20)]
     verdict = judge_tenths(rows, 40)
     assert (verdict.found, verdict.faults, verdict.at_first) == (40, 0, 20)
     assert verdict.rate == 10
     assert judge_tenths(rows[:3], 40).lost == 10
     assert judge_tenths([*rows, rows[0]], 40).duplicated == 10
-    assert judge_tenths([*rows, (4_000, b"a", 25)], 40).unexpected == 10
+    assert judge_tenths([*rows, (4_000, b"13", 10)], 40).unexpected == 10
     assert judge_tenths([], 40).lost == 40
