@@ -38,6 +38,7 @@ def main() -> None:
         checkpoint_dir=os.environ["CHECKPOINT"],
         host=os.environ.get("DRIVER_HOST"),
         engine=os.environ.get("ENGINE", "auto"),
+        coordinator=os.environ.get("COORDINATOR", "driver"),
         task_memory_mib=int(os.environ.get("TASK_MEMORY_MIB", "256")),
     )
     source = KafkaSource(bootstrap_servers=servers, topics=[os.environ["INPUT"]], options=options)

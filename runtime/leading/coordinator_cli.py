@@ -72,6 +72,7 @@ def start(
     directory are standbys. One of them takes over at once.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("kafka").setLevel(logging.WARNING)  # it reports each connection
     uri, elects = absolute_uri(checkpoint), HaSettings.of(ha, ha_timeout)
     settings = LeaderSettings(
         report_timeout_s=report_timeout, host_timeout_s=host_timeout, hosts=hosts
@@ -88,11 +89,7 @@ def start(
         store = CheckpointStore(open_file_system(uri, jvm))
         service = ServiceSettings.of({}, host=host, bind_address=bind_address, port=port)
         listener = stack.enter_context(Listener.of(service))
-        try:
-            election = None if elects is None else _elected(store, elects, candidates, stack)
-        except JobFinishedError as err:
-            log.info("the job is over, this standby ends: %s", err)
-            return
+        election = None if elects is None else _elected(store, elects, candidates, stack)
         leader = JobLeader(
             description=_awaited(store),
             store=store,
@@ -117,7 +114,10 @@ def _elected(
     candidates: list[LeaderElection],
     stack: contextlib.ExitStack,
 ) -> LeaderElection:
-    """Wait as a standby until this process leads; the candidate is added to the list before."""
+    """Wait as a standby until this process leads; it exits in order when the job has ended.
+
+    The candidate is added to the list before.
+    """
     name = _awaited(store).plan.name
     election = stack.enter_context(ha.election(store.fs, name=name, role="coordinator"))
     candidates.append(election)
@@ -128,7 +128,11 @@ def _elected(
             shown[:] = [view.leader]
             log.info("standby: leader=%s", view.leader and view.leader.candidate)
 
-    session = await_lead(election, check=lambda: None, on_wait=wait)
+    try:
+        session = await_lead(election, check=lambda: None, on_wait=wait)
+    except JobFinishedError as err:
+        log.info("the job has ended: %s", err)
+        raise typer.Exit from err
     log.info("elected: session=%s", session)
     return election
 

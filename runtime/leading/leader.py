@@ -69,7 +69,8 @@ class LeaderSettings:
     Attributes:
         report_timeout_s: it waits so long for the reports of hosts; regions without one restart.
         host_timeout_s: a host that is silent for so long is lost.
-        hosts: it starts no region before so many hosts have joined.
+        hosts: the first start of a job starts no region before so many hosts have joined; a later
+            one waits for them as long as for reports.
         start_timeout_s: for its start, without the wait for reports.
     """
 
@@ -147,6 +148,7 @@ class JobLeader:
     check: Callable[[], None] = lambda: None
     on_leading: Callable[[str], None] = lambda _: None
     _reports: Sequence[AttemptReport] = ()
+    _awaited_hosts: int = 1
 
     def run(self) -> None:
         """Lead until the job ends.
@@ -223,6 +225,8 @@ class JobLeader:
     ) -> list[RegionRegistration]:
         """The fencing record is durable: let hosts find this leader, and wait for their reports."""
         records, is_newest = RunRecordStore(self.store.fs), self._is_newest(led)
+        # A job that has run continues on the hosts that are left: the others may never come back.
+        self._awaited_hosts = 1 if regions else self.settings.hosts
         stack.enter_context(
             records.accept_hosts(_run_record(led, own_attempt), is_newest=is_newest)
         )
@@ -287,7 +291,7 @@ class JobLeader:
         return started
 
     def _lead(self, led: "_Led", started: StartedJob) -> None:
-        while not led.hosts.await_hosts(self.settings.hosts, timeout_s=_WATCH_S):
+        while not led.hosts.await_hosts(self._awaited_hosts, timeout_s=_WATCH_S):
             self.check()
         for name, record in started.regions.items():
             if name not in started.resumed:

@@ -65,9 +65,9 @@ class SystemdMachine:
         """Copy a file or directory into it."""
         _docker("cp", str(source), f"{self.name}:{target}")
 
-    def status(self, setting: str) -> str:
-        """A property of the unit ``orders``."""
-        return self.run(f"systemctl show --value --property={setting} orders").strip()
+    def status(self, setting: str, *, unit: str = "orders") -> str:
+        """A property of a unit."""
+        return self.run(f"systemctl show --value --property={setting} {unit}").strip()
 
 
 def _make_image() -> None:

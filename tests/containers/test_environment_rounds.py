@@ -53,6 +53,8 @@ def _play(
             "both",
             [("kill", "driver"), ("cut", "namenode"), ("clock", "kafka-2"), ("pause", "worker-2")],
         ),
+        ("led", [("depose", "leader"), ("no-quorum", "quorum"), ("kill", "driver-1")]),
+        ("led-lease", [("failpoint", "leader"), ("cut", "coordinator-1")]),
     ],
 )
 def test_a_short_round_has_a_clean_verdict(

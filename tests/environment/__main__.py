@@ -15,7 +15,7 @@ from sluice.runtime.storage.hadoop_jvm import hadoop_jvm
 from tests.environment.cluster import Bed
 from tests.environment.journal import Journal, commit_of, read_journal
 from tests.environment.pipeline import SHAPES
-from tests.environment.plan import plan
+from tests.environment.plan import DRIVER, HOSTS, plan
 from tests.environment.plot import draw
 from tests.environment.report import put, summary, table
 from tests.environment.rounds import Round, run_round
@@ -68,6 +68,7 @@ def chaos(
                 first + number,
                 count,
                 kinds=[name for name in kinds.split(",") if name],
+                without=SHAPES[kind].without,
                 may_lapse=SHAPES[kind].may_lapse,
             )
             made = Round(
@@ -99,7 +100,9 @@ def soak(
         made = Round(
             seed=first,
             pipeline=pipeline,
-            faults=plan(first, math.ceil(hours * 60), without=["driver"]),
+            faults=plan(
+                first, math.ceil(hours * 60), without=[DRIVER, *HOSTS, *SHAPES[pipeline].without]
+            ),
             until_s=time.monotonic() + 3600 * hours,
             pace=Sampler(path),
             commit=commit,
@@ -120,7 +123,7 @@ def soak(
 def show_plan(seed: int, faults: int = _ROUND_FAULTS, pipeline: str = "copy") -> None:
     """Print the faults of a seed."""
     shape = SHAPES[pipeline]
-    planned = plan(seed, faults, may_lapse=shape.may_lapse)
+    planned = plan(seed, faults, without=shape.without, may_lapse=shape.may_lapse)
     for number, fault in enumerate(planned):
         typer.echo(f"{number}: {fault.kind} of {fault.target} for {fault.hold_s:.1f} s")
 

@@ -1,11 +1,13 @@
-"""The containers of the bed: three brokers, HDFS, a standalone Spark cluster and two drivers.
+"""The containers of the bed: three brokers, HDFS, a standalone Spark cluster and two drivers; for
+some rounds also three ZooKeeper servers and two coordinators.
 
-Kafka and HDFS run from the images of ``docker/build.sh``. Spark and the drivers run from the base
-image of these. The bed mounts this machine's Python, Java and checkout read-only at the same paths,
+Kafka, HDFS and ZooKeeper run from the images of ``docker/build.sh``. Spark, the drivers and the
+coordinators run from the base image of these. The bed mounts this machine's Python, Java and checkout read-only at the same paths,
 so the containers run the present checkout and need no image of their own.
 """
 
 import contextlib
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,19 +19,21 @@ from confluent_kafka import KafkaException
 
 from sluice.runtime.embedded.cache import cache_dir
 from sluice.runtime.embedded.hdfs.embedded_hdfs import takes_files
+from sluice.runtime.embedded.hdfs.hdfs_site import render
 from sluice.runtime.embedded.java import find_java
 from sluice.runtime.spark.fast_start.class_archive import find_archive
 from tests.environment.containers import Container, ContainerSpec, Engine
 from tests.environment.host import Clock, Disk, build_clock, require_tools
-from tests.environment.plan import BROKERS, HDFS, WORKERS
+from tests.environment.plan import BROKERS, COORDINATORS, HDFS, HOSTS, WORKERS, ZOOKEEPERS
 from tests.kit.kafka.kafka_records import admin
 from tests.kit.spark_fixture import PATIENT, quick_python
 from tests.kit.waiting import wait_for
 
 KAFKA_IMAGE = "local/kafka:4.3.1"
 HDFS_IMAGE = "local/hdfs:3.5.0"
+ZOOKEEPER_IMAGE = "local/zookeeper:3.9.5"
 BARE_IMAGE = "local/jre:17"
-DRIVERS = ("driver-1", "driver-2")
+DRIVERS = HOSTS
 INSIDE = "/bed"
 """The path of the run's directory in containers."""
 
@@ -39,10 +43,16 @@ _NUMBERS = {
     "master": 31,
     **{name: 32 + index for index, name in enumerate(WORKERS)},
     **{name: 41 + index for index, name in enumerate(DRIVERS)},
+    **{name: 51 + index for index, name in enumerate(COORDINATORS)},
+    **{name: 61 + index for index, name in enumerate(ZOOKEEPERS)},
 }
 _START_S = 600.0
 _NAME_NODE_PORT, _NAME_NODE_WEB = 9000, 9870
 _MASTER_PORT = 7077
+_ZOOKEEPER_PORT = 2181
+_TICK_MS = 1000  # the shortest session is two ticks
+_HA_TIMEOUT_S = 6
+_ANSWER_S = 2.0
 _DISK_MIB = 512
 # A DataNode refuses a block if its small disk may not have room for it. For minutes it also counts
 # blocks of killed or partitioned writers: four blocks of 128 MiB, the default, fill its disk.
@@ -123,7 +133,7 @@ class Bed:
 
     @property
     def containers(self) -> Mapping[str, Container]:
-        """All containers by name; those of drivers only while a job runs."""
+        """All containers by name; those of a job only while it runs."""
         return self._containers
 
     def address(self, name: str) -> str:
@@ -131,33 +141,63 @@ class Bed:
         return self._engine.address(_NUMBERS[name])
 
     def answers(self) -> bool:
-        """Whether all brokers have joined the cluster, and HDFS accepts files."""
+        """Whether all brokers have joined the cluster, HDFS accepts files, and each ZooKeeper server
+        that there is serves clients."""
         try:
             brokers = self._admin.list_topics(timeout=2).brokers
         except KafkaException:
             return False
-        return len(brokers) == len(BROKERS) and takes_files(
-            self.address("namenode"), _NAME_NODE_WEB
+        return (
+            len(brokers) == len(BROKERS)
+            and takes_files(self.address("namenode"), _NAME_NODE_WEB)
+            and all(_serves(self.address(name)) for name in ZOOKEEPERS if name in self._containers)
         )
 
     def make_driver(self, name: str, arguments: Sequence[str]) -> Container:
         """A new container, not started, for `tests.environment.job`. Removes the one of an earlier job."""
-        if name in self._containers:
-            self._containers.pop(name).remove()
-        made = self._make(
-            name,
-            BARE_IMAGE,
-            command=["bash", "-c", _driver_script(name), "driver", *arguments],
-            environment=self._driver_environment(name),
-            mounts=_host_mounts(),
-            user="0",
+        return self._make_program(
+            name, "tests.environment.job", arguments, self._driver_environment(name)
         )
-        self._containers[name] = made
-        return made
 
-    def remove_drivers(self) -> None:
-        """Kill and remove the drivers of a finished job."""
-        for name in DRIVERS:
+    def make_coordinator(self, name: str, checkpoint: str, *, ha: str) -> Container:
+        """A new container, not started, for ``sluice coordinator start``.
+
+        Args:
+            checkpoint: directory of the job.
+            ha: ``zookeeper`` or ``lease``.
+        """
+        nodes = ",".join(f"{self.address(each)}:{_ZOOKEEPER_PORT}" for each in ZOOKEEPERS)
+        address = self.address(name)
+        words = ["coordinator", "start", "--checkpoint", checkpoint, "--host", address]
+        words += ["--hosts", str(len(HOSTS)), "--ha-timeout", str(_HA_TIMEOUT_S)]
+        words += ["--ha", f"zookeeper://{nodes}/sluice" if ha == "zookeeper" else ha]
+        conf = self.directory / "hadoop"
+        conf.mkdir(exist_ok=True)
+        (conf / "hdfs-site.xml").write_text(render({"dfs.blocksize": str(_BLOCK)}), "utf-8")
+        environment = {**_spark(address), "HADOOP_CONF_DIR": f"{INSIDE}/{conf.name}"}
+        return self._make_program(name, "sluice", words, environment)
+
+    def start_zookeepers(self) -> None:
+        """Start an ensemble without data, and wait until each server serves clients."""
+        servers = " ".join(
+            f"server.{number}={name}:2888:3888;{_ZOOKEEPER_PORT}"
+            for number, name in enumerate(ZOOKEEPERS, start=1)
+        )
+        for number, name in enumerate(ZOOKEEPERS, start=1):
+            environment = {
+                "ZOO_MY_ID": str(number),
+                "ZOO_SERVERS": servers,
+                "ZOO_TICK_TIME": str(_TICK_MS),
+                "SERVER_JVMFLAGS": "-Xmx96m",
+            }
+            self._add(name, ZOOKEEPER_IMAGE, environment=environment, mounts=[])
+        with ThreadPoolExecutor(len(ZOOKEEPERS)) as pool:
+            list(pool.map(Container.start, (self._containers[name] for name in ZOOKEEPERS)))
+        wait_for(self.answers, timeout_s=_START_S, what="ZooKeeper", poll_s=0.2)
+
+    def remove_programs(self) -> None:
+        """Kill and remove what runs for one job alone."""
+        for name in (*DRIVERS, *COORDINATORS, *ZOOKEEPERS):
             if name in self._containers:
                 self._containers.pop(name).remove()
 
@@ -195,6 +235,22 @@ class Bed:
         with ThreadPoolExecutor(len(self._containers)) as pool:
             list(pool.map(Container.start, self._containers.values()))
         wait_for(self.answers, timeout_s=_START_S, what="brokers and HDFS", poll_s=0.2)
+
+    def _make_program(
+        self, name: str, module: str, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> Container:
+        if name in self._containers:
+            self._containers.pop(name).remove()
+        made = self._make(
+            name,
+            BARE_IMAGE,
+            command=["bash", "-c", _program_script(name, module), name, *arguments],
+            environment=environment,
+            mounts=_host_mounts(),
+            user="0",
+        )
+        self._containers[name] = made
+        return made
 
     def _add(self, name: str, image: str, **words: object) -> None:
         self._containers[name] = self._make(name, image, **words)  # type: ignore[arg-type]
@@ -258,9 +314,9 @@ def _host_mounts() -> list[tuple[str, str, str]]:
     return [("/usr", "/usr", "ro"), *((out, within, "ro") for out, within in mounts.items())]
 
 
-def _driver_script(name: str) -> str:
-    """A shell command: the job cannot kill itself as the first process of a container."""
-    run = f"{sys.executable} -u -m tests.environment.job"
+def _program_script(name: str, module: str) -> str:
+    """A shell command: a program cannot kill itself as the first process of a container."""
+    run = f"{sys.executable} -u -m {module}"
     return (
         "cd /tmp; "
         f"export SLUICE_FAILPOINTS=$(cat {INSIDE}/{name}.failpoints 2>/dev/null); "
@@ -270,6 +326,19 @@ def _driver_script(name: str) -> str:
         f"wait $child; code=$?; "
         f"while kill -0 $child 2>/dev/null; do wait $child; code=$?; done; exit $code"
     )
+
+
+def _serves(address: str) -> bool:
+    """Whether this ZooKeeper server has a quorum."""
+    answer = b""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((address, _ZOOKEEPER_PORT), timeout=_ANSWER_S) as connection,
+    ):
+        connection.sendall(b"srvr")
+        while piece := connection.recv(4096):
+            answer += piece
+    return b"Mode:" in answer
 
 
 def _broker(number: int, bed: Bed) -> dict[str, str]:

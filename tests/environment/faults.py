@@ -9,7 +9,7 @@ from tests.chaos.beds import AT_START, CHAINS, ELSEWHERE
 from tests.environment.containers import Container
 from tests.environment.host import Link
 from tests.environment.pipeline import BedFailureError, Pipeline
-from tests.environment.plan import BROKERS, PlannedFault
+from tests.environment.plan import BROKERS, COORDINATORS, LEADER, ZOOKEEPERS, PlannedFault
 
 RECOVERY_S = 600.0
 """The longest recovery, on a machine with other work."""
@@ -26,6 +26,16 @@ _STEPS = tuple(
     step for chain in CHAINS.values() for step in chain if step not in ELSEWHERE | _FIRST_ONLY
 )
 _DECIDED_STEPS = ("after-publish", "after-decision", "before-commit", "mid-commit")
+_LEADER_START = (
+    *("before-lease", "after-lease", "before-fencing", "after-fencing"),
+    *("before-attempts-listed", "after-attempts-listed", "before-sweep", "after-sweep"),
+)
+_LEADER_STEPS = (
+    *_LEADER_START,
+    *("before-cut", "after-cut", "before-decision", "before-publish", "after-publish"),
+    *("after-decision", "before-commit", "after-tasks-asked", "after-tasks-answered"),
+    *("after-commit", "before-mark", "before-committed-mark", "after-committed-mark", "after-mark"),
+)
 _FROZEN_SHARE = 1 / 3
 _MOST_HITS = 3
 _ALONE_S = 1.0  # a second of the feeder's records
@@ -135,6 +145,10 @@ def _zombie(pipeline: Pipeline, planned: PlannedFault) -> Fault:
     return Fault(inject=inject, heal=heal, name=name)
 
 
+def _step_of(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    return (_leader_failpoint if planned.target == LEADER else _failpoint)(pipeline, planned)
+
+
 def _failpoint(
     pipeline: Pipeline, planned: PlannedFault, *, steps: Sequence[str] = _STEPS
 ) -> Fault:
@@ -167,6 +181,115 @@ def _failpoint(
 
     fault.inject, fault.heal = inject, heal
     return fault
+
+
+def _leader_failpoint(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """The leader is killed, and the coordinator that takes over kills itself at a step."""
+    leader = _target(pipeline, planned)
+    heir = _other(pipeline, leader)
+    choice = int(planned.draw * len(_LEADER_STEPS) * _MOST_HITS)
+    step = _LEADER_STEPS[choice // _MOST_HITS]
+    hit = 1 if step in _LEADER_START else 1 + choice % _MOST_HITS
+    fault = Fault(inject=_nothing, heal=_nothing, name=f"{heir.name} at {step}@{hit}")
+    armed = pipeline.bed.directory / f"{heir.name}.failpoints"
+    names = {leader.name, heir.name}
+
+    def inject() -> None:
+        pipeline.expected_down.update(names)
+        heir.kill()
+        armed.write_text(f"{step}=kill@{hit}", encoding="utf-8")
+        heir.start()
+        leader.kill()
+        fault.struck = pipeline.wait(
+            lambda: not heir.runs, timeout_s=_REACHED_S, what=step, required=False
+        )
+
+    def heal() -> None:
+        armed.unlink(missing_ok=True)
+        leader.start()
+        if fault.struck:
+            code = heir.exit_code
+            if code != _BY_SIGNAL + signal.SIGKILL:
+                raise BedFailureError(f"{code} instead of a kill at {step}\n{pipeline.story()}")
+            heir.start()
+        pipeline.expected_down.difference_update(names)
+
+    fault.inject, fault.heal = inject, heal
+    return fault
+
+
+def _other(pipeline: Pipeline, coordinator: Container) -> Container:
+    (name,) = set(COORDINATORS) - {coordinator.name}
+    return pipeline.bed.containers[name]
+
+
+def _depose(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """The leader is frozen until the other coordinator has committed, and then that one.
+
+    The first one continues before or after the second one is frozen, finds that it leads no more,
+    ends, is started again, and takes over.
+    """
+    first = _target(pipeline, planned)
+    second = _other(pipeline, first)
+    is_late = planned.draw < 0.5
+
+    def lead(coordinator: Container) -> None:
+        pipeline.wait(
+            lambda: pipeline.resolve(LEADER) == coordinator.name,
+            timeout_s=RECOVERY_S,
+            what=f"{coordinator.name} to lead",
+        )
+
+    def inject() -> None:
+        first.pause()
+        lead(second)
+        if is_late:
+            second.pause()
+        _end_deposed(pipeline, first)
+        if not is_late:
+            second.pause()
+        lead(first)
+
+    def heal() -> None:
+        _end_deposed(pipeline, second)
+
+    when = "while its successor is frozen" if is_late else "before its successor is frozen"
+    return Fault(inject=inject, heal=heal, name=f"{first.name}, resumed {when}")
+
+
+def _end_deposed(pipeline: Pipeline, coordinator: Container) -> None:
+    """Resume a former leader: it must end by itself with an error. Then start it again."""
+    name = coordinator.name
+    pipeline.expected_down.add(name)
+    coordinator.resume()
+    pipeline.wait(
+        lambda: not coordinator.runs, timeout_s=RECOVERY_S, what=f"{name}, deposed, to end"
+    )
+    code = coordinator.exit_code
+    if not 0 < code < _BY_SIGNAL:
+        raise BedFailureError(f"{name}, deposed, ended with {code}\n{pipeline.story()}")
+    pipeline.restarts.append(f"{name}, deposed, ended with {code}, started again")
+    coordinator.start()
+    pipeline.expected_down.discard(name)
+
+
+def _no_quorum(pipeline: Pipeline, planned: PlannedFault) -> Fault:
+    """All ZooKeeper servers but one are killed, or frozen."""
+    choice = int(planned.draw * 2 * len(ZOOKEEPERS))
+    struck = [name for at, name in enumerate(ZOOKEEPERS) if at != choice // 2]
+    make = _kill if choice % 2 else _pause
+    faults = [make(pipeline, replace(planned, target=name)) for name in struck]
+
+    def inject() -> None:
+        for fault in faults:
+            fault.inject()
+
+    def heal() -> None:
+        for fault in faults:
+            fault.heal()
+
+    how = "killed" if choice % 2 else "frozen"
+    return Fault(inject=inject, heal=heal, name=f"{' and '.join(struck)}, {how}")
 
 
 def _absence(pipeline: Pipeline, planned: PlannedFault) -> Fault:
@@ -262,7 +385,7 @@ _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "kill-part": _kill_part,
     "pause": _pause,
     "zombie": _zombie,
-    "failpoint": _failpoint,
+    "failpoint": _step_of,
     "cut": _cut(incoming=True, outgoing=True),
     "cut-in": _cut(incoming=True, outgoing=False),
     "cut-out": _cut(incoming=False, outgoing=True),
@@ -274,4 +397,6 @@ _MAKERS: dict[str, Callable[[Pipeline, PlannedFault], Fault]] = {
     "rolling-restart": _rolling_restart,
     "outage": _outage,
     "absence": _absence,
+    "no-quorum": _no_quorum,
+    "depose": _depose,
 }

@@ -20,6 +20,7 @@ _COLUMNS = ["key", "value", "topic", "partition", "offset"]
 _TOLERABLE = 1_000_000  # the bed continues, however often regions fail
 _EPOCH_TIMEOUT_S = 60.0
 _LOST_TIMEOUT_S = 8.0  # long pauses and partitions of the driver exceed it
+_UNLED_S = 30.0  # most changes of the leader take less, and the longest outages take more
 
 
 def main() -> None:
@@ -30,6 +31,7 @@ def main() -> None:
     parser.add_argument("--path", help="directory of files; none: write the topic only")
     parser.add_argument("--transaction-timeout", type=float, help="none: the brokers' maximum")
     parser.add_argument("--keyed", action="store_true", help="number the records of each key")
+    parser.add_argument("--hosted", action="store_true", help="the coordinator is another process")
     args = parser.parse_args()
     spark = SparkSession.builder.master(args.master).appName("bed").getOrCreate()
     lines = RegionLines()
@@ -40,7 +42,8 @@ def main() -> None:
         engine=args.engine,
         interval_s=0.5,
         timeout_s=_EPOCH_TIMEOUT_S,
-        coordinator_lost_timeout_s=_LOST_TIMEOUT_S,
+        coordinator="process" if args.hosted else "driver",
+        coordinator_lost_timeout_s=_UNLED_S if args.hosted else _LOST_TIMEOUT_S,
         regions=2,
         checkpoint_handler=RegionalCheckpointHandler(),
         tolerable_failures=_TOLERABLE,

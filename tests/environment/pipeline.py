@@ -1,5 +1,6 @@
 """The job of one round: the bed feeds, watches and restarts it, and judges its output."""
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +17,15 @@ from tests.chaos.programs import Topics
 from tests.chaos.published_files import PublishedFiles
 from tests.environment.cluster import DRIVERS, Bed
 from tests.environment.containers import Container
-from tests.environment.plan import TRANSACTION_TIMEOUT_S
+from tests.environment.plan import (
+    COORDINATORS,
+    DRIVER,
+    HOSTS,
+    LEADER,
+    QUORUM,
+    TRANSACTION_TIMEOUT_S,
+    ZOOKEEPERS,
+)
 from tests.environment.verdict import RoundVerdict, judge_all, judge_numbers, with_sight
 from tests.environment.witness import Witness
 from tests.kit.kafka.kafka_records import create_topic, unique
@@ -32,12 +41,23 @@ class Shape:
         writes_files: writes files besides the topic.
         keyed: numbers the records of each key by a function with state, and does not copy them.
         may_lapse: the transaction timeout is `TRANSACTION_TIMEOUT_S`; False: the brokers' maximum.
+        ha: how two coordinators of their own elect a leader, ``lease`` or ``zookeeper``; "": the
+            driver is the coordinator.
     """
 
     engine: str
     writes_files: bool = False
     keyed: bool = False
     may_lapse: bool = False
+    ha: str = ""
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """Targets of faults that such a job does not have."""
+        elected = (*ZOOKEEPERS, QUORUM)
+        if not self.ha:
+            return (*HOSTS, *COORDINATORS, LEADER, *elected)
+        return (DRIVER,) if self.ha == "zookeeper" else (DRIVER, *elected)
 
 
 SHAPES: Mapping[str, Shape] = {
@@ -47,10 +67,14 @@ SHAPES: Mapping[str, Shape] = {
     "keyed-batches": Shape(engine="micro-batch", keyed=True),
     "copy-lapsing": Shape(engine="continuous", may_lapse=True),
     "both-lapsing": Shape(engine="micro-batch", writes_files=True, may_lapse=True),
+    "led": Shape(engine="continuous", ha="zookeeper"),
+    "led-lease": Shape(engine="continuous", ha="lease"),
 }
 
 PARTITIONS = 4
 _REPAIR_LINE = b"lost transactions were written again"
+_MARK_LINE = re.compile(rb"checkpoint=|.* INFO checkpoint committed: checkpoint_id=(\d+) ")
+"""Of a driver's listener, or of a coordinator in a process of its own."""
 _POLL_S = 0.1
 _SETTLE_S = 300.0
 _STOP_S = 120
@@ -65,11 +89,12 @@ class BedFailureError(AssertionError):
 
 
 @dataclass(slots=True)
-class _Marks:
-    """Counts lines of the drivers' logs.
+class Marks:
+    """Counts lines of the programs' logs.
 
     Attributes:
         count: committed checkpoints.
+        last: the newest checkpoint of each coordinator that has a process of its own.
         repairs: reports of repairs of transactions that a broker had aborted.
     """
 
@@ -77,8 +102,10 @@ class _Marks:
     read: dict[str, int] = field(default_factory=dict)
     count: int = 0
     repairs: int = 0
+    last: dict[str, int] = field(default_factory=dict)
 
     def refresh(self) -> None:
+        """Read what is new."""
         for name, path in self.paths.items():
             if not path.exists():
                 continue
@@ -88,7 +115,11 @@ class _Marks:
             whole = new.rfind(b"\n") + 1
             self.read[name] = self.read.get(name, 0) + whole
             lines = new[:whole].splitlines()
-            self.count += sum(line.startswith(b"checkpoint=") for line in lines)
+            marks = [found for line in lines if (found := _MARK_LINE.match(line))]
+            self.count += len(marks)
+            for found in marks:
+                if found[1]:
+                    self.last[name] = int(found[1])
             self.repairs += sum(_REPAIR_LINE in line for line in lines)
 
 
@@ -101,7 +132,12 @@ class Pipeline:
         bed: must run.
         shape: of the job.
         hadoop: a JVM with Hadoop's client on the host, for files.
+
+    Attributes:
+        programs: containers of this round alone.
     """
+
+    programs: tuple[str, ...] = DRIVERS
 
     def __init__(self, bed: Bed, shape: Shape, hadoop: Any) -> None:
         self.bed = bed
@@ -118,21 +154,25 @@ class Pipeline:
         payload = Payload(topic=self.source, run="bed", partitions=PARTITIONS)
         self.feeder = Feeder(bed.bootstrap, payload)
         self.witness = Witness(self.connection, self.output, partitions=PARTITIONS)
-        logs = {name: bed.directory / f"{name}.log" for name in DRIVERS}
-        self._marks = _Marks(logs)
+        logs = {name: bed.directory / f"{name}.log" for name in self.programs}
+        self._marks = Marks(logs)
         self._restarts_left = _MOST_RESTARTS
 
     def __enter__(self) -> Self:
         self._marks.refresh()  # skips lines of earlier rounds
         self._marks.repairs = 0
+        self._marks.last.clear()
         self.feeder.send(_PRELOAD)
         self.feeder.flush()
         self.feeder.__enter__()
         self.witness.__enter__()
+        self._start()
+        return self
+
+    def _start(self) -> None:
         for name in DRIVERS:
             self.bed.make_driver(name, self._arguments())
         self.driver.start()
-        return self
 
     def __exit__(
         self,
@@ -141,7 +181,7 @@ class Pipeline:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self.bed.remove_drivers()
+            self.bed.remove_programs()
         finally:
             self.witness.close()
             if error is None:
@@ -161,6 +201,11 @@ class Pipeline:
     def standby(self) -> str:
         """The name of the driver that is not active."""
         return next(name for name in DRIVERS if name != self.active)
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Containers that need not run."""
+        return (self.standby,)
 
     @property
     def marks(self) -> int:
@@ -227,29 +272,30 @@ class Pipeline:
 
     def story(self) -> str:
         """Counts and log lines that help to understand a failure."""
-        log = self.bed.directory / f"{self.active}.log"
-        tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
-        return "\n".join(
-            [
-                f"sent {self.feeder.sent}, seen {self.witness.total}, marks {self.marks}",
-                *self.restarts[-_TAIL_LINES:],
-                f"{self.active}:",
-                *tail,
-            ]
-        )
+        lines = [f"sent {self.feeder.sent}, seen {self.witness.total}, marks {self.marks}"]
+        lines += self.restarts[-_TAIL_LINES:]
+        for name in self.programs:
+            log = self.bed.directory / f"{name}.log"
+            if name not in self.idle and log.exists():
+                text = log.read_text(encoding="utf-8", errors="replace")
+                lines += [f"{name}:", *text.splitlines()[-_TAIL_LINES:]]
+        return "\n".join(lines)
 
     def finish(self, *, timeout_s: float) -> RoundVerdict:
-        """Stop the feeder, await the last records, end the job by SIGTERM, and judge its output."""
+        """Stop the feeder, await the last records, end the job in order, and judge its output."""
         self.feeder.close()
         self.wait(
             lambda: self.witness.seen_at(_last_of_each(self.feeder.sent)) is not None,
             timeout_s=timeout_s,
             what="the last records",
         )
+        self._end()
+        return self._judge()
+
+    def _end(self) -> None:
         code = self.driver.stop(timeout_s=_STOP_S)
         if code != _ENDED_IN_ORDER:
             raise BedFailureError(f"exit code {code} of a job ended by SIGTERM\n{self.story()}")
-        return self._judge()
 
     def restart_budget(self, *, faults: int) -> None:
         """Reset the count of restarts: each fault may cost `_MOST_RESTARTS`."""
@@ -284,7 +330,7 @@ class Pipeline:
     def _supervise(self) -> None:
         """Restart containers that have ended, as a cluster manager does."""
         for name, container in self.bed.containers.items():
-            if container.runs or name in self.expected_down or name == self.standby:
+            if container.runs or name in self.expected_down or name in self.idle:
                 continue
             self.restarts.append(f"{name} ended with {container.exit_code}, started again")
             self._restarts_left -= 1
@@ -293,6 +339,7 @@ class Pipeline:
             container.start()
 
     def _arguments(self) -> list[str]:
+        """Of the job's program."""
         files = ["--path", self._files.uri] if self.shape.writes_files else []
         brief = [f"--transaction-timeout={TRANSACTION_TIMEOUT_S}"] if self.shape.may_lapse else []
         return [

@@ -10,10 +10,20 @@ BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 HDFS = ("namenode", "datanode")
 WORKERS = ("worker-1", "worker-2")
 DRIVER = "driver"
+HOSTS = ("driver-1", "driver-2")
+"""The drivers of a job with coordinators of its own: both host regions."""
+COORDINATORS = ("coordinator-1", "coordinator-2")
+ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
+LEADER = "leader"
+"""The coordinator that leads at the time of the fault."""
+QUORUM = "quorum"
+"""Two of the ZooKeeper servers."""
 TRANSACTION_TIMEOUT_S = 20.0
 """The transaction timeout of jobs whose transactions may time out."""
 _ABORTED_WITHIN_S = 15.0  # brokers search for expired transactions every 10 s
-_MACHINES = (*BROKERS, *HDFS, *WORKERS, DRIVER)
+_MACHINES = (*BROKERS, *HDFS, *WORKERS, DRIVER, *HOSTS, *COORDINATORS, *ZOOKEEPERS)
+_GROUPS = {LEADER: COORDINATORS, QUORUM: ZOOKEEPERS, "brokers": BROKERS}
+"""Targets that are several machines, or one of several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +79,12 @@ KINDS: Mapping[str, Kind] = {
         is_alone=True,
     ),
     "failpoint": Kind(
-        targets=(DRIVER,),
+        targets=(DRIVER, LEADER),
         least_s=0.0,
         most_s=0.0,
         weight=2,
-        says="the driver kills itself at a named step of the protocol",
+        says="the driver, or a coordinator that has taken over, kills itself at a named step of the "
+        "protocol",
         is_alone=True,
     ),
     "cut": Kind(
@@ -147,6 +158,22 @@ KINDS: Mapping[str, Kind] = {
         says="the driver is frozen or dead at a step for longer than the transaction timeout",
         is_alone=True,
         outlasts=True,
+    ),
+    "no-quorum": Kind(
+        targets=(QUORUM,),
+        least_s=4.0,
+        most_s=30.0,
+        weight=3,
+        says="two of three ZooKeeper servers are killed, or frozen",
+    ),
+    "depose": Kind(
+        targets=(LEADER,),
+        least_s=0.0,
+        most_s=0.0,
+        weight=4,
+        says="the leading coordinator is frozen until another one leads, and that one at once, too; "
+        "resumed, each must end",
+        is_alone=True,
     ),
 }
 
@@ -265,8 +292,9 @@ def _goes_with(fault: PlannedFault, others: Sequence[PlannedFault]) -> bool:
     brokers = [each.kind for each in (fault, *others) if each.target in BROKERS]
     if "clock" in brokers and len(brokers) > 1:
         return False
-    return _machine(fault) not in [_machine(each) for each in others]
+    return _machines(fault).isdisjoint(machine for each in others for machine in _machines(each))
 
 
-def _machine(fault: PlannedFault) -> str:
-    return fault.target.partition("/")[0]
+def _machines(fault: PlannedFault) -> frozenset[str]:
+    name = fault.target.partition("/")[0]
+    return frozenset(_GROUPS.get(name, (name,)))

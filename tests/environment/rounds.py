@@ -10,6 +10,7 @@ from typing import Any
 from tests.environment.cluster import Bed
 from tests.environment.faults import RECOVERY_S, Fault, make_fault
 from tests.environment.journal import FaultEntry, Journal, RoundEntry
+from tests.environment.led import LedPipeline
 from tests.environment.pipeline import SHAPES, BedFailureError, Pipeline
 from tests.environment.plan import PlannedFault, bursts
 from tests.environment.verdict import RoundVerdict
@@ -53,7 +54,8 @@ def run_round(
     done, verdict, wrong = 0, RoundVerdict(records=0, outputs=1), "ended from outside"
     repairs = 0
     try:
-        with Pipeline(bed, SHAPES[made.pipeline], hadoop) as pipeline:
+        shape = SHAPES[made.pipeline]
+        with (LedPipeline if shape.ha else Pipeline)(bed, shape, hadoop) as pipeline:
             pipeline.await_progress(timeout_s=_START_S, what="a first checkpoint")
             say(f"round {made.seed} ({made.pipeline}): the job runs")
             number = 0

@@ -1,4 +1,5 @@
-"""The commands of ``docs/guide/deploy.md``, which tests run as they stand but for a few words."""
+"""The commands of ``docs/guide/deploy.md``, which tests run as they stand but for a few words; and
+those of other pages about ``deploy/``."""
 
 import os
 import re
@@ -15,6 +16,8 @@ from tests.kit.waiting import wait_for
 
 __all__ = [
     "DEPLOY",
+    "HIGH_AVAILABILITY",
+    "PAGE",
     "ROOT",
     "Copied",
     "commands",
@@ -26,15 +29,16 @@ __all__ = [
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+PAGE = "deploy.md"
+HIGH_AVAILABILITY = "high-availability.md"
 _BLOCK = re.compile(r"^```sh\n# ([^\n]+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _VERIFY = (sys.executable, "-m", "sluice", "verify", "--bootstrap-servers")
 _LONG_S = 1800.0
 
 
-def commands() -> dict[str, str]:
-    """Each block of commands by its first line, which is a comment."""
-    page = (ROOT / "docs" / "guide" / "deploy.md").read_text("utf-8")
-    return dict(_BLOCK.findall(page))
+def commands(page: str = PAGE) -> dict[str, str]:
+    """Each block of commands of a guide by its first line, which is a comment."""
+    return dict(_BLOCK.findall((ROOT / "docs" / "guide" / page).read_text("utf-8")))
 
 
 def run_commands(
@@ -44,9 +48,10 @@ def run_commands(
     directory: Path,
     inside: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
+    page: str = PAGE,
 ) -> str:
-    """Run a block of the page; its standard output. Every replaced text must be in it."""
-    script = commands()[title]
+    """Run a block of a page; its standard output. Every replaced text must be in it."""
+    script = commands(page)[title]
     for text, other in (replaced or {}).items():
         assert text in script, f"{title}: the page has no {text!r}"
         script = script.replace(text, other)
@@ -85,7 +90,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def make_wheels(directory: Path) -> None:
+def make_wheels(directory: Path, *, extras: str = "spark,cli") -> None:
     """``wheels`` in a directory, as on the page, from this checkout."""
     source = directory / "source"
     source.mkdir()
@@ -101,7 +106,8 @@ def make_wheels(directory: Path) -> None:
         subprocess.run(["cp", "-R", "--parents", name, "LICENSE", source], cwd=ROOT, check=True)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     subprocess.run([*build, directory / "dist", source], check=True, timeout=_LONG_S)
-    run_commands("Collect the wheels", {"python3": sys.executable}, directory=directory)
+    replaced = {"python3": sys.executable, "[spark,cli]": f"[{extras}]"}
+    run_commands("Collect the wheels", replaced, directory=directory)
 
 
 @dataclass

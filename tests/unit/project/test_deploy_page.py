@@ -48,16 +48,18 @@ def test_the_compose_file_says_the_same_as_the_command() -> None:
         assert line in text, option
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["orders", "orders-coordinator", "orders-driver"])
+def test_systemd_accepts_the_unit(tmp_path: Path, name: str) -> None:
     """With programs that exist here."""
-    unit = (DEPLOY / "orders.service").read_text("utf-8")
-    here = unit.replace("/opt/orders/bin/python /opt/orders/orders.py", "/bin/true")
-    (tmp_path / "orders.service").write_text(here.replace("User=orders", "User=root"))
+    unit = (DEPLOY / f"{name}.service").read_text("utf-8")
+    here = re.sub("/opt/orders/bin/(python|sluice)", "/bin/true", unit)
+    assert here != unit
+    (tmp_path / f"{name}.service").write_text(here.replace("User=orders", "User=root"))
     try:
-        done = _run(["systemd-analyze", "verify", str(tmp_path / "orders.service")])
+        done = _run(["systemd-analyze", "verify", str(tmp_path / f"{name}.service")])
     except FileNotFoundError:
         pytest.skip("this host has no systemd")
-    complaints = [line for line in done.stderr.splitlines() if "orders.service" in line]
+    complaints = [line for line in done.stderr.splitlines() if f"{name}.service" in line]
     assert complaints == []
 
 

@@ -22,8 +22,17 @@ from tests.chaos.published_files import PublishedFiles
 from tests.environment.containers import Container, ContainerSpec
 from tests.environment.faults import make_fault
 from tests.environment.journal import FaultEntry, RoundEntry, commit_of
-from tests.environment.pipeline import BedFailureError
-from tests.environment.plan import BROKERS, KINDS, TRANSACTION_TIMEOUT_S, PlannedFault, bursts, plan
+from tests.environment.pipeline import SHAPES, BedFailureError, Marks
+from tests.environment.plan import (
+    BROKERS,
+    COORDINATORS,
+    KINDS,
+    TRANSACTION_TIMEOUT_S,
+    ZOOKEEPERS,
+    PlannedFault,
+    bursts,
+    plan,
+)
 from tests.environment.report import summary, table
 from tests.environment.soak import MEASURES, Sample, growth
 from tests.environment.verdict import RoundVerdict, judge_all, with_sight
@@ -41,12 +50,37 @@ def test_a_shorter_plan_is_the_beginning_of_a_longer_one() -> None:
 
 
 def test_every_kind_and_every_target_comes() -> None:
-    planned = plan(1, 3_000, may_lapse=True)
+    planned = plan(1, 20_000, may_lapse=True)
     struck = {(fault.kind, fault.target) for fault in planned}
     assert struck == {(name, target) for name, kind in KINDS.items() for target in kind.targets}
     for fault in planned:
         assert KINDS[fault.kind].least_s <= fault.hold_s <= KINDS[fault.kind].most_s
         assert 0 <= fault.draw < 1
+
+
+def test_a_seed_of_before_there_were_coordinators_makes_its_faults_again() -> None:
+    """Rounds in the journal can be run again: what other jobs have does not change a plan."""
+    planned = plan(7, 6, without=SHAPES["copy"].without)
+    assert [(fault.kind, fault.target, fault.hold_s) for fault in planned] == [
+        ("pause", "kafka-3", 2.676),
+        ("kill", "kafka-1", 1.718),
+        ("failpoint", "driver", 0.0),
+        ("kill", "namenode", 4.664),
+        ("cut-in", "kafka-1", 2.559),
+        ("pause", "kafka-3", 9.993),
+    ]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_job_gets_faults_of_the_machines_that_it_has(name: str) -> None:
+    shape = SHAPES[name]
+    planned = plan(1, 3_000, without=shape.without, may_lapse=shape.may_lapse)
+    struck = {fault.target for fault in planned}
+    assert ("driver" in struck) is not bool(shape.ha)
+    assert struck.issuperset(("leader", "coordinator-2", "driver-1")) is bool(shape.ha)
+    has_zookeepers = struck.issuperset(("quorum", *ZOOKEEPERS))
+    assert has_zookeepers is (shape.ha == "zookeeper")
+    assert has_zookeepers or struck.isdisjoint(("quorum", *ZOOKEEPERS))
 
 
 def test_only_named_kinds_come_and_no_target_that_is_left_out() -> None:
@@ -81,9 +115,15 @@ def test_faults_that_come_together_are_all_there_and_strike_different_machines(m
     assert Counter(fault for burst in found for fault in burst) == Counter(planned)
     assert max(len(burst) for burst in found) == most
     for burst in found:
-        machines = [fault.target.partition("/")[0] for fault in burst]
+        machines = [name for fault in burst for name in strikes(fault)]
         assert len(set(machines)) == len(machines)
         assert len(burst) == 1 or not any(KINDS[fault.kind].is_alone for fault in burst)
+
+
+def strikes(fault: PlannedFault) -> Sequence[str]:
+    """The machines of a fault."""
+    groups = {"quorum": ZOOKEEPERS, "leader": COORDINATORS, "brokers": BROKERS}
+    return groups.get(fault.target, (fault.target.partition("/")[0],))
 
 
 def test_a_brokers_clock_jumps_while_the_others_are_well() -> None:
@@ -115,11 +155,13 @@ class EngineAtADeath:
 
     def __init__(self, *, exit_code: int) -> None:
         self._exit_code = exit_code
+        self.commands: list[str] = []
 
     def address(self, number: int) -> str:
         return f"10.0.0.{number}"
 
     def run(self, *words: str, check: bool = True) -> str:
+        self.commands.append(" ".join(words))
         match words[0]:
             case "wait":
                 return str(self._exit_code)
@@ -153,9 +195,9 @@ class Drivers:
         return ""
 
 
-def container(name: str, *, exit_code: int) -> Container:
-    engine: Any = EngineAtADeath(exit_code=exit_code)
-    made = Container(engine, ContainerSpec(name=name, image="none", number=1), name)
+def container(name: str, *, exit_code: int, engine: EngineAtADeath | None = None) -> Container:
+    given: Any = engine or EngineAtADeath(exit_code=exit_code)
+    made = Container(given, ContainerSpec(name=name, image="none", number=1), name)
     made.start()
     return made
 
@@ -188,6 +230,86 @@ def test_a_zombie_ends_with_an_error() -> None:
 def test_a_zombie_that_ends_otherwise_fails_the_round(exit_code: int) -> None:
     with pytest.raises(BedFailureError, match=f"driver-1, fenced, ended with {exit_code}"):
         zombie(exit_code=exit_code)
+
+
+@dataclass(kw_only=True)
+class Coordinators(Drivers):
+    """As much of a `tests.environment.led.LedPipeline` as a fault of leaders needs."""
+
+    leaders: list[str] = field(default_factory=lambda: ["coordinator-1"])
+    expected_down: set[str] = field(default_factory=set)
+
+    def resolve(self, target: str) -> str:
+        """The last one leads for ever; the others for one look."""
+        if target != "leader":
+            return target
+        return self.leaders[0] if len(self.leaders) == 1 else self.leaders.pop(0)
+
+    def wait(self, done: Any, *, timeout_s: float, what: str) -> None:
+        assert any(done() for _ in range(3)), what
+
+
+def led(kind: str, target: str, *, draw: float, exit_code: int, leaders: Sequence[str]) -> Any:
+    """A fault of a job with coordinators, from its injection to its end."""
+    engine = EngineAtADeath(exit_code=exit_code)
+    containers = {
+        name: container(name, exit_code=exit_code, engine=engine)
+        for name in (*COORDINATORS, *ZOOKEEPERS)
+    }
+    engine.commands.clear()
+    made: Any = Coordinators(bed=SimpleNamespace(containers=containers), leaders=list(leaders))
+    planned = PlannedFault(kind=kind, target=target, after_s=0, hold_s=1, draw=draw)
+    fault = make_fault(made, planned)
+    fault.inject()
+    fault.heal()
+    told = [line for line in engine.commands if not line.startswith(("wait", "inspect"))]
+    return SimpleNamespace(fault=fault, pipeline=made, commands=told)
+
+
+_TURNS = ("coordinator-1", "coordinator-1", "coordinator-2", "coordinator-2", "coordinator-1")
+
+
+@pytest.mark.parametrize("draw", [0.2, 0.7], ids=["late", "early"])
+def test_leaders_are_frozen_one_after_the_other_and_end_with_errors(draw: float) -> None:
+    found = led("depose", "leader", draw=draw, exit_code=1, leaders=_TURNS)
+    first, second = "coordinator-1", "coordinator-2"
+    froze, woke = f"pause {second}", [f"unpause {first}", f"start {first}"]
+    middle = [froze, *woke] if draw < 0.5 else [*woke, froze]
+    ends = [f"unpause {second}", f"start {second}"]
+    assert found.commands == [f"pause {first}", *middle, *ends]
+    assert [line.partition(",")[0] for line in found.pipeline.restarts] == [first, second]
+    assert not found.pipeline.expected_down
+
+
+@pytest.mark.parametrize("exit_code", [0, 128 + 9])
+def test_a_deposed_leader_that_ends_otherwise_fails_the_round(exit_code: int) -> None:
+    with pytest.raises(BedFailureError, match=f"coordinator-1, deposed, ended with {exit_code}"):
+        led("depose", "leader", draw=0.2, exit_code=exit_code, leaders=_TURNS)
+
+
+def test_a_quorum_is_lost_by_the_loss_of_any_two_servers() -> None:
+    lost = set()
+    for draw in (0.1, 0.2, 0.4, 0.6, 0.7, 0.9):
+        found = led("no-quorum", "quorum", draw=draw, exit_code=1, leaders=_TURNS)
+        ways = {"kill --signal KILL": "start", "pause": "unpause"}
+        down = [line.rpartition(" ") for line in found.commands[:2]]
+        (way,) = {words for words, _, _ in down}
+        names = [name for _, _, name in down]
+        assert found.commands[2:] == [f"{ways[way]} {name}" for name in names]
+        lost.add((way, *names))
+    assert len(lost) == 6
+
+
+def test_the_coordinator_with_the_newest_checkpoint_leads(tmp_path: Path) -> None:
+    """Whatever a former one still writes; the driver's own lines count as well."""
+    line = "2026-11-29 09:38:13,246 INFO checkpoint committed: checkpoint_id={} kind=checkpoint\n"
+    logs = {name: tmp_path / name for name in (*COORDINATORS, "driver-1")}
+    logs["coordinator-1"].write_text(line.format(8) + line.format(9) + "checkpoint_id=12\n")
+    logs["coordinator-2"].write_text("standby: leader=None\n" + line.format(11))
+    logs["driver-1"].write_text("checkpoint=12 completed=a\n")
+    marks = Marks(logs)
+    marks.refresh()
+    assert (marks.count, marks.last) == (4, {"coordinator-1": 9, "coordinator-2": 11})
 
 
 _SENT = list(

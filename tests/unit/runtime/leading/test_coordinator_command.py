@@ -1,24 +1,38 @@
-"""How a coordinator process ends."""
+"""``sluice coordinator start`` as a standby."""
 
-import signal
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+import typer
 
-from sluice.runtime.errors import JobFinishedError
+from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.election.ha_settings import HaSettings, await_lead
 from sluice.runtime.leading import coordinator_cli
 
+_LEASE = HaSettings(zookeeper=None, timeout_s=2.0)
 
-def test_a_standby_ends_without_an_error_when_the_leader_has_finished_the_job(
+
+def test_a_standby_ends_without_an_error_when_the_leader_has_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def finished(*_: object) -> None:
-        raise JobFinishedError("the leader has finished the job", {}, "Start it again.")
+    """A supervisor must not start it again: it would lead a job that was stopped."""
+    described = SimpleNamespace(plan=SimpleNamespace(name="job"))
+    monkeypatch.setattr(coordinator_cli, "_awaited", lambda _: described)
+    store = open_store(str(tmp_path / "checkpoint"))
+    leader = _LEASE.election(store.fs, name="job", role="coordinator")
 
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(coordinator_cli, "_elected", finished)
-    arguments = ["start", "--checkpoint", str(tmp_path), "--ha", "lease"]
-    result = CliRunner().invoke(coordinator_cli.app, arguments)
-    assert result.exit_code == 0, result.output
-    assert result.exception is None
+    def stand_by() -> int:
+        with contextlib.ExitStack() as stack, pytest.raises(typer.Exit) as ended:
+            coordinator_cli._elected(store, _LEASE, [], stack)  # noqa: SLF001
+        return ended.value.exit_code
+
+    with leader, ThreadPoolExecutor(1) as pool:
+        await_lead(leader, check=lambda: None)
+        standby = pool.submit(stand_by)
+        while not leader.view().standbys:
+            assert not standby.done()
+        leader.resign(is_finished=True)
+        assert standby.result(60.0) == 0

@@ -148,6 +148,25 @@ def test_regions_of_a_dead_host_move_and_those_of_others_stay(job: LedJob) -> No
     assert [region for region, _ in hosts[1].begun][1:] == [hosts[0].begun[0][0]]
 
 
+def test_a_takeover_does_not_wait_for_a_host_that_died_with_the_leader(tmp_path: Path) -> None:
+    """A machine with both is lost: the first start waited for two hosts, and one is left."""
+    job = LedJob(tmp_path / "checkpoint", report_timeout_s=1.0)
+    try:
+        hosts = [job.host(), job.host()]
+        leader = job.lead(hosts=2)
+        leader.await_lead()
+        job.write(20)
+        seen_all(job)
+        hosts[0].die()
+        leader.die()
+        job.lead(hosts=2)
+        job.write(20)
+        seen_all(job)
+        job.require_exact()
+    finally:
+        job.close()
+
+
 def test_a_region_without_a_report_restarts(tmp_path: Path) -> None:
     """Its host reports after the limit: then its attempt is over."""
     job = LedJob(tmp_path / "checkpoint", report_timeout_s=0.0)
