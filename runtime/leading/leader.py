@@ -17,6 +17,7 @@ from sluice.runtime.contracts import RegionAttempt, RegionRegistration, SplitEnu
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import FencedError, NotLeaderError, StreamError, UnreachableError
@@ -43,6 +44,7 @@ from sluice.runtime.service.service_messages import (
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from sluice.runtime.spark.run.hosting.job_description import JobDescription, coordinator_of
+from sluice.runtime.spark.run.restore_request import request_of
 from sluice.runtime.storage.file_system import OpenFileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
@@ -129,6 +131,7 @@ class JobLeader:
         check: called between two steps after it. Both may raise to end the leadership; the job then
             continues without this process, which must end.
         on_leading: called with the address of the service, once the start is over.
+        keep_description: puts ``description`` into the checkpoint directory again.
     """
 
     description: JobDescription
@@ -140,6 +143,7 @@ class JobLeader:
     on_step: Callable[[str], None] = lambda _: None
     check: Callable[[], None] = lambda: None
     on_leading: Callable[[str], None] = lambda _: None
+    keep_description: Callable[[], None] = lambda: None
     _reports: Sequence[AttemptReport] = ()
 
     def run(self) -> None:
@@ -169,6 +173,7 @@ class JobLeader:
             description.digest,
             timeout_s=self.settings.host_timeout_s,
             fixed_ends=lambda source_id: _ends_of(sources[source_id]),
+            before_refusal=self.keep_description,
         )
         coordinator, sources = coordinator_of(
             description,
@@ -242,7 +247,9 @@ class JobLeader:
     def _started(self, led: "_Led", stack: contextlib.ExitStack) -> StartedJob:
         """Start the coordinator, and resume attempts of an earlier one."""
         started = led.coordinator.start(
-            timeout_s=self.settings.start_timeout_s, on_step=self.on_step
+            timeout_s=self.settings.start_timeout_s,
+            restore_from=self._origin(),
+            on_step=self.on_step,
         )
         led.history.begin(
             {
@@ -267,6 +274,19 @@ class JobLeader:
         )
         self.on_leading(led.service.address)
         return started
+
+    def _origin(self) -> RestoreRequest | int | None:
+        """Each leader repeats the request. The start executes it once: a later leader finds it on
+        record, and continues from the newest decision."""
+        description = self.description
+        return request_of(
+            description.restore_from,
+            description.restore_rules,
+            description.clusters,
+            self.store.fs,
+            open_at=self.open_fs,
+            analyses={},  # no region has Spark's state
+        )
 
     def _lead(self, led: "_Led", started: StartedJob) -> None:
         while not led.hosts.await_hosts(self.settings.hosts, timeout_s=_WATCH_S):

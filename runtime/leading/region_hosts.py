@@ -91,6 +91,8 @@ class RegionHosts:
         digest: of the job's description.
         timeout_s: a host that is silent for so long is lost: its regions move to another one.
         fixed_ends: of a source.
+        before_refusal: called before a driver of another job is refused. It takes back what that
+            driver has left for later leaders: they must not execute what was refused.
         clock: monotonic seconds.
     """
 
@@ -100,11 +102,13 @@ class RegionHosts:
         *,
         timeout_s: float,
         fixed_ends: Callable[[str], Sequence[FixedEnd] | None],
+        before_refusal: Callable[[], None] = lambda: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._digest = digest
         self._timeout_s = timeout_s
         self._fixed_ends = fixed_ends
+        self._before_refusal = before_refusal
         self._clock = PauseTolerantClock(clock, longest_step_s=_LONGEST_STEP_S)
         self._changed = threading.Condition()
         self._hosts: dict[str, _Host] = {}
@@ -140,11 +144,12 @@ class RegionHosts:
 
     def _join(self, join: Join) -> HostAnswer:
         if join.digest != self._digest:
+            self._before_refusal()
             raise ConfigError(
                 "this driver describes another job than the coordinator runs",
                 {"host_id": join.host_id, "address": join.address},
-                "Run the same program in all drivers. To change the job, stop all drivers first, "
-                "then the coordinator, and start both again.",
+                "Run the same program with the same restore_from in all drivers. To change either, "
+                "stop the job with `sluice job stop`, and start the new program first.",
             )
         with self._changed:
             known = self._hosts.get(join.host_id)

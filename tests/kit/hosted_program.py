@@ -17,14 +17,21 @@ def _slow(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def host_a_copy(
-    bootstrap: str, source: str, sink: str, directory: Path, checkpoint: Path, *, bounded: bool
+    bootstrap: str,
+    source: str,
+    sink: str,
+    directory: Path,
+    checkpoint: Path,
+    restore_from: str | None = None,
 ) -> None:
     """Copy records in two continuous regions.
 
     Args:
         directory: for this driver alone.
         checkpoint: of the job.
+        restore_from: id of one of its checkpoints, or a path.
     """
+    is_id = restore_from is not None and restore_from.isdecimal()
     with local_spark(directory / "spark") as spark:
         job = Job(
             "hosted",
@@ -35,10 +42,9 @@ def host_a_copy(
             retained=1_000,
             engine="continuous",
             coordinator="process",
+            restore_from=int(restore_from) if restore_from and is_id else restore_from,
         )
-        job.source(
-            KafkaSource(bootstrap_servers=bootstrap, topics=[source], bounded=bounded)
-        ).map_batches(_slow, name="slow").sink(
-            KafkaSink(bootstrap_servers=bootstrap, topic=sink, transactional_id_prefix=sink)
-        )
+        job.source(KafkaSource(bootstrap_servers=bootstrap, topics=[source])).map_batches(
+            _slow, name="slow"
+        ).sink(KafkaSink(bootstrap_servers=bootstrap, topic=sink, transactional_id_prefix=sink))
         job.run()

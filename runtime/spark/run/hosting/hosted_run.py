@@ -47,11 +47,11 @@ def require_hostable(job: JobSpec, layout: Layout) -> None:
             {"job": job.name},
             "Leave ha out of the job, and use `sluice coordinator start --ha …`.",
         )
-    if job.uid is not None or job.restore_from is not None:
+    if job.uid is not None:
         raise ConfigError(
-            "a separate coordinator knows no repartition topics and restores nothing",
-            {"job": job.name, "restore_from": job.restore_from},
-            "Use key_by(…, partitioned=True), or start once with coordinator='driver' to restore.",
+            "a separate coordinator knows no repartition topics",
+            {"job": job.name},
+            "Use key_by(…, partitioned=True), or coordinator='driver'.",
         )
 
 
