@@ -31,6 +31,7 @@ from sluice.runtime.service.hosting.host_messages import (
     AttemptReport,
     FixedEnd,
     HostAnswer,
+    RunTopic,
 )
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.metrics import job_registry
@@ -44,6 +45,7 @@ from sluice.runtime.service.service_messages import (
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from sluice.runtime.spark.run.hosting.job_description import JobDescription, coordinator_of
+from sluice.runtime.spark.run.job_topics import prepared_topics
 from sluice.runtime.spark.run.restore_request import request_of
 from sluice.runtime.storage.file_system import OpenFileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri
@@ -258,6 +260,7 @@ class JobLeader:
                 "restored_from": started.restored_from,
             }
         )
+        led.hosts.topics = self._topics(started)
         self._announce(led, started, stack)
         reports = {(each.region, each.attempt_id): each for each in self._reports}
         for region in self.description.regions:
@@ -274,6 +277,11 @@ class JobLeader:
         )
         self.on_leading(led.service.address)
         return started
+
+    def _topics(self, started: StartedJob) -> tuple[RunTopic, ...]:
+        """Create or check the repartition topics before any region begins or resumes."""
+        found = prepared_topics(self.description.regions, started, self.description.uid)
+        return tuple(RunTopic.of(source_id, topic) for source_id, topic in found.items())
 
     def _origin(self) -> RestoreRequest | int | None:
         """Each leader repeats the request. The start executes it once: a later leader finds it on

@@ -32,6 +32,7 @@ from sluice.runtime.service.hosting.host_messages import (
     Hello,
     HostAnswer,
     Join,
+    RunTopic,
 )
 from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.service_client import CoordinatorAddress
@@ -94,6 +95,9 @@ class RegionHosts:
         before_refusal: called before a driver of another job is refused. It takes back what that
             driver has left for later leaders: they must not execute what was refused.
         clock: monotonic seconds.
+
+    Attributes:
+        topics: the repartition topics of the run; set before the start is published.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class RegionHosts:
         self._timeout_s = timeout_s
         self._fixed_ends = fixed_ends
         self._before_refusal = before_refusal
+        self.topics: Sequence[RunTopic] = ()
         self._clock = PauseTolerantClock(clock, longest_step_s=_LONGEST_STEP_S)
         self._changed = threading.Condition()
         self._hosts: dict[str, _Host] = {}
@@ -119,7 +124,7 @@ class RegionHosts:
     # --- messages -----------------------------------------------------------------------------
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-        """``hello``, ``join`` or ``ends``."""
+        """``hello``, ``join``, ``ends`` or ``topics``."""
         match call:
             case "hello":
                 return to_json(self._hello(from_json(Hello, payload)))
@@ -127,6 +132,8 @@ class RegionHosts:
                 return to_json(self._join(from_json(Join, payload)))
             case "ends":
                 return to_json(self._fixed_ends(str(payload["source_id"])))
+            case "topics":
+                return to_json(tuple(self.topics))
         raise ConfigError(
             "the leader does not know this message of a host",
             {"call": call},

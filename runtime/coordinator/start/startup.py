@@ -494,8 +494,11 @@ class StartSequence:
             None if is_new else record,
             self.plan,
             own_attempt=attempt_id,
-            may_resume=recovery.is_newest(history, record.checkpoint_id)
-            and not self.plan.forgotten,
+            may_resume=recovery.may_resume(
+                record,
+                *(history, self.plan, self.store.known_fencing_records()),
+                attempt_id=attempt_id,
+            ),
         )
         self._deadline_s += self.clock() - began_s
         return outcome

@@ -43,7 +43,7 @@ class JobDescription:
         settings: of its checkpoints.
         regions: with their sources, functions and sinks.
         continuous: names of the regions that run continuously.
-        uid: known before the start; None: it is not.
+        uid: known before the start, if topics are named after it; None: it is not.
         lost_timeout_s: the user's setting; None: the default.
         between_barriers_s: the longest time that an epoch is open before its barrier.
         restore_from: checkpoint id, or URI of another job's state; None: the newest checkpoint.
@@ -64,13 +64,14 @@ class JobDescription:
 
     @property
     def digest(self) -> str:
-        """Equal for all drivers of one job that describe the same regions and operators, and
-        request the same restore."""
+        """Equal for all drivers of one job that describe the same regions and operators, name the
+        same topics, and request the same restore."""
         plan = self.plan
         told = (
             plan.name,
             [(each.name, each.source_ids, each.sink_ids) for each in plan.regions],
             [node.operator_id for node in plan.graph],
+            self.uid,
             self.restore_from,
         )
         return hashlib.sha256(repr(told).encode()).hexdigest()
