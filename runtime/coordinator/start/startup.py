@@ -213,12 +213,7 @@ class StartSequence:
         yield from self._settle(history, attempt_id, kept)
         oldest = min([attempt_id, *self._reconciled.attempts.values()])
         yield from sweep_state_files(self.store, kept, oldest, session=self.session)
-        left = (*self.registrations, *self._reconciled.left)
-        abort_open_work(
-            recovery.left_open(left, history, self.plan),
-            SharedCommitters(self.sinks, self.plan),
-            timeout_s=lambda: min(self._left_s(), self.settings.call_timeout_s),
-        )
+        self._abort(history)
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
         record = self._without_forgotten(record)
@@ -557,6 +552,14 @@ class StartSequence:
         )
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s
+
+    def _abort(self, history: History) -> None:
+        left = (*self.registrations, *self._reconciled.left)
+        abort_open_work(
+            recovery.left_open(left, history, self.plan),
+            SharedCommitters(self.sinks, self.plan),
+            timeout_s=lambda: min(self._left_s(), self.settings.call_timeout_s),
+        )
 
     def _without_forgotten(self, whole: CheckpointRecord) -> CheckpointRecord:
         record = without_topics(whole, self.plan.forgotten)
