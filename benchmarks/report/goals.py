@@ -181,8 +181,8 @@ def _keyed() -> Iterator[_Against]:
         ("count-1m", more, "memory", "flink-hashmap", 3.0, _FIVE),
         ("count-1m", more, "rocksdb", "flink-rocksdb", 1.5, _FIVE),
         ("repartition-10k", f"{count}, repartition topic", "memory", "flink-hashmap", 0.8, _FIVE),
-        ("process-10k", f"{process}, 10,000 keys", "memory", "pyflink-hashmap", 8.0, _MILLION),
-        ("process-10k", f"{process}, 10,000 keys", "rocksdb", "pyflink-rocksdb", 8.0, _MILLION),
+        ("process-10k", f"{process}, 10,000 keys", "memory", "pyflink-hashmap", 8.0, 600_000),
+        ("process-10k", f"{process}, 10,000 keys", "rocksdb", "pyflink-rocksdb", 8.0, 600_000),
         ("windows-100k", "windows of 10 s, 100,000 keys", "memory", "flink-hashmap", 1.5, _FIVE),
         ("windows-100k", "windows of 10 s, 100,000 keys", "rocksdb", "flink-rocksdb", 1.5, _FIVE),
     )
