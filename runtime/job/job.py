@@ -102,7 +102,7 @@ class Job:
         coordinator: ``driver``: the coordinator runs in this process. ``process``: it is a process
             of its own, ``sluice coordinator start``, and may die and be replaced while the tasks
             continue. Several drivers may run the same program then; each needs cores for all
-            regions. For continuous regions without repartition topics.
+            regions. For continuous regions.
         resource_timeout_s: how long the job may lack the cores that its regions need, at its start
             and later; its state is ``WAITING_FOR_RESOURCES`` meanwhile. Then it fails; > 0. None:
             it waits without a limit.

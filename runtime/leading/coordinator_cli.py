@@ -18,7 +18,11 @@ from sluice.runtime.errors import JobFinishedError, NotLeaderError
 from sluice.runtime.leading.leader import JobLeader, LeaderSettings
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.listening.service_settings import ServiceSettings
-from sluice.runtime.spark.run.hosting.job_description import JobDescription, read_description
+from sluice.runtime.spark.run.hosting.job_description import (
+    JobDescription,
+    publish,
+    read_description,
+)
 from sluice.runtime.storage.file_system_opening import absolute_uri, needs_jvm, open_file_system
 
 __all__ = ["app"]
@@ -90,14 +94,16 @@ def start(
         service = ServiceSettings.of({}, host=host, bind_address=bind_address, port=port)
         listener = stack.enter_context(Listener.of(service))
         election = None if elects is None else _elected(store, elects, candidates, stack)
+        description = _awaited(store)
         leader = JobLeader(
-            description=_awaited(store),
+            description=description,
             store=store,
             election=election,
             listener=listener,
             open_fs=lambda each: open_file_system(each, jvm),
             settings=settings,
             on_leading=lambda address: typer.echo(f"leading the job of {uri} at {address}"),
+            keep_description=lambda: publish(store.fs, description),
         )
         try:
             leader.run()

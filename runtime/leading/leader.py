@@ -17,6 +17,7 @@ from sluice.runtime.contracts import RegionAttempt, RegionRegistration, SplitEnu
 from sluice.runtime.coordinator.policy.checkpoint_plan import StartedJob
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
+from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import (
@@ -36,6 +37,7 @@ from sluice.runtime.service.hosting.host_messages import (
     AttemptReport,
     FixedEnd,
     HostAnswer,
+    RunTopic,
 )
 from sluice.runtime.service.listening.listener import Listener
 from sluice.runtime.service.metrics import job_registry
@@ -49,6 +51,8 @@ from sluice.runtime.service.service_messages import (
 )
 from sluice.runtime.spark.run.attempt_supervisor import RegionAttempts
 from sluice.runtime.spark.run.hosting.job_description import JobDescription, coordinator_of
+from sluice.runtime.spark.run.job_topics import prepared_topics
+from sluice.runtime.spark.run.restore_request import request_of
 from sluice.runtime.storage.file_system import OpenFileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri
 
@@ -136,6 +140,7 @@ class JobLeader:
         check: called between two steps after it. Both may raise to end the leadership; the job then
             continues without this process, which must end.
         on_leading: called with the address of the service, once the start is over.
+        keep_description: puts ``description`` into the checkpoint directory again.
     """
 
     description: JobDescription
@@ -147,6 +152,7 @@ class JobLeader:
     on_step: Callable[[str], None] = lambda _: None
     check: Callable[[], None] = lambda: None
     on_leading: Callable[[str], None] = lambda _: None
+    keep_description: Callable[[], None] = lambda: None
     _reports: Sequence[AttemptReport] = ()
     _awaited_hosts: int = 1
 
@@ -178,6 +184,7 @@ class JobLeader:
             description.digest,
             timeout_s=self.settings.host_timeout_s,
             fixed_ends=lambda source_id: _ends_of(sources[source_id]),
+            before_refusal=self.keep_description,
         )
         coordinator, sources = coordinator_of(
             description,
@@ -264,7 +271,9 @@ class JobLeader:
     def _started(self, led: "_Led", stack: contextlib.ExitStack) -> StartedJob:
         """Start the coordinator, and resume attempts of an earlier one."""
         started = led.coordinator.start(
-            timeout_s=self.settings.start_timeout_s, on_step=self.on_step
+            timeout_s=self.settings.start_timeout_s,
+            restore_from=self._origin(),
+            on_step=self.on_step,
         )
         led.history.begin(
             {
@@ -273,6 +282,7 @@ class JobLeader:
                 "restored_from": started.restored_from,
             }
         )
+        led.hosts.topics = self._topics(started)
         self._announce(led, started, stack)
         reports = {(each.region, each.attempt_id): each for each in self._reports}
         for region in self.description.regions:
@@ -289,6 +299,24 @@ class JobLeader:
         )
         self.on_leading(led.service.address)
         return started
+
+    def _topics(self, started: StartedJob) -> tuple[RunTopic, ...]:
+        """Create or check the repartition topics before any region begins or resumes."""
+        found = prepared_topics(self.description.regions, started, self.description.uid)
+        return tuple(RunTopic.of(source_id, topic) for source_id, topic in found.items())
+
+    def _origin(self) -> RestoreRequest | int | None:
+        """Each leader repeats the request. The start executes it once: a later leader finds it on
+        record, and continues from the newest decision."""
+        description = self.description
+        return request_of(
+            description.restore_from,
+            description.restore_rules,
+            description.clusters,
+            self.store.fs,
+            open_at=self.open_fs,
+            analyses={},  # no region has Spark's state
+        )
 
     def _lead(self, led: "_Led", started: StartedJob) -> None:
         while not led.hosts.await_hosts(self._awaited_hosts, timeout_s=_WATCH_S):

@@ -32,6 +32,7 @@ from sluice.runtime.service.hosting.host_messages import (
     Hello,
     HostAnswer,
     Join,
+    RunTopic,
 )
 from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.service_client import CoordinatorAddress
@@ -91,7 +92,12 @@ class RegionHosts:
         digest: of the job's description.
         timeout_s: a host that is silent for so long is lost: its regions move to another one.
         fixed_ends: of a source.
+        before_refusal: called before a driver of another job is refused. It takes back what that
+            driver has left for later leaders: they must not execute what was refused.
         clock: monotonic seconds.
+
+    Attributes:
+        topics: the repartition topics of the run; set before the start is published.
     """
 
     def __init__(
@@ -100,11 +106,14 @@ class RegionHosts:
         *,
         timeout_s: float,
         fixed_ends: Callable[[str], Sequence[FixedEnd] | None],
+        before_refusal: Callable[[], None] = lambda: None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._digest = digest
         self._timeout_s = timeout_s
         self._fixed_ends = fixed_ends
+        self._before_refusal = before_refusal
+        self.topics: Sequence[RunTopic] = ()
         self._clock = PauseTolerantClock(clock, longest_step_s=_LONGEST_STEP_S)
         self._changed = threading.Condition()
         self._hosts: dict[str, _Host] = {}
@@ -115,7 +124,7 @@ class RegionHosts:
     # --- messages -----------------------------------------------------------------------------
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-        """``hello``, ``join`` or ``ends``."""
+        """``hello``, ``join``, ``ends`` or ``topics``."""
         match call:
             case "hello":
                 return to_json(self._hello(from_json(Hello, payload)))
@@ -123,6 +132,8 @@ class RegionHosts:
                 return to_json(self._join(from_json(Join, payload)))
             case "ends":
                 return to_json(self._fixed_ends(str(payload["source_id"])))
+            case "topics":
+                return to_json(tuple(self.topics))
         raise ConfigError(
             "the leader does not know this message of a host",
             {"call": call},
@@ -140,11 +151,12 @@ class RegionHosts:
 
     def _join(self, join: Join) -> HostAnswer:
         if join.digest != self._digest:
+            self._before_refusal()
             raise ConfigError(
                 "this driver describes another job than the coordinator runs",
                 {"host_id": join.host_id, "address": join.address},
-                "Run the same program in all drivers. To change the job, stop all drivers first, "
-                "then the coordinator, and start both again.",
+                "Run the same program with the same restore_from in all drivers. To change either, "
+                "stop the job with `sluice job stop`, and start the new program first.",
             )
         with self._changed:
             known = self._hosts.get(join.host_id)

@@ -28,10 +28,17 @@ from sluice.runtime.model.checkpoint_record import (
 )
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.savepoint.spark_files import files_of_batch, location_of
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 from sluice.runtime.storage.file_system_opening import absolute_uri, open_file_system
 
-__all__ = ["Savepoint", "StateFile", "no_savepoint", "open_savepoint", "references_of"]
+__all__ = [
+    "Savepoint",
+    "StateFile",
+    "no_savepoint",
+    "open_savepoint",
+    "references_of",
+    "savepoint_at",
+]
 
 _SLOT = re.compile(r"(?P<parent>.+)/chk-(?P<id>\d{12,})", re.DOTALL)
 _SLOT_NAME = re.compile(r"chk-\d{12,}")
@@ -114,11 +121,18 @@ def open_savepoint(
     jvm: Any = None,  # noqa: ANN401 - py4j's view
     storage_options: Mapping[str, str] | None = None,
 ) -> Savepoint:
+    """See `savepoint_at`; ``jvm`` and ``storage_options`` are as for `open_file_system`."""
+    return savepoint_at(
+        uri, partial(open_file_system, jvm=jvm, storage_options=storage_options or {})
+    )
+
+
+def savepoint_at(uri: str, open_at: OpenFileSystem) -> Savepoint:
     """Open the directory of a savepoint, a full checkpoint or an ordinary checkpoint.
 
     Args:
         uri: ``…/savepoint-…``, ``…/full/chk-…`` or ``…/chk-…``; also that of its ``_metadata``.
-        jvm, storage_options: as for `open_file_system`.
+        open_at: opens a directory.
     Raises:
         ConfigError: the directory holds no complete savepoint, or a checkpoint that is not
             decided, not committed, or left out by a start from an older one.
@@ -129,9 +143,8 @@ def open_savepoint(
     uri = absolute_uri(uri).removesuffix(f"/{METADATA}")
     match = _SLOT.fullmatch(uri)
     if match is None:
-        fs = open_file_system(uri, jvm, storage_options)
+        fs = open_at(uri)
         return Savepoint(uri=uri, fs=fs, record=_savepoint_record(fs))
-    open_at = partial(open_file_system, jvm=jvm, storage_options=storage_options)
     fs = with_spark_files(open_at(match["parent"]), open_at)
     return Savepoint(uri=uri, fs=fs, record=_checkpoint_record(fs, int(match["id"]), uri))
 

@@ -87,6 +87,8 @@ _OF_A_COMMAND = {
     # A start makes and fills repartition topics before it opens anything; their tests end there.
     *("before-topic-creation", "after-topic-creation"),
     *("before-topic-copy", "before-topic-copy-commit", "after-topic-copy"),
+    # And before that a driver draws the uid that their names have: `test_job_topics` ends there.
+    *("before-job-uid", "after-job-uid"),
 }
 # Steps of tasks with keyed state: transactions are open as at the steps beside them, and a file that
 # no record names changes nothing. `test_keyed` pauses in one of them.

@@ -1,14 +1,18 @@
 """A driver that hosts the regions of a job for a coordinator in another process."""
 
+import os
+import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from sluice import Job, KafkaSink, KafkaSource
+from sluice import FixedDelayRestart, Job, KafkaSink, KafkaSource
 from sluice.connectors.testing.local_spark import local_spark
+from tests.kit.keyed.counted_by_key import counting
 
-__all__ = ["host_a_copy"]
+__all__ = ["host_a_copy", "host_counts"]
 
 
 def _slow(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -17,14 +21,23 @@ def _slow(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def host_a_copy(
-    bootstrap: str, source: str, sink: str, directory: Path, checkpoint: str, *, bounded: bool
+    bootstrap: str,
+    source: str,
+    sink: str,
+    directory: Path,
+    checkpoint: Path | str,
+    restore_from: str | None = None,
+    *,
+    bounded: bool = False,
 ) -> None:
     """Copy records in two continuous regions.
 
     Args:
         directory: for this driver alone.
-        checkpoint: URI of the job's directory.
+        checkpoint: path or URI of the job's directory.
+        restore_from: id of one of its checkpoints, or a path.
     """
+    is_id = restore_from is not None and restore_from.isdecimal()
     with local_spark(directory / "spark") as spark:
         job = Job(
             "hosted",
@@ -36,6 +49,7 @@ def host_a_copy(
             engine="continuous",
             coordinator="process",
             coordinator_lost_timeout_s=300.0,  # a busy machine starts a coordinator in minutes
+            restore_from=int(restore_from) if restore_from and is_id else restore_from,
         )
         job.source(
             KafkaSource(bootstrap_servers=bootstrap, topics=[source], bounded=bounded)
@@ -43,3 +57,51 @@ def host_a_copy(
             KafkaSink(bootstrap_servers=bootstrap, topic=sink, transactional_id_prefix=sink)
         )
         job.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _DyingOnOrder:
+    """Kills a task once the file is there; the file vanishes with it."""
+
+    order: Path
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.num_rows and self.order.exists():
+            self.order.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return batch
+
+
+def host_counts(
+    bootstrap: str,
+    source: str,
+    sink: str,
+    directory: Path,
+    checkpoint: Path,
+    restore_from: str | None = None,
+) -> None:
+    """Count records by key through a repartition topic, in two continuous regions. The task that
+    writes the topic dies when there is a file ``writer-dies`` beside the checkpoint directory, and
+    the one that reads it with ``reader-dies``."""
+    with local_spark(directory / "spark") as spark:
+        job = Job(
+            "hosted-counts",
+            spark,
+            checkpoint_dir=checkpoint,
+            interval_s=0.2,
+            regions=1,
+            retained=1_000,
+            engine="continuous",
+            coordinator="process",
+            restart_strategy=FixedDelayRestart(attempts=10, delay_s=0.0),
+            restore_from=restore_from,
+        )
+        counting(
+            job,
+            bootstrap,
+            source,
+            sink,
+            before=_DyingOnOrder(checkpoint.parent / "writer-dies"),
+            after=_DyingOnOrder(checkpoint.parent / "reader-dies"),
+            bounded=False,
+        ).run()

@@ -1,6 +1,7 @@
 """The job that a world runs, as somebody starts it: its regions, its sinks, and its graph."""
 
 import random
+from dataclasses import replace
 
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.model.checkpoint_record import OperatorNode
@@ -32,6 +33,8 @@ def plan_of(profile: Profile, dice: random.Random) -> JobPlan:
         )
         for name in names
     )
+    if profile.topic:
+        regions = (*regions[:-1], replace(regions[-1], upstream=(regions[0].name,)))
     if profile.shared:
         regions = sharing(regions, moves=bool(profile.rescale or profile.move))
     return JobPlan(

@@ -95,6 +95,21 @@ def resume_after_a_return(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "is_newest", lambda history, resume_id: True)
 
 
+def go_back_at_each_start(patch: pytest.MonkeyPatch) -> None:
+    """Each leader repeats the request of the job: only the first one goes back."""
+    patch.setattr(recovery, "is_already_restored", lambda history, *, restore_from: False)
+
+
+def resume_beyond_a_rewind(patch: pytest.MonkeyPatch) -> None:
+    """A run that leaves out rows in flight resumes no attempt: it would leave out its rows, too."""
+
+    def broken(record: Any, history: Any, *_: Any, attempt_id: int) -> bool:
+        del attempt_id
+        return recovery.is_newest(history, record.checkpoint_id)
+
+    patch.setattr(recovery, "may_resume", broken)
+
+
 def repair_beside_the_attempt(patch: pytest.MonkeyPatch) -> None:
     """Rule `two-phase-repair`: an attempt ends before lost work of its region is written again."""
     patch.setattr(StartSequence, "_end_before_repair", lambda self, region, attempt_id: None)
@@ -131,6 +146,18 @@ LED_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
     "forget reported epochs": (forget_reported_epochs, _LED),
     "acknowledge decided epochs": (acknowledge_decided_epochs, _LED),
     "resume after a return": (resume_after_a_return, {**_LED, "restore": 0.08}),
+    "go back at each start": (go_back_at_each_start, {**_LED, "restore": 0.08}),
+    "resume beyond a rewind": (
+        resume_beyond_a_rewind,
+        {
+            **_LED,
+            "keyed": True,
+            "disk": True,
+            "add": 0.0,
+            "topic": True,
+            "restore": 0.08,
+        },
+    ),
     "repair beside the attempt": (repair_beside_the_attempt, {**_LED, "expire": 0.08}),
     "resume without moved state": (
         resume_without_moved_state,

@@ -163,7 +163,7 @@ class Process:
                 break
         self.world.watch.started(self.found.record.checkpoint_id, self.found.attempt_id)
         records = self.found.regions
-        if self.world.profile.shared and self.is_newest():
+        if (self.world.profile.shared or self.world.profile.topic) and self.is_newest():
             self.world.watch.shares(self.found.lineage, records.values())
         self.core = CoordinatorCore(
             self._settings,

@@ -45,6 +45,7 @@ class Profile:
         keyed: tasks keep state for the records of a split, in files; on a ``disk``.
         shared: regions share operator lists, a repartition topic and a broadcast stream; ``keyed``, in
             micro-batches, and no files.
+        topic: the last region reads what the first one writes; ``keyed``, with any engine.
         continuous: regions are long tasks, whose epochs follow one another undecided.
         outlived: coordinators are processes of their own: tasks outlive them, and a later one takes
             them over; only with ``continuous``.
@@ -106,6 +107,7 @@ class Profile:
     roll: bool = False
     keyed: bool = False
     shared: bool = False
+    topic: bool = False
     continuous: bool = False
     outlived: bool = False
     engines: bool = False

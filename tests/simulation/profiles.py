@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from tests.simulation.led_profiles import LED_PROFILES
 from tests.simulation.profile import Profile
 
 _LONG_RUNS: dict[str, Any] = {"kill": 0.001, "pause": 0.002, "start": 0.002, "processes": 4}
 _ANSWERED: dict[str, Any] = {"unreached": 0.0, "unanswered": 0.0, "late": 0.0}
 _TASKS: dict[str, Any] = {"continuous": True}
-_LED: dict[str, Any] = {"continuous": True, "outlived": True, "meanwhile": 0.1}
 _FILES: dict[str, Any] = {"files": True, "only_files": True}
 _SEVERAL: dict[str, Any] = {"tasks": 3, "partitions": 6}  # transactions in a batch
 _TORN: dict[str, Any] = {**_SEVERAL, "torn": 0.1, "meanwhile": 0.2}
@@ -269,65 +269,7 @@ PROFILES: Mapping[str, Profile] = {
     "continuous tasks, answers are lost": Profile(
         **_TASKS, lost_answer=0.1, unreached=0.1, unanswered=0.2, max_concurrent=2
     ),
-    "tasks outlive their leaders": Profile(**_LED, kill=0.05, pause=0.03, start=0.1, processes=12),
-    "tasks outlive leaders that pause": Profile(
-        **_LED, pause=0.06, resume=0.03, kill=0.01, start=0.12, processes=12
-    ),
-    "tasks outlive leaders, answers are lost": Profile(
-        **_LED, lost_answer=0.1, refused=0.1, unreached=0.1, unanswered=0.2, kill=0.03, start=0.1
-    ),
-    "tasks outlive leaders, regions fail and are skipped": Profile(
-        **_LED,
-        regions=3,
-        regional=True,
-        fail_region=0.03,
-        fail_task=0.1,
-        kill=0.04,
-        start=0.1,
-        processes=12,
-    ),
-    "tasks outlive leaders, splits move": Profile(
-        **_LED,
-        regions=3,
-        partitions=5,
-        move=0.4,
-        fail_region=0.01,
-        kill=0.04,
-        start=0.1,
-        processes=10,
-    ),
-    "tasks outlive leaders, requests come late": Profile(
-        **_LED, late=0.2, old=0.2, kill=0.04, start=0.1, processes=12
-    ),
-    "tasks outlive leaders, keyed state moves": Profile(
-        **_LED,
-        keyed=True,
-        disk=True,
-        add=0.0,
-        regions=3,
-        partitions=5,
-        move=0.4,
-        kill=0.05,
-        start=0.1,
-        processes=12,
-    ),
-    "tasks outlive leaders, transactions expire": Profile(
-        **_LED, expire=0.05, max_concurrent=2, kill=0.05, start=0.1, processes=12
-    ),
-    "tasks outlive leaders, somebody goes back": Profile(
-        **_LED, restore=0.05, kill=0.05, start=0.1, processes=12
-    ),
-    "tasks outlive leaders, regions are suspended": Profile(
-        **_LED,
-        regions=3,
-        regional=True,
-        suspend=True,
-        command=0.03,
-        fail_region=0.03,
-        kill=0.05,
-        start=0.1,
-        processes=12,
-    ),
+    **LED_PROFILES,
     "continuous tasks die": Profile(**_TASKS, fail_region=0.03, fail_task=0.2, late=0.1),
     "continuous tasks, requests come late, or twice": Profile(
         **_TASKS, late=0.2, kill=0.02, start=0.05, processes=8

@@ -86,12 +86,16 @@ class SharedWatch:
 
     def decided(self, record: CheckpointRecord, epochs: frozenset[Epoch]) -> None:
         """A decision stands, with these epochs in its past."""
-        self._ever |= epochs
+        self.written(epochs)
         self._states += [region.keyed_state for region in record.regions]
         listed = Counter(row for region in record.regions for row in _rows(region.operator_states))
         self.rows += listed.total()
         what = "an operator list lacks an epoch, or has it twice"
         self._require(listed == Counter(epochs), f"{what}: {listed - Counter(epochs)}")
+
+    def written(self, epochs: frozenset[Epoch]) -> None:
+        """The topic has the messages of these epochs, and those of epochs before a rewind."""
+        self._ever |= epochs
 
     def started(
         self, lineage: BatchLineage, epochs: frozenset[Epoch], restored: Iterable[RegionRecord]

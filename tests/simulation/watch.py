@@ -260,6 +260,8 @@ class Watch:
             self._check_assignment(record)
             if self._world.profile.keyed:
                 self.state.decided(record)
+            if self._world.profile.topic:
+                self.shared.written(self.state.epochs)
             if self._world.profile.shared:
                 self.shared.decided(record, self.state.epochs)
             standing = Standing(ends=dict(self._ends), assignment=self._assignment)

@@ -39,6 +39,7 @@ __all__ = [
     "lineage_of",
     "lineage_until",
     "may_be_void",
+    "may_resume",
     "positions_of",
     "refuse_restore",
     "resume_point",
@@ -204,6 +205,28 @@ def is_newest(history: History, resume_id: int) -> bool:
     earlier one goes back to it."""
     is_next = resume_id == resume_point(history, restore_from=None)
     return is_next and not superseded_by_restore(history, resume_id)
+
+
+def may_resume(
+    record: CheckpointRecord,
+    history: History,
+    plan: JobPlan,
+    fenced: Collection[int],
+    *,
+    attempt_id: int,
+) -> bool:
+    """Whether attempts of the last run may continue in run ``attempt_id``, which resumes from a
+    record.
+
+    With repartition topics, this run must read them as the record says. If it has a new rewind, its
+    readers leave out all later batches of attempts before it, and a resumed attempt still makes
+    some. A resumed reader has the old lineage, too.
+    """
+    if plan.forgotten or not is_newest(history, record.checkpoint_id):
+        return False
+    has_topics = any(region.upstream for region in plan.regions)
+    lineage = lineage_of(record, history, fenced, attempt_id=attempt_id)
+    return not has_topics or lineage == _lineage(record)
 
 
 def lineage_of(

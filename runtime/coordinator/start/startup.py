@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.runtime.checkpoint.retained_states import KeptStates, left_by_attempts_before
+from sluice.runtime.checkpoint.retained_states import KeptStates
 from sluice.runtime.checkpoint.succession import is_taken_over, taken_over
 from sluice.runtime.contracts import (
     Clock,
@@ -30,6 +30,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     StartedJob,
 )
 from sluice.runtime.coordinator.start import recovery
+from sluice.runtime.coordinator.start.left_work import abort_open_work, sweep_state_files
 from sluice.runtime.coordinator.start.recovery import History
 from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.coordinator.start.restoring import (
@@ -43,7 +44,6 @@ from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import (
     ConfigError,
     StorageError,
-    StreamError,
     WaitedTooLongError,
     WrongJobError,
 )
@@ -53,7 +53,6 @@ from sluice.runtime.model.checkpoint_record import (
     Assignment,
     CheckpointRecord,
     RegionRecord,
-    StateEntry,
 )
 from sluice.runtime.model.state.batch_lineage import BatchLineage
 from sluice.runtime.process.host_clock import wall_ms
@@ -212,9 +211,9 @@ class StartSequence:
             self.takeover.attempts.forget_before(attempt_id)
         self._claim(history.newest.job_uid, attempt_id)
         yield from self._settle(history, attempt_id, kept)
-        yield from self._sweep_files(kept, min([attempt_id, *self._reconciled.attempts.values()]))
-        left = (*self.registrations, *self._reconciled.left)
-        self._abort(recovery.left_open(left, history, self.plan))
+        oldest = min([attempt_id, *self._reconciled.attempts.values()])
+        yield from sweep_state_files(self.store, kept, oldest, session=self.session)
+        self._abort(history)
         for checkpoint_id in recovery.superseded_by_restore(history, resume_id):
             self.store.mark_superseded(checkpoint_id, by=attempt_id)
         record = self._without_forgotten(record)
@@ -490,8 +489,11 @@ class StartSequence:
             None if is_new else record,
             self.plan,
             own_attempt=attempt_id,
-            may_resume=recovery.is_newest(history, record.checkpoint_id)
-            and not self.plan.forgotten,
+            may_resume=recovery.may_resume(
+                record,
+                *(history, self.plan, self.store.known_fencing_records()),
+                attempt_id=attempt_id,
+            ),
         )
         self._deadline_s += self.clock() - began_s
         return outcome
@@ -551,39 +553,13 @@ class StartSequence:
         yield from settlement.run(recovery.to_settle(history))
         self._deadline_s = settlement.deadline_s
 
-    def _sweep_files(self, kept: KeptStates, attempt_id: int) -> Steps[None]:
-        """Delete files of keyed state that attempts before this id have left. No older coordinator
-        can decide any more, so nothing will ever name them. A file that is uploaded later is swept
-        by the next start."""
-        if kept.has_damaged:
-            return  # the damaged record may name any of them
-        try:
-            left = [
-                path
-                for path in self.store.state_files()
-                if left_by_attempts_before(path, attempt_id, session=self.session)
-                and not kept.is_named(path)
-            ]
-            if not left:
-                return
-            yield "before-state-sweep"
-            self.store.delete_files(left)
-            yield "after-state-sweep"
-        except StreamError as err:  # nothing depends on it
-            log.warning("files of earlier attempts were not deleted: error=%s", err)
-            return
-        log.info("files of earlier attempts deleted: attempt_id=%d files=%d", attempt_id, len(left))
-
-    def _abort(self, left: Sequence[StateEntry]) -> None:
-        """Abort open work before the first decision of this run: else it blocks readers
-        (`abort-before-skip`). The sweep finds the rest by its attempt."""
-        committers = SharedCommitters(self.sinks, self.plan)
-        for operator_id, positions in committers.positions(left).items():
-            mine = [left[position] for position in positions]
-            timeout_s = min(self._left_s(), self.settings.call_timeout_s)
-            reports = committers.of(operator_id).abort(mine, timeout_s=timeout_s)
-            for report in reports.values():
-                log.info("aborted open work of an earlier run: outcome=%s", report.outcome.value)
+    def _abort(self, history: History) -> None:
+        left = (*self.registrations, *self._reconciled.left)
+        abort_open_work(
+            recovery.left_open(left, history, self.plan),
+            SharedCommitters(self.sinks, self.plan),
+            timeout_s=lambda: min(self._left_s(), self.settings.call_timeout_s),
+        )
 
     def _without_forgotten(self, whole: CheckpointRecord) -> CheckpointRecord:
         record = without_topics(whole, self.plan.forgotten)

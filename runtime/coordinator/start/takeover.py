@@ -8,12 +8,12 @@ from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.committing.commit_steps import Steps
 from sluice.runtime.coordinator.policy.assignment import recorded
-from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.rescaling import redistributed
 from sluice.runtime.failover.reconciling import Reconciled, reconciled
 from sluice.runtime.model.checkpoint_record import CheckpointRecord
 
-__all__ = ["Takeover"]
+__all__ = ["Takeover", "endless_regions"]
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Takeover:
         Args:
             record: that the run resumes from; None: the job is new.
             own_attempt: id of the fencing record.
-            may_resume: whether the record is the newest decision.
+            may_resume: see `sluice.runtime.coordinator.start.recovery.may_resume`.
         """
         outcome, listed = Reconciled(), self.attempts.before(own_attempt)
         yield "before-reports"
@@ -54,6 +54,7 @@ class Takeover:
         if record is not None:
             regions, assignment = redistributed(record, plan, attempt_id=own_attempt)
             is_unchanged = may_resume and assignment == recorded(record)
+            endless = endless_regions(plan)
             outcome = reconciled(
                 reports,
                 {region.region: region for region in regions},
@@ -62,7 +63,7 @@ class Takeover:
                 unchanged={
                     each.name
                     for each in plan.regions
-                    if is_unchanged and each.follows and not each.bounded
+                    if is_unchanged and each.follows and each.name in endless
                 },
                 keyed={each.name for each in plan.regions if each.keyed},
             )
@@ -78,3 +79,19 @@ class Takeover:
         that this run is the newest."""
         attempts = {region.name: own_attempt for region in plan.regions} | outcome.attempts
         self.attempts.write(own_attempt, attempts)
+
+
+def endless_regions(plan: JobPlan) -> frozenset[str]:
+    """The regions whose attempts never end by themselves.
+
+    Each leader fixes the ends of bounded sources itself. A repartition topic ends when its writers
+    do. If only the writers restarted, an attempt that reads it might end before they do.
+    """
+    regions = {region.name: region for region in plan.regions}
+
+    def is_endless(region: RegionPlan) -> bool:
+        if not region.upstream:
+            return not region.bounded
+        return all(is_endless(regions[name]) for name in region.upstream)
+
+    return frozenset(name for name, region in regions.items() if is_endless(region))

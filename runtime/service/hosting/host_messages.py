@@ -1,16 +1,18 @@
 """The messages between a region host and the leader of its job. The host sends them as payloads to
 `HOSTS_KEY`. Frozen."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from sluice.runtime.continuous.barrier_service import open_work
 from sluice.runtime.continuous.task_messages import EpochResult
-from sluice.runtime.contracts import RegionRegistration, RegisteredAttempt
+from sluice.runtime.contracts import JobTopic, RegionRegistration, RegisteredAttempt
 from sluice.runtime.model.splits import SplitKey
+from sluice.runtime.model.state.batch_lineage import BatchLineage
 
-__all__ = ["HOSTS_KEY", "AttemptReport", "FixedEnd", "Hello", "HostAnswer", "Join"]
+__all__ = ["HOSTS_KEY", "AttemptReport", "FixedEnd", "Hello", "HostAnswer", "Join", "RunTopic"]
 
 HOSTS_KEY = "hosts"
 """Path under which the leader mounts its handler for region hosts."""
@@ -108,3 +110,38 @@ class FixedEnd:
 
     split: SplitKey
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTopic:
+    """A repartition topic, as the leader has prepared it for its run.
+
+    Attributes:
+        source_id: operator id of the source that reads it.
+        partitions, max_parallelism: see `JobTopic`.
+        lineage: JSON of `BatchLineage`.
+    """
+
+    source_id: str
+    partitions: int
+    max_parallelism: int
+    lineage: str
+
+    @classmethod
+    def of(cls, source_id: str, topic: JobTopic) -> Self:
+        """A topic of the leader's run."""
+        return cls(
+            source_id=source_id,
+            partitions=topic.partitions,
+            max_parallelism=topic.max_parallelism,
+            lineage=json.dumps(topic.lineage.to_json()),
+        )
+
+    @property
+    def topic(self) -> JobTopic:
+        """As regions need it."""
+        return JobTopic(
+            partitions=self.partitions,
+            max_parallelism=self.max_parallelism,
+            lineage=BatchLineage.from_json(json.loads(self.lineage)),
+        )

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.continuous.task_messages import EpochResult
-from sluice.runtime.contracts import Clock
+from sluice.runtime.contracts import Clock, JobTopic
 from sluice.runtime.errors import NotLeaderError, StreamError, UnreachableError
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.process.backoff import Backoff
@@ -24,6 +24,7 @@ from sluice.runtime.service.hosting.host_messages import (
     Hello,
     HostAnswer,
     Join,
+    RunTopic,
 )
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 
@@ -179,6 +180,15 @@ class LeaderLink:
         if found is None:
             return None
         return {each.split: each.end_offset for each in from_json(tuple[FixedEnd, ...], found)}
+
+    def topics(self) -> dict[str, JobTopic]:
+        """The repartition topics of the leader's run, by operator id of their sources."""
+        found = self.call(
+            lambda session: session.client("topics").query(
+                HOSTS_KEY, "topics", {}, timeout_s=_JOIN_TIMEOUT_S
+            ),
+        )
+        return {each.source_id: each.topic for each in from_json(tuple[RunTopic, ...], found)}
 
     def call(self, call: Callable[[LeaderSession], T]) -> T:
         """One try of a call to the present leader; waits a moment for the next one.

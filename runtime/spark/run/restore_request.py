@@ -7,17 +7,19 @@ from typing import Any
 
 from sluice.runtime.checkpoint.format.committable_kinds import installed_kinds
 from sluice.runtime.coordinator.start.restoring import RestoredState, RestoreRequest
+from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.errors import WrongJobError
 from sluice.runtime.savepoint.restored_files import copy_keyed_files
-from sluice.runtime.savepoint.savepoint import Savepoint, open_savepoint
+from sluice.runtime.savepoint.savepoint import Savepoint, savepoint_at
 from sluice.runtime.savepoint.savepoint_directory import verify
 from sluice.runtime.spark.frames.plan_analysis import PlanAnalysis
 from sluice.runtime.spark.microbatch.state_restore import copy_states
 from sluice.runtime.spark.run.job_spec import JobSpec
 from sluice.runtime.spark.run.region_layout import Layout
-from sluice.runtime.storage.file_system import FileSystem
+from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
+from sluice.runtime.storage.file_system_opening import open_file_system
 
-__all__ = ["origin_of", "require_fitting"]
+__all__ = ["origin_of", "request_of", "require_fitting"]
 
 # Spark's operators, by the step that they run; an aggregation of session windows has its own.
 _OPERATORS: Mapping[str, frozenset[str]] = {
@@ -47,26 +49,50 @@ def origin_of(
     Args:
         files: the checkpoint directory with Spark's files.
     """
-    if not isinstance(job.restore_from, str):
-        return job.restore_from
+    return request_of(
+        job.restore_from,
+        job.restore_rules,
+        layout.clusters,
+        files,
+        open_at=partial(open_file_system, jvm=jvm, storage_options=job.storage_options),
+        analyses=layout.analyses,
+    )
+
+
+def request_of(
+    origin: int | str | None,
+    rules: RestoreRules,
+    clusters: Mapping[str, str],
+    files: FileSystem,
+    *,
+    open_at: OpenFileSystem,
+    analyses: Mapping[str, PlanAnalysis],
+) -> RestoreRequest | int | None:
+    """As `origin_of`, for a process with or without a Spark session.
+
+    Args:
+        origin: checkpoint id, URI, or None for the newest checkpoint.
+        rules, clusters: see `RestoreRequest`.
+        files: the checkpoint directory with Spark's files.
+        open_at: opens a directory.
+        analyses: of the regions with Spark's state, by name.
+    """
+    if not isinstance(origin, str):
+        return origin
     return RestoreRequest(
-        uri=job.restore_from,
-        rules=job.restore_rules,
-        clusters=layout.clusters,
-        open=partial(_opened, job.restore_from, jvm, job.storage_options),
+        uri=origin,
+        rules=rules,
+        clusters=clusters,
+        open=partial(_opened, origin, open_at),
         transferred=installed_kinds().transferred,
-        require_fitting=partial(require_fitting, layout.analyses),
+        require_fitting=partial(require_fitting, analyses),
         copy=partial(copy_states, fs=files),
         copy_keyed=partial(copy_keyed_files, fs=files),
     )
 
 
-def _opened(
-    uri: str,
-    jvm: Any,  # noqa: ANN401 - py4j's view
-    storage_options: Mapping[str, str],
-) -> Savepoint:
-    savepoint = open_savepoint(uri, jvm=jvm, storage_options=storage_options)
+def _opened(uri: str, open_at: OpenFileSystem) -> Savepoint:
+    savepoint = savepoint_at(uri, open_at)
     verify(savepoint)
     return savepoint
 

@@ -71,13 +71,24 @@ class LedJob:
         broker: that all write to.
         logs: end of each partition of the input; a test raises them.
         lost_timeout_s: of the tasks.
+        restore_from: of all leaders and hosts that come from now on.
+        refused: hosts of another job.
     """
 
-    def __init__(self, directory: Path, *, report_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        report_timeout_s: float = 5.0,
+        other: "LedJob | None" = None,
+        restore_from: int | str | None = None,
+    ) -> None:
         self.store = CheckpointStore(LocalFileSystem(directory))
-        self.broker = FakeBroker()
-        self.logs = dict.fromkeys(range(4), 0)
+        self.broker = FakeBroker() if other is None else other.broker
+        self.logs = dict.fromkeys(range(4), 0) if other is None else other.logs
         self.lost_timeout_s = 60.0
+        self.restore_from = restore_from
+        self.refused = 0
         self.settings = LeaderSettings(
             report_timeout_s=report_timeout_s, host_timeout_s=2.0, start_timeout_s=60.0
         )
@@ -189,7 +200,12 @@ class LedJob:
             uid=None,
             lost_timeout_s=None,
             between_barriers_s=0.05,
+            restore_from=self.restore_from,
         )
+
+    def note_refusal(self) -> None:
+        """A leader is about to refuse a host."""
+        self.refused += 1
 
 
 class Leader:
@@ -212,11 +228,12 @@ class Leader:
             store=CheckpointStore(fs),
             election=None,
             listener=Listener.of(ServiceSettings()),
-            open_fs=lambda uri: LocalFileSystem(Path(uri)),
+            open_fs=lambda uri: LocalFileSystem(Path(uri.removeprefix("file://"))),
             settings=settings,
             on_step=self._step,
             check=self._check,
             on_leading=lambda _: self.is_leading.set(),
+            keep_description=job.note_refusal,
         )
         threading.Thread(target=self._run, daemon=True).start()
 

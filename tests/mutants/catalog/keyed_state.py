@@ -83,7 +83,7 @@ MUTANTS = (
         catchers=(f"{_FILES}::TestSweepOfAStart::test_a_damaged_record_protects_all_files",),
         edits=(
             Edit(
-                function="sluice.runtime.coordinator.start.startup:StartSequence._sweep_files",
+                function="sluice.runtime.coordinator.start.left_work:sweep_state_files",
                 old="if kept.has_damaged:",
                 new="if False:",
             ),

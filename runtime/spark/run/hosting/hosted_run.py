@@ -8,6 +8,7 @@ from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.run_record import RunRecordStore
 from sluice.runtime.contracts import RegionAttempt
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.graph.repartitioning import on_topics
 from sluice.runtime.service.error_json import error_from_json
 from sluice.runtime.service.hosted_region import RunningAttempt
 from sluice.runtime.service.hosting.host_messages import HostAnswer
@@ -32,7 +33,7 @@ def require_hostable(job: JobSpec, layout: Layout) -> None:
     """Refuse what a coordinator in another process cannot lead.
 
     Raises:
-        ConfigError: a region is not continuous, or the job has topics of its own.
+        ConfigError: a region is not continuous, or the job elects a leader itself.
     """
     names = sorted({region.name for region in layout.regions} - layout.continuous)
     if names:
@@ -46,12 +47,6 @@ def require_hostable(job: JobSpec, layout: Layout) -> None:
             "ha is a setting of the coordinator that runs in a process of its own",
             {"job": job.name},
             "Leave ha out of the job, and use `sluice coordinator start --ha …`.",
-        )
-    if job.uid is not None or job.restore_from is not None:
-        raise ConfigError(
-            "a separate coordinator knows no repartition topics and restores nothing",
-            {"job": job.name, "restore_from": job.restore_from},
-            "Use key_by(…, partitioned=True), or start once with coordinator='driver' to restore.",
         )
 
 
@@ -111,9 +106,10 @@ class HostedRun:
     def _launch(self, host: RegionHost, attempt: RegionAttempt) -> RunningAttempt:
         """Start an attempt in this process; the service's threads."""
         told, job, layout = host.link.started(_STARTED_S), self.job, self.layout
+        topics = host.link.topics() if job.uid is not None else {}
         launcher = RegionLauncher(
             job,
-            {region.name: region for region in layout.regions},
+            {region.name: on_topics(region, topics) for region in layout.regions},
             None,
             self.store.fs,
             job_uid=told.job_uid,

@@ -16,6 +16,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import CheckpointSettings
 from sluice.runtime.coordinator.shell.action_dispatcher import ProgressListener
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.start.takeover import Takeover
+from sluice.runtime.coordinator.start.translation import RestoreRules
 from sluice.runtime.election.leader_election import LeaderElection
 from sluice.runtime.errors import StreamError, UnsupportedFormatError
 from sluice.runtime.graph.job_graph import Region, job_plan
@@ -30,7 +31,7 @@ from sluice.runtime.storage.file_system import FileSystem, OpenFileSystem
 __all__ = ["JobDescription", "coordinator_of", "describe", "publish", "read_description"]
 
 _FILE = "_job"
-_VERSION = b"sluice-job-1\n"
+_VERSION = b"sluice-job-2\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +43,12 @@ class JobDescription:
         settings: of its checkpoints.
         regions: with their sources, functions and sinks.
         continuous: names of the regions that run continuously.
-        uid: known before the start; None: it is not.
+        uid: known before the start, if topics are named after it; None: it is not.
         lost_timeout_s: the user's setting; None: the default.
         between_barriers_s: the longest time that an epoch is open before its barrier.
+        restore_from: checkpoint id, or URI of another job's state; None: the newest checkpoint.
+        restore_rules: of a restore from a URI.
+        clusters: id of the cluster that each source reads, by operator id.
     """
 
     plan: JobPlan
@@ -54,15 +58,21 @@ class JobDescription:
     uid: str | None
     lost_timeout_s: float | None
     between_barriers_s: float
+    restore_from: int | str | None = None
+    restore_rules: RestoreRules = field(default_factory=RestoreRules)
+    clusters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
-        """Equal for all drivers of one job that describe the same regions and operators."""
+        """Equal for all drivers of one job that describe the same regions and operators, name the
+        same topics, and request the same restore."""
         plan = self.plan
         told = (
             plan.name,
             [(each.name, each.source_ids, each.sink_ids) for each in plan.regions],
             [node.operator_id for node in plan.graph],
+            self.uid,
+            self.restore_from,
         )
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
@@ -85,6 +95,9 @@ def describe(job: JobSpec, layout: Layout) -> JobDescription:
         uid=job.uid,
         lost_timeout_s=job.coordinator_lost_timeout_s,
         between_barriers_s=between_barriers_s(job),
+        restore_from=job.restore_from,
+        restore_rules=job.restore_rules,
+        clusters=layout.clusters,
     )
 
 

@@ -59,12 +59,19 @@ def test_a_driver_of_the_same_job_brings_its_functions(fs: LocalFileSystem) -> N
     assert found.between_barriers_s == 2.0
 
 
+def test_a_driver_with_another_restore_describes_another_job(fs: LocalFileSystem) -> None:
+    """A leader would not execute its request, so the next one must not find it."""
+    publish(fs, _JOB)
+    publish(fs, replace(_JOB, restore_from=7), is_led=lambda: True)
+    assert read_description(fs) == _JOB
+
+
 def test_only_this_user_may_read_it(fs: LocalFileSystem, tmp_path: Path) -> None:
     publish(fs, _JOB)
     assert (tmp_path / "_job").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("data", [b"sluice-job-2\n", b"sluice-job-1\nno pickle", b""])
+@pytest.mark.parametrize("data", [b"sluice-job-1\n", b"sluice-job-2\nno pickle", b""])
 def test_a_file_of_another_version_is_refused(fs: LocalFileSystem, data: bytes) -> None:
     fs.replace("_job", data)
     with pytest.raises(UnsupportedFormatError, match="description of the job cannot be read"):

@@ -2,8 +2,9 @@
 
 import dataclasses
 
-from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
-from sluice.runtime.coordinator.start.recovery import with_lineage
+from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
+from sluice.runtime.coordinator.start.recovery import History, may_resume, with_lineage
+from sluice.runtime.coordinator.start.slot_reader import SlotReader
 from sluice.runtime.coordinator.start.startup import Found
 from sluice.runtime.model.checkpoint_record import FENCING, Verdict
 from sluice.runtime.model.state.batch_lineage import BatchLineage
@@ -82,3 +83,37 @@ def test_fencing_records_of_crashed_starts_are_no_rewind() -> None:
 
 def test_the_settings_are_for_jobs_with_topics_alone() -> None:
     assert with_lineage(PLAN, BatchLineage(), attempt_id=3) == PLAN
+
+
+def resumes(job: Job, plan: JobPlan, checkpoint_id: int) -> bool:
+    """Whether attempts continue in a run that resumes from a checkpoint now."""
+    ids = job.store.slots()
+    slots = SlotReader(job.store).newest(ids, None)
+    assert slots is not None
+    history = History(ids=tuple(ids), slots=tuple(slots))
+    resumed = job.store.records[checkpoint_id]
+    fenced = job.store.known_fencing_records()
+    return may_resume(resumed, history, plan, fenced, attempt_id=history.next_slot)
+
+
+def test_attempts_resume_while_their_rows_stay_in_the_lineage() -> None:
+    job = started()
+    assert resumes(job, WITH_TOPIC, 2)
+    job.start()
+    assert resumes(job, WITH_TOPIC, 2)
+
+
+def test_no_attempt_resumes_whose_later_rows_a_rewind_leaves_out() -> None:
+    """The run that went back died before its first decision; without a topic nothing is left
+    out."""
+    job = started()
+    job.start(restore_from=1)
+    assert not resumes(job, WITH_TOPIC, 1)
+    assert resumes(job, PLAN, 1)
+
+
+def test_attempts_resume_again_after_a_decision_with_the_rewind() -> None:
+    job = started()
+    rewound = job.start(restore_from=1)
+    decided(job, rewound, rewound.attempt_id + 1, batch_id=5)
+    assert resumes(job, WITH_TOPIC, rewound.attempt_id + 1)
