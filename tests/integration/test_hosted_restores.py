@@ -66,8 +66,14 @@ class _Copied:
             again: so many records are written again.
         """
         with records_arrive(self.bootstrap, self.source, self.count) as end_records:
-            driver, leader = job.driver(origin), job.coordinator()
-            wait_for(lambda: job.says("leading the job of"), timeout_s=WAIT_S, poll_s=0.05)
+            before, led = job.description(), job.count_of("leading the job of")
+            driver = job.driver(origin)
+            # A coordinator that starts sooner leads the job of the last run.
+            wait_for(lambda: job.description() != before, timeout_s=WAIT_S, poll_s=0.3)
+            leader = job.coordinator()
+            wait_for(
+                lambda: job.count_of("leading the job of") > led, timeout_s=WAIT_S, poll_s=0.05
+            )
             leader.kill()
             leader.wait()
             leader = job.coordinator()

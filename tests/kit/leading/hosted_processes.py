@@ -101,10 +101,19 @@ class HostedProcesses:
             for record in self.decided()
         ]
 
+    def description(self) -> bytes | None:
+        """Of the job, as its last driver wrote it."""
+        path = self.checkpoint / "_job"
+        return path.read_bytes() if path.exists() else None
+
+    def count_of(self, text: str) -> int:
+        """How often their logs have this text."""
+        logs = self._directory.glob(f"log-{self.checkpoint.name}-*")
+        return sum(log.read_text().count(text) for log in logs)
+
     def says(self, text: str, times: int = 1) -> bool:
         """Whether their logs have this text so often."""
-        logs = self._directory.glob(f"log-{self.checkpoint.name}-*")
-        return sum(log.read_text().count(text) for log in logs) >= times
+        return self.count_of(text) >= times
 
     def stop(self) -> None:
         """As `sluice job stop`: the command finds the leader."""
