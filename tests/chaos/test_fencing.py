@@ -41,8 +41,8 @@ _CELLS = [
 ]
 _ERROR = 1
 _FENCED = re.compile(
-    "FencedError: (another coordinator has taken over this job|another run of this job has its "
-    "(transactional id prefix|staging directory))"
+    "(Fenced|NotLeader)Error: (another coordinator has taken over this job"
+    "|another run of this job has its (transactional id prefix|staging directory))"
 )
 """Its slot is taken, or what a sink owns has another run's record: whichever it finds first."""
 _DAILY = {"mid-rename"}
