@@ -53,6 +53,7 @@ _DENIED = ("AccessControlException", "AuthorizationException", "SecurityExceptio
 # A DataNode does not pass on the name of the NameNode's exception.
 _TOO_LONG = "maximum path component name limit"
 _NOT_NOW = ("StandbyException", "RetriableException", "SafeModeException")
+_NOT_NOW_TEXTS = ("Name node is in safe mode", "is not supported in state standby")
 _EXPIRED = "InvalidToken"
 _EXPIRED_AT_NAME_NODE = "SecretManager$InvalidToken"  # inside of a SecurityException
 _UNKNOWN_USER = "Security enabled but user not authenticated"
@@ -364,6 +365,8 @@ def _refused(action: str, path: str, status: int, body: bytes) -> StreamError:
         )
     if _TOO_LONG in _message(body):
         return ConfigError(f"cannot {action} a task's file", where, NAME_TOO_LONG)
+    if name in _NOT_NOW or any(text in _message(body) for text in _NOT_NOW_TEXTS):
+        return _unreachable(path, _message(body), f"{action}, HTTP {status}")
     return StorageError(
         f"could not {action} a task's file",
         where,

@@ -6,6 +6,7 @@ state agree with one another, and that timers fire once and in order.
 """
 
 import contextlib
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(2400)]
 _CONTINUOUS = {"ENGINE": "continuous"}
 _ERROR = 1
 _SHORT_S, _LONG_S = 20.0, 300.0
+_EPOCH_S = 1.0
 
 
 def _setting(**more: str) -> Setting:
@@ -210,13 +212,35 @@ def _newest_files(scenario: Scenario) -> list[str]:
 
 @contextlib.contextmanager
 def _away(
-    hdfs: EmbeddedHdfs, client: Any, program: MortalProgram, seconds: float
+    hdfs: EmbeddedHdfs, client: Any, scenario: Scenario, program: MortalProgram, seconds: float
 ) -> Iterator[None]:
-    """The store takes nothing for so long, and the program must live on."""
+    """The store takes nothing for so long, and the program must live on.
+
+    A decision or a marker may be refused first, and not the file of an epoch. Then no epoch ends
+    any more, so this outage ends, and another one begins when the job has gone on.
+    """
+    while not _refuses_a_file(hdfs, client, program, seconds):
+        scenario.observer.await_total(scenario.observer.total + 1, timeout_s=START_S)
+        at_s = time.monotonic() + random.uniform(0.0, _EPOCH_S)  # anywhere in an epoch
+        wait_for(lambda at_s=at_s: time.monotonic() >= at_s, what="a moment of an epoch")
+    yield
+
+
+def _refuses_a_file(
+    hdfs: EmbeddedHdfs, client: Any, program: MortalProgram, seconds: float
+) -> bool:
+    """Whether a file of an epoch was the first to be refused; then the outage lasts so long."""
+    texts = ("not written yet", "store did not answer a publish", "marker is not durable yet")
+    before = [program.log().count(text) for text in texts]
+
+    def refused() -> list[bool]:
+        log = program.log()
+        return [log.count(text) > known for text, known in zip(texts, before, strict=True)]
+
     with safe_mode(client, hdfs.uri):
-        wait_for(
-            lambda: "not written yet" in program.log(), timeout_s=START_S, what="a first refusal"
-        )
+        wait_for(lambda: any(refused()), timeout_s=START_S, what="a first refusal")
+        if not refused()[0]:
+            return False
         until_s = time.monotonic() + seconds
 
         def is_over() -> bool:
@@ -224,7 +248,7 @@ def _away(
             return time.monotonic() >= until_s
 
         wait_for(is_over, timeout_s=seconds + START_S, what="the end of the outage")
-    yield
+    return True
 
 
 @pytest.mark.parametrize(
@@ -242,7 +266,7 @@ def test_state_with_output_a_store_that_is_away_is_waited_for(
     with Scenario(STATE_NUMBERS, kafka.bootstrap, tmp_path, _setting(**told)) as scenario:
         program = scenario.start(arguments=at)
         scenario.observer.await_total(1, timeout_s=START_S)
-        with _away(hdfs, hadoop_client, program, seconds):
+        with _away(hdfs, hadoop_client, scenario, program, seconds):
             scenario.observer.await_total(scenario.observer.total + 200, timeout_s=START_S)
         program.kill()
         scenario.finish(arguments=at)

@@ -24,6 +24,7 @@ class FakeWebHdfs:
         is_standby: answers as the NameNode that is not active.
         asks_for_kerberos: answers 401 to whom brings no ticket.
         token: the only delegation token that it takes; None: it needs none.
+        in_safe_mode: the DataNode passes on that the NameNode takes no file at the moment.
         expires_meanwhile: the DataNode refuses the token that the NameNode took.
         loses_answers: takes a file and closes the connection without a word.
         drops_bytes: so many bytes at the end of a file do not arrive.
@@ -34,6 +35,7 @@ class FakeWebHdfs:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.scheme = "http" if tls is None else "https"
         self.token: str | None = None
+        self.in_safe_mode = False
         self.expires_meanwhile = False
         self.files: dict[str, bytes] = {}
         self.users: set[str] = set()
@@ -117,6 +119,10 @@ class _Handler(BaseHTTPRequestHandler):
         content, is_whole = self._chunks()
         if self.fake.expires_meanwhile:
             self._refuse(http.client.FORBIDDEN, "InvalidToken", "Token has expired")
+            return
+        if self.fake.in_safe_mode:
+            said = f"Cannot create file{path}. Name node is in safe mode."
+            self._refuse(http.client.FORBIDDEN, "RemoteException", said)
             return
         if path in self.fake.files:
             self._refuse(http.client.FORBIDDEN, "FileAlreadyExistsException")

@@ -175,6 +175,13 @@ def test_taken_name_is_refused(fake: FakeWebHdfs) -> None:
     assert fake.files["/a"] == b"first"
 
 
+def test_safe_mode_that_a_data_node_reports_is_waited_for(fake: FakeWebHdfs) -> None:
+    """A NameNode in safe mode names DataNodes all the same: the request to one of them fails."""
+    fake.in_safe_mode = True
+    with pytest.raises(UnreachableError, match="safe mode"):
+        _written(_files(fake), "/a")
+
+
 def test_kerberos_is_refused_by_name(fake: FakeWebHdfs) -> None:
     """At the first question, which the driver asks before any task starts."""
     fake.asks_for_kerberos = True
