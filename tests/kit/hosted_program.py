@@ -1,5 +1,6 @@
 """A driver that hosts the regions of a job for a coordinator in another process."""
 
+import logging
 import os
 import signal
 import time
@@ -37,6 +38,8 @@ def host_a_copy(
         checkpoint: path or URI of the job's directory.
         restore_from: id of one of its checkpoints, or a path.
     """
+    logging.basicConfig()
+    logging.getLogger("sluice").setLevel(logging.INFO)  # tests read when it has joined a leader
     is_id = restore_from is not None and restore_from.isdecimal()
     with local_spark(directory / "spark") as spark:
         job = Job(
