@@ -28,11 +28,11 @@ def keep_reassigned_splits(patch: pytest.MonkeyPatch) -> None:
     """Rule `restore-by-attempt`: a split has one region, before and after a decision."""
     decided = RegionState.decided
 
-    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any, *, is_end: bool) -> None:
+    def broken(self: Any, checkpoint_id: int, record: Any, goes_on: Any, **more: Any) -> None:
         known = {split.key for split in goes_on.splits}
         kept = tuple(split.at_end() for split in record.splits if split.key not in known)
         whole = replace(goes_on, splits=goes_on.splits + kept)
-        decided(self, checkpoint_id, record, whole, is_end=is_end)
+        decided(self, checkpoint_id, record, whole, **more)
 
     patch.setattr(RegionState, "decided", broken)
     patch.setattr(acknowledgements, "_require_own_splits", lambda state, ack: None)
