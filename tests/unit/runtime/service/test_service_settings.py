@@ -1,5 +1,6 @@
 """Where the driver's service listens: arguments, settings of Spark, and what is refused."""
 
+import contextlib
 import socket
 from collections.abc import Mapping
 
@@ -77,10 +78,21 @@ def test_an_empty_bind_address_is_refused() -> None:
         ServiceSettings.of({}, bind_address=" ")
 
 
+def _next_is_free(port: int) -> bool:
+    with contextlib.suppress(OSError, OverflowError):
+        socket.create_server(("127.0.0.1", port + 1)).close()
+        return True
+    return False
+
+
 def test_a_range_serves_several_jobs_of_a_host() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        pair = range(port, port + 2) if port < 65535 else range(port - 1, port + 1)
+    with contextlib.ExitStack() as stack:
+        while True:
+            taken = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = taken.getsockname()[1]
+            if _next_is_free(port):
+                break
+        pair = range(port, port + 2)
         with Listener.open("127.0.0.1", pair) as second:
             assert second.address != f"http://127.0.0.1:{port}"
             with pytest.raises(MissingRequirementError, match=f"port={pair[0]}-{pair[-1]}"):

@@ -102,8 +102,8 @@ def test_what_a_function_raised_is_an_error_of_its_region_as_in_the_other_engine
     found = world.query.failure()
     assert world.coordinator.told[-1] == ("failed", found)
     assert type(found) is StreamError
-    where = "[region=main attempt_id=3 error=ValueError: not this time source_ranges=in-0[3,5) "
-    assert where in str(found)
+    assert "[region=main attempt_id=3 error=ValueError: not this time " in str(found)
+    assert "raised_at=f.py:1 in f source_ranges=in-0[3,5) " in str(found)
     assert found.__cause__ is error
 
 
