@@ -38,6 +38,7 @@ _BROKERS = "127.0.0.1:19192,127.0.0.1:19292,127.0.0.1:19392"
 _START_S = 900.0
 
 
+@pytest.mark.long
 class TestSystemd:
     """One host with both units. Another host could have the same."""
 
