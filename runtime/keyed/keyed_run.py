@@ -28,7 +28,7 @@ from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun, 
 from sluice.runtime.keyed.key_partitions import KeyPartitions
 from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.acknowledgement import RecordCounts
-from sluice.runtime.model.wide_indexes import with_wide_indexes
+from sluice.runtime.model.state.wide_indexes import with_wide_indexes
 
 __all__ = ["KeyedOperators", "KeyedRun"]
 

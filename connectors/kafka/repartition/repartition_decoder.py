@@ -14,7 +14,7 @@ from sluice.connectors.kafka.repartition.repartition_messages import (
 )
 from sluice.runtime.contracts import SIDE_COLUMN, DecodedRows
 from sluice.runtime.model.state.batch_lineage import BatchLineage
-from sluice.runtime.model.wide_indexes import with_wide_indexes
+from sluice.runtime.model.state.wide_indexes import with_wide_indexes
 
 __all__ = ["RepartitionDecoder"]
 

@@ -41,7 +41,7 @@ from sluice.runtime.contracts import (
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitRange
-from sluice.runtime.model.wide_indexes import with_wide_indexes
+from sluice.runtime.model.state.wide_indexes import with_wide_indexes
 
 __all__ = ["RepartitionSink"]
 

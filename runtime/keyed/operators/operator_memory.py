@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.state.wide_indexes import with_wide_types
 from sluice.runtime.model.timestamps import duration_ms
-from sluice.runtime.model.wide_indexes import with_wide_types
 from sluice.runtime.state.codec.schema_text import schema_from_json, schema_to_json
 
 __all__ = ["MEMORY_TABLE", "OperatorMemory", "declared_as", "present"]
