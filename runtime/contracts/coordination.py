@@ -138,7 +138,7 @@ class RegionHandle(Protocol):
 
     def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
         """Start an attempt; does nothing if this attempt was already started. After any error but
-        `RegionUnansweredError` nothing runs.
+        `RegionUnansweredError` nothing runs, and a repeated call raises the same error.
 
         Raises:
             FencedError: a newer attempt was started, or this one was stopped before its start.

@@ -1,5 +1,6 @@
 """The drivers that host regions for the leader, and the handle of each region on them."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -42,7 +43,10 @@ __all__ = ["AssignedRegion", "RegionHosts"]
 log = logging.getLogger(__name__)
 
 _LONGEST_STEP_S = 5.0
-_STOP_S = 10.0
+_HOST_CALL_S = 5.0
+"""Longest call to a host. Meanwhile the leader's thread does nothing for other regions, and the host
+may be lost; the call is repeated, and goes on where it was."""
+
 _ENDED = (AttemptState.ENDED, AttemptState.STOPPING, AttemptState.STOPPED)
 _STATUS_S = 2.0
 _TRANSFER_S = 1.0
@@ -308,7 +312,7 @@ class AssignedRegion(RegionHandle):
             remote = self._hosts.remote(self._name, host_id)
             if host_id is None or remote is None:
                 raise self._unanswered("no driver hosts regions of this job now")
-            if not remote.stop(attempt.attempt_id - 1, timeout_s=_STOP_S):
+            if not remote.stop(attempt.attempt_id - 1, timeout_s=_HOST_CALL_S):
                 raise self._unanswered("an earlier attempt is still ending on its host")
             self._epochs = AttemptEpochs(
                 region=self._name,
@@ -322,15 +326,24 @@ class AssignedRegion(RegionHandle):
         remote = self._hosts.remote(self._name, self._host_id)
         if remote is None:
             raise self._lost()
-        remote.start(attempt, timeout_s=timeout_s)
+        remote.start(attempt, timeout_s=min(timeout_s, _HOST_CALL_S))
 
     def stop(self, attempt_id: int, *, timeout_s: float) -> bool:
         """See `RegionHandle.stop`. On a lost host the attempt may still run. None of its batches is
         decided: the coordinator refuses its messages and aborts its transactions."""
         if self._epochs is not None and self._epochs.attempt_id <= attempt_id:
             self._epochs.stop()
-        remote = self._hosts.remote(self._name, self._host_id)
-        return remote is None or remote.stop(attempt_id, timeout_s=timeout_s)
+        until_s = time.monotonic() + timeout_s
+        while (remote := self._hosts.remote(self._name, self._host_id)) is not None:
+            left_s = max(0.0, until_s - time.monotonic())
+            with contextlib.ExitStack() as stack:
+                if left_s > 0:  # the last call raises
+                    stack.enter_context(contextlib.suppress(RegionUnansweredError))
+                if remote.stop(attempt_id, timeout_s=min(left_s, _HOST_CALL_S)):
+                    return True
+            if left_s <= 0:
+                return False
+        return True
 
     def register(self, attempt_id: int, *, timeout_s: float) -> RegionRegistration:
         """As far as this coordinator knows the attempt: it has all its acknowledged epochs."""

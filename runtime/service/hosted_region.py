@@ -88,6 +88,7 @@ class HostedRegion(RegionHandle):
         self._changed = threading.Condition()
         self._attempt: _Attempt | None = None
         self._starting: int | None = None
+        self._failed: tuple[int, Exception] | None = None
         self._over_through = -1  # attempts up to this one must not run
 
     @property
@@ -95,7 +96,11 @@ class HostedRegion(RegionHandle):
         return self._region
 
     def start(self, attempt: RegionAttempt, *, timeout_s: float) -> None:
-        """See `RegionHandle.start`. The timeout does not interrupt an attempt that is starting."""
+        """See `RegionHandle.start`. The timeout does not interrupt an attempt that is starting.
+
+        If the start fails, a repeated call raises the same error: the answer to the first one may
+        be lost.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: self._starting is None, timeout_s):
                 raise RegionUnansweredError(
@@ -105,11 +110,16 @@ class HostedRegion(RegionHandle):
                 )
             if self._attempt is not None and self._attempt.attempt_id == attempt.attempt_id:
                 return
+            if self._failed is not None and self._failed[0] == attempt.attempt_id:
+                raise self._failed[1]
             self._require_next(attempt)
             self._starting = attempt.attempt_id
         running: RunningAttempt | None = None
         try:
             running = self._begin(attempt)
+        except Exception as err:
+            self._failed = attempt.attempt_id, err
+            raise
         finally:
             with self._changed:
                 self._starting = None

@@ -148,7 +148,6 @@ def test_regions_of_a_dead_host_move_and_those_of_others_stay(job: LedJob) -> No
     assert [region for region, _ in hosts[1].begun][1:] == [hosts[0].begun[0][0]]
 
 
-@pytest.mark.extended  # a minute and a half
 def test_a_takeover_does_not_wait_for_a_host_that_died_with_the_leader(tmp_path: Path) -> None:
     """A machine with both is lost: the first start waited for two hosts, and one is left."""
     job = LedJob(tmp_path / "checkpoint", report_timeout_s=1.0)
