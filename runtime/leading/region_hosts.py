@@ -44,8 +44,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST_STEP_S = 5.0
 _HOST_CALL_S = 5.0
-"""Longest call to a host. Meanwhile the leader's thread does nothing for other regions, and the host
-may be lost; the call is repeated, and goes on where it was."""
+"""Longest call to a host: meanwhile the leader does nothing for other regions, and the host may be
+lost. A call without an answer is repeated."""
 
 _ENDED = (AttemptState.ENDED, AttemptState.STOPPING, AttemptState.STOPPED)
 _STATUS_S = 2.0
