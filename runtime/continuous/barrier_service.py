@@ -259,6 +259,7 @@ class AttemptEpochs:
             region=region,
             decide_by_s=result.decide_by_s,
             due=result.due,
+            key_samples=result.key_samples,
             stages=result.stages,
             paused=result.paused,
             counts=added(

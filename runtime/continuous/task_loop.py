@@ -103,6 +103,7 @@ class _EndedEpoch(EndedEpoch):
             operator_states=self.operator_states,
             keyed_state=keyed_state,
             due=None if keyed is None else keyed.due,
+            key_samples=() if keyed is None else keyed.key_samples,
         )
 
     def commit(self, *, timeout_s: float) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.key_sample import KeySample
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
 
 __all__ = ["CommittedEpoch", "EpochResult", "NextBarrier"]
@@ -58,7 +59,7 @@ class EpochResult:
         decide_by_s: see `sluice.runtime.contracts.SinkWriter`.
         stages: times of the task in this epoch.
         keyed_state: of all splits of the task at the end of ``ranges``; None: it is not keyed.
-        due, paused: see `Acknowledgement`.
+        due, paused, key_samples: see `Acknowledgement`.
         operator_states: that the epoch has changed, as they are at its end.
     """
 
@@ -75,3 +76,4 @@ class EpochResult:
     due: Due | None = None
     paused: tuple[SplitKey, ...] = ()
     operator_states: tuple[StateEntry, ...] = ()
+    key_samples: tuple[KeySample, ...] = ()

@@ -14,6 +14,7 @@ from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.keyed.keyed_run import KeyedRun
 from sluice.runtime.keyed.keyed_task import EndedState, KeyedTask
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.key_sample import KeySample
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
 
 __all__ = ["KeptTasks", "KeyedBatch", "KeyedBatchResult", "OpenKeyedBatch"]
@@ -50,10 +51,12 @@ class KeyedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedBatchResult:
-    """The keyed state of a task at the end of a batch; see `EpochResult`."""
+    """The keyed state of a task at the end of a batch; ``due``, ``key_samples``: see
+    `Acknowledgement`."""
 
     state: KeyedState
     due: Due
+    key_samples: tuple[KeySample, ...]
 
 
 class KeptTasks:
@@ -122,7 +125,9 @@ class OpenKeyedBatch:
             StreamError: they cannot be written.
         """
         ended: EndedState = self._task.end_epoch(self.time)
-        return KeyedBatchResult(state=ended.write(batch), due=ended.due)
+        return KeyedBatchResult(
+            state=ended.write(batch), due=ended.due, key_samples=ended.key_samples
+        )
 
     def keep(self, result: KeyedBatchResult) -> None:
         """The task has succeeded: keep its state for the next batch."""

@@ -28,6 +28,7 @@ from sluice.runtime.functions.function_run import ChainedFunction, FunctionRun, 
 from sluice.runtime.keyed.key_partitions import KeyPartitions
 from sluice.runtime.keyed.row_keys import RowKeys
 from sluice.runtime.model.acknowledgement import RecordCounts
+from sluice.runtime.model.state.split_key import SplitKey
 from sluice.runtime.model.state.wide_indexes import with_wide_indexes
 
 __all__ = ["KeyedOperators", "KeyedRun"]
@@ -71,7 +72,7 @@ class KeyedOperators:
         self.functions, self.job_name = tuple(functions), job_name
         self.source_id, self.tables = source_id, tables
         self.current: KeyedRun | None = None
-        self.key_partitions, self.partitions = KeyPartitions(), dict[int, str]()
+        self.key_partitions, self.splits = KeyPartitions(), dict[int, SplitKey]()
         self.stages = tuple(self._opened(each, numbers) for each in functions[first:end])
 
     def _opened(
@@ -257,7 +258,7 @@ class KeyedRun:
     def _ordinal(self, topic: str, partition: int) -> int:
         key = self._operators.source_id, topic, partition
         ordinal = self._operators.tables.ordinal(key)
-        self._operators.partitions[ordinal] = f"{topic}-{partition}"
+        self._operators.splits[ordinal] = key
         return ordinal
 
     def _with_keys(self, function: ChainedFunction, rows: KeyedRows) -> Iterator[KeyedRows]:
@@ -271,8 +272,7 @@ class KeyedRun:
         rows = replace(rows, keys=keys, key_schema=schema)
         operators = self._operators
         if key_by.partitioned:
-            names = operators.partitions
-            operators.key_partitions.require_one_each(rows, names, name=function.name)
+            operators.key_partitions.require_one_each(rows, operators.splits, function)
         yield rows
 
 

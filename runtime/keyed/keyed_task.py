@@ -11,6 +11,7 @@ from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.keyed.keyed_run import KeyedOperators, KeyedRun
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.model.state.key_groups import murmur2
+from sluice.runtime.model.state.key_sample import KeySample
 from sluice.runtime.model.state.keyed_state import Due, KeyedState, StateTableInfo
 from sluice.runtime.model.timestamps import later
 from sluice.runtime.state.task_state import EpochChanges
@@ -72,6 +73,7 @@ class EndedState:
         declared: tables and partitioning.
         time: of the barrier that ended it.
         due: when the functions want a barrier without records.
+        key_samples: see `Acknowledgement`.
     """
 
     writer: EpochWriter
@@ -79,6 +81,7 @@ class EndedState:
     declared: KeyedState
     time: BarrierTime
     due: Due
+    key_samples: tuple[KeySample, ...]
 
     def write(self, batch: BatchKey) -> KeyedState:
         """Write the epoch's changes; the state that its acknowledgement names.
@@ -192,6 +195,7 @@ class KeyedTask:
             declared=KeyedState(max_parallelism=self._max_parallelism, tables=self._tables),
             time=time,
             due=due,
+            key_samples=self._operators.key_partitions.samples(),
         )
 
     def rollback(self) -> None:

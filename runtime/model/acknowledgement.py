@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.key_sample import KeySample
 from sluice.runtime.model.state.keyed_state import Due
 
 __all__ = ["Acknowledgement", "RecordCounts", "RegionTimes", "StageTimes"]
@@ -114,6 +115,7 @@ class Acknowledgement:
         again_in_s: a sink requests a batch again after so long, even without records.
         state_is_due: its state has more output in a following batch, even without records.
         due: when its keyed functions have more output, even without records; None: never.
+        key_samples: some keys of its splits, if key_by says that each is in one partition only.
         paused: splits that the task does not read, because they are too far ahead of others.
         counts: of the batch, by name of the function that counts.
         dropped: ranges of the batch that approximate recovery left out.
@@ -128,6 +130,7 @@ class Acknowledgement:
     again_in_s: float | None = None
     state_is_due: bool = False
     due: Due | None = None
+    key_samples: tuple[KeySample, ...] = ()
     paused: tuple[SplitKey, ...] = ()
     counts: Mapping[str, RecordCounts] = field(default_factory=dict)
     dropped: tuple[SplitRange, ...] = ()

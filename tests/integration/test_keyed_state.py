@@ -14,7 +14,7 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.testing import killing
 from sluice.connectors.testing.topics import created_topics
 from sluice.runtime.checkpoint.checkpoint_store import open_store
-from sluice.runtime.errors import MissingRequirementError
+from sluice.runtime.errors import ConfigError, MissingRequirementError
 from sluice.testing import kill_and_restart
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce, read, unique
@@ -158,6 +158,22 @@ def test_counts_are_exact_after_a_kill_at_each_step_of_state(
             timeout=PATIENCE_S,
         )
         assert counted(kafka.bootstrap, sink.name) == expected(count)
+
+
+@pytest.mark.parametrize("engine", ["micro-batch", "continuous"])
+def test_partitions_that_share_their_keys_end_the_job(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path, engine: str
+) -> None:
+    """Each task reads one partition, and sees nothing wrong: the coordinator compares."""
+    source, sink = topic(partitions=2), topic()
+    sent = [Record(key=b"%d" % key, value=b"", partition=key % 2) for key in range(40)]
+    sent += [Record(key=b"%d" % key, value=b"", partition=(key + 1) % 2) for key in range(40)]
+    produce(kafka.bootstrap, source, sent)
+    job = counting_job(spark, kafka.bootstrap, source, sink, tmp_path, engine=engine, regions=2)
+    with pytest.raises(ConfigError, match="a key is in two partitions") as raised:
+        job.run()
+    assert f"{source}-0" in str(raised.value)
+    assert f"{source}-1" in str(raised.value)
 
 
 def test_a_job_whose_backend_is_not_installed_ends_before_its_start(

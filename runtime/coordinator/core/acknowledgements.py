@@ -32,6 +32,10 @@ def acknowledged(state: CoordinatorState, event: Acknowledged, now_s: float) -> 
     _require_known_splits(region, ack)
     _require_own_splits(state, ack)
     _require_state(region, ack)
+    error = state.key_samples.add(ack.key_samples)
+    if error is not None:
+        state.end(error, now_s)
+        return
     state.time.note_ended(ack.region.splits)
     left = 0
     if region.plan.follows and region.barrier is not None:

@@ -33,6 +33,7 @@ from sluice.runtime.coordinator.policy.state_tables import (
     State,
 )
 from sluice.runtime.coordinator.region.job_time import JobTime
+from sluice.runtime.coordinator.region.key_samples import KeySamples
 from sluice.runtime.coordinator.region.liveness import CachedViews, HeartbeatTimeout
 from sluice.runtime.coordinator.region.region_state import RegionState
 from sluice.runtime.errors import FencedError
@@ -97,6 +98,7 @@ class CoordinatorState:
         slept_s: how long the host has slept: the clock of the steps leaves it out, ages do not.
         wall_ms: the driver's wall clock, as barriers have it; never back.
         time: the event time of the job.
+        key_samples: that tasks have reported.
         last_decided, last_committed: newest checkpoint decided, and committed on record.
         planned: versions of broadcast streams that tasks use since the last barrier.
         planned_age: decisions since these were the newest ones.
@@ -133,6 +135,7 @@ class CoordinatorState:
     planned: tuple[BroadcastVersion, ...] = ()
     planned_age: int = 0
     time: JobTime = field(default_factory=JobTime)
+    key_samples: KeySamples = field(default_factory=KeySamples)
     phase: JobPhase = JobPhase.RUNNING
     error: BaseException | None = None
 

@@ -311,6 +311,7 @@ class RegionQuery:
         dropped = self._dropped(output.results, barrier)
         region = self._record(barrier, batch, output, counts, dropped, fetched_ms=fetched_ms)
         self._open = (OpenWork(batch=batch.key, committables=region.committables),)
+        keyed = [result.keyed for result in output.results if result.keyed is not None]
         self._coordinator.acknowledge(
             Acknowledgement(
                 batch=batch.key,
@@ -321,7 +322,8 @@ class RegionQuery:
                     default=None,
                 ),
                 state_is_due=self._spec.stateful and wants_another(self._query, batch.frame),
-                due=Due.first(result.due for result in output.results if result.due is not None),
+                due=Due.first(each.due for each in keyed),
+                key_samples=tuple(sample for each in keyed for sample in each.key_samples),
                 counts=added(
                     [
                         *(
@@ -444,5 +446,5 @@ def _keyed_state(barrier: Barrier, results: Sequence[TaskResult]) -> KeyedState 
     """The state of all splits after a batch; None: the region is not keyed."""
     if barrier.new_state is None:
         return None
-    found = KeyedState.merged(r.keyed_state for r in results if r.keyed_state is not None)
+    found = KeyedState.merged(r.keyed.state for r in results if r.keyed is not None)
     return found or barrier.new_state  # a region without splits has no tasks

@@ -31,7 +31,7 @@ from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.functions.split_clocks import SplitClocks, clocks_of
 from sluice.runtime.functions.stage_timer import ALL_STAGES, WRITING_STAGES, StageTimer
 from sluice.runtime.functions.task_writers import TaskWriters
-from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch, OpenKeyedBatch
+from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch, KeyedBatchResult, OpenKeyedBatch
 from sluice.runtime.keyed.keyed_plan import LOADING, STATE_FILES, KeyedPlan, LoadReports
 from sluice.runtime.keyed.keyed_run import KeyedRun
 from sluice.runtime.keyed.keyed_task import KeyedTask
@@ -39,7 +39,7 @@ from sluice.runtime.model.acknowledgement import RecordCounts, StageTimes
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.json_text import well_formed
 from sluice.runtime.model.splits import BatchKey, SplitRange
-from sluice.runtime.model.state.keyed_state import Due, KeyedState
+from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.process.failed_tasks import note_task
 from sluice.runtime.process.worker_memory import tidy_after_task
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
@@ -103,8 +103,7 @@ class TaskResult:
         examples: a description of one failed record for each of them.
         failed_rows: failed rows for each of them; see `FunctionRun`.
         operator_states: that the task has changed; it is its region's only one of the batch then.
-        keyed_state: of the task's splits after the batch; None: the region is not keyed.
-        due: see `Acknowledgement`.
+        keyed: of the task's splits after the batch; None: the region is not keyed.
         stages: its times, as far as they are known.
         error: set when the task failed. Spark sees a finished task, so it does not retry against a
             broker that has already refused, and the error keeps its type.
@@ -121,8 +120,7 @@ class TaskResult:
     examples: Mapping[str, str] = field(default_factory=dict)
     failed_rows: Mapping[str, int] = field(default_factory=dict)
     operator_states: tuple[StateEntry, ...] = ()
-    keyed_state: KeyedState | None = None
-    due: Due | None = None
+    keyed: KeyedBatchResult | None = None
     stages: StageTimes | None = None
     error: StreamError | None = None
 
@@ -354,8 +352,7 @@ def _write_and_pre_commit(
         examples=run.examples,
         failed_rows=run.failed_rows,
         operator_states=changed,
-        keyed_state=None if kept is None else kept.state,
-        due=None if kept is None else kept.due,
+        keyed=kept,
         stages=timer.times(),
     )
 

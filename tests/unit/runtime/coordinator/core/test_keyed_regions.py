@@ -21,11 +21,12 @@ from sluice.runtime.coordinator.policy.assignment import Move
 from sluice.runtime.coordinator.policy.balance import Choice, RegionLoad
 from sluice.runtime.coordinator.policy.checkpoint_plan import RegionPlan
 from sluice.runtime.coordinator.policy.handlers import RegionalCheckpointHandler
-from sluice.runtime.errors import IllegalTransitionError, SourceChangedError
+from sluice.runtime.errors import ConfigError, IllegalTransitionError, SourceChangedError
 from sluice.runtime.model.acknowledgement import Acknowledgement
-from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
 from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import Barrier, BatchKey
+from sluice.runtime.model.state.key_sample import KeySample
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from tests.kit.coordinator.core_driver import FAST, CoreDriver, split
 from tests.kit.keyed_parts import state_at_ends
@@ -56,7 +57,13 @@ def _files(state: KeyedState | None) -> dict[int, str | None]:
 class Driver(CoreDriver):
     """Acknowledges keyed batches."""
 
-    def acknowledge(self, barrier: Barrier | None, *, due: Due | None = None) -> None:
+    def acknowledge(
+        self,
+        barrier: Barrier | None,
+        *,
+        due: Due | None = None,
+        key_samples: tuple[KeySample, ...] = (),
+    ) -> None:
         """With the state of exactly the barrier's splits."""
         assert barrier is not None
         number = self._batch_ids.get((barrier.region, barrier.attempt_id), -1) + 1
@@ -64,9 +71,8 @@ class Driver(CoreDriver):
         batch = BatchKey(region=barrier.region, attempt_id=barrier.attempt_id, batch_id=number)
         ack = self.acknowledgement(batch, barrier)
         keyed = state_at_ends(barrier.splits, barrier.region)
-        self.tell(
-            Acknowledged(ack=replace(ack, region=replace(ack.region, keyed_state=keyed), due=due))
-        )
+        record = replace(ack.region, keyed_state=keyed)
+        self.tell(Acknowledged(ack=replace(ack, region=record, due=due, key_samples=key_samples)))
 
     def checkpoint(self, end: int, *regions: str) -> dict[str, Barrier]:
         """One whole checkpoint; the barriers that were given."""
@@ -103,6 +109,23 @@ def _two(*, bounded: bool = False, partitions: int = 1) -> tuple[Driver, _Moves]
     settings = replace(FAST, balancer=moves)  # type: ignore[arg-type]  # what the core uses of it
     plans = (_plan(bounded=bounded), _plan("side", bounded=bounded))
     return Driver(settings, regions=plans, partitions=partitions), moves
+
+
+def test_a_key_in_partitions_of_two_regions_ends_the_job_before_the_decision() -> None:
+    """``partitioned=True`` is wrong: each region would count half of the key's records."""
+    driver = Driver(FAST, regions=(_plan(), _plan("side")), partitions=2)
+    driver.tick(1.0)
+    for region in ("main", "side"):
+        barrier = driver.poll(5, region=region)
+        assert barrier is not None
+        sample = KeySample(
+            operator_id="op", name="by-key", split=barrier.splits[0].key, hashes=(7, 11)
+        )
+        driver.acknowledge(barrier, key_samples=(sample,))
+    (end,) = driver.seen(EndJob)
+    assert isinstance(end.error, ConfigError)
+    assert "partitions=input-0,input-2" in str(end.error)
+    assert [each.verdict for each in driver.seen(Publish)] == [Verdict.ABORTED]
 
 
 class TestAnAcknowledgementIsRefused:

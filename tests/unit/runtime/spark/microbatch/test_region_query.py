@@ -22,12 +22,13 @@ from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.functions.split_clocks import SplitClocks
 from sluice.runtime.graph.job_graph import Region
 from sluice.runtime.graph.pipeline import Pipeline
+from sluice.runtime.keyed.kept_state import KeyedBatchResult
 from sluice.runtime.model import offsets
 from sluice.runtime.model.acknowledgement import RecordCounts
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, RegionRecord, StateSnapshot
 from sluice.runtime.model.event_time import EventTime, Monotonic
 from sluice.runtime.model.splits import Barrier, BatchKey
-from sluice.runtime.model.state.keyed_state import KeyedState
+from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from sluice.runtime.spark.microbatch.event_times import EventTimes
 from sluice.runtime.spark.microbatch.region_start import (
     delete_vanished,
@@ -342,12 +343,13 @@ def test_a_batch_has_the_times_that_its_tasks_observed_and_its_barriers_watermar
     world = RegionWorld(functions=(observing,), chained=True)
     first, second = split(3, 5), replace(split(9, 9), partition=1, watermark_ms=7)
     told = replace(first, watermark_ms=40, largest_timestamp_ms=40)
+    keyed = KeyedBatchResult(state=KeyedState(), due=Due(), key_samples=())
     world.batch(
         1,
         replace(
             barrier(), splits=(first, second), watermark_ms=5, new_state=KeyedState(), time_ms=1
         ),
-        results=(TaskResult(ranges=(first, second), times=(told,), keyed_state=KeyedState()),),
+        results=(TaskResult(ranges=(first, second), times=(told,), keyed=keyed),),
     )
     region = world.coordinator.region
     assert region is not None
