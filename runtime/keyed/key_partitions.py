@@ -18,7 +18,7 @@ _PER_BATCH = 32
 _MOST = 10_000
 _REPORTED = 64
 _HASHED_ROWS = 1_024
-_HASHED_EVERY_ROWS = 16_384
+_HASHED_EVERY_ROWS = 65_536  # and once in each epoch
 _REPEATED_EVERY = 64
 
 
@@ -88,7 +88,7 @@ class KeyPartitions:
     def samples(self) -> tuple[KeySample, ...]:
         """The changes since the last call; now and then everything, since a coordinator may
         be new."""
-        self._calls += 1
+        self._calls, self._rows = self._calls + 1, _HASHED_EVERY_ROWS
         owners = self._smallest.keys() if self._calls % _REPEATED_EVERY == 0 else self._changed
         made = tuple(
             KeySample(
