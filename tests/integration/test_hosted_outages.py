@@ -11,8 +11,9 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.embedded.zookeeper.embedded_zookeeper import EmbeddedZooKeeper
 from sluice.runtime.storage.file_system_opening import open_file_system
-from tests.kit.hosted_processes import PARTITIONS, HostedProcesses
 from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.leading.hosted_copy import HostedCopy
+from tests.kit.leading.hosted_processes import PARTITIONS
 from tests.kit.objects.s3_fixture import ProxiedBucket
 from tests.kit.objects.s3_proxy import FaultKind
 from tests.kit.process_cut import ProcessCut
@@ -23,18 +24,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.extended]
 _PROXY = "127.0.0.2"
 _MINUTE_S = 60.0
 _OUTAGE_S = 15.0  # a leader's lease ends in this time, and tasks have nobody to ask
-_Made = Callable[..., HostedProcesses]
+_Made = Callable[..., HostedCopy]
 
 
 @pytest.fixture
 def make(kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[_Made]:
     """Makes the processes of a job; they end with the test."""
-    begun: list[HostedProcesses] = []
+    begun: list[HostedCopy] = []
 
-    def made(**where: object) -> HostedProcesses:
+    def made(**where: object) -> HostedCopy:
         source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
         begun.append(
-            HostedProcesses(tmp_path, kafka.bootstrap, source, sink, **where)  # type: ignore[arg-type]
+            HostedCopy(tmp_path, kafka.bootstrap, source, sink, **where)  # type: ignore[arg-type]
         )
         return begun[-1]
 
@@ -50,7 +51,7 @@ def ensemble() -> Iterator[EmbeddedZooKeeper]:
         yield servers
 
 
-def _require_no_restart(processes: HostedProcesses) -> None:
+def _require_no_restart(processes: HostedCopy) -> None:
     assert all(set(found.values()) == {0} for found in processes.attempts())
 
 
@@ -94,13 +95,16 @@ def test_a_leader_dies_while_nodes_of_zookeeper_are_away(
     _require_no_restart(processes)
 
 
-def test_no_standby_leads_while_the_store_is_away_and_zookeeper_lives(
+@pytest.mark.parametrize("dies", [True, False], ids=["leader-dies", "leader-lives"])
+def test_the_store_is_away_and_zookeeper_lives(
     make: _Made,
     ensemble: EmbeddedZooKeeper,
     s3_proxied: ProxiedBucket,
     monkeypatch: pytest.MonkeyPatch,
+    dies: bool,
 ) -> None:
-    """The leader dies meanwhile: it could not be fenced. Then the standby takes the tasks over."""
+    """For longer than a lease. A living leader keeps the lead. A standby does not lead meanwhile: it
+    could not fence the last leader. No attempt restarts."""
     for name, value in s3_proxied.direct.environment.items():
         monkeypatch.setenv(name, value)
     fs = open_file_system(f"{s3_proxied.uri}/checkpoint")
@@ -112,43 +116,18 @@ def test_no_standby_leads_while_the_store_is_away_and_zookeeper_lives(
         standby = processes.standby(*elected)
         s3_proxied.proxy.add(FaultKind.REFUSED, times=None)
         away_s = time.monotonic()
-        processes.kill(leader)
+        if dies:
+            processes.kill(leader)
         wait_for(lambda: time.monotonic() > away_s + _OUTAGE_S, what="the end of the outage")
         assert standby.poll() is None, processes.log(standby)
         assert not processes.leads(standby)
         s3_proxied.proxy.clear()
-        processes.await_lead(standby)
+        if dies:
+            processes.await_lead(standby)
         processes.await_more(300)
+        assert processes.leads(standby) is dies
         count = end_records()
-        processes.finish(count, driver, standby)
-    _require_no_restart(processes)
-
-
-def test_the_store_is_away_and_the_leader_keeps_the_lead(
-    make: _Made,
-    ensemble: EmbeddedZooKeeper,
-    s3_proxied: ProxiedBucket,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """For longer than its lease; nothing is decided meanwhile, and no attempt restarts."""
-    for name, value in s3_proxied.direct.environment.items():
-        monkeypatch.setenv(name, value)
-    fs = open_file_system(f"{s3_proxied.uri}/checkpoint")
-    processes = make(fs=fs, environment=s3_proxied.environment)
-    elected = ("--ha", f"zookeeper://{ensemble.hosts}/kept")
-    with processes.records(every_s=0.5) as end_records:
-        driver, leader = processes.driver(), processes.leader(*elected)
-        processes.await_more(100)
-        standby = processes.standby(*elected)
-        s3_proxied.proxy.add(FaultKind.REFUSED, times=None)
-        away_s = time.monotonic()
-        wait_for(lambda: time.monotonic() > away_s + _OUTAGE_S, what="the end of the outage")
-        s3_proxied.proxy.clear()
-        processes.await_more(300)
-        assert leader.poll() is None, processes.log(leader)
-        assert not processes.leads(standby)
-        count = end_records()
-        processes.finish(count, driver, leader, standby)
+        processes.finish(count, driver, standby, *([] if dies else [leader]))
     _require_no_restart(processes)
 
 

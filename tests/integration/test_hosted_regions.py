@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from tests.kit.hosted_processes import PARTITIONS, HostedProcesses
 from tests.kit.kafka.kafka_fixture import TopicFactory
+from tests.kit.leading.hosted_copy import HostedCopy
+from tests.kit.leading.hosted_processes import PARTITIONS
 from tests.kit.waiting import wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
@@ -17,21 +18,19 @@ _ELECTED = ("--ha", "lease")
 
 
 @pytest.fixture
-def processes(
-    kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
-) -> Iterator[HostedProcesses]:
+def processes(kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Iterator[HostedCopy]:
     """Of one job."""
     source, sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
-    made = HostedProcesses(tmp_path, kafka.bootstrap, source, sink)
+    made = HostedCopy(tmp_path, kafka.bootstrap, source, sink)
     yield made
     made.close()
 
 
-def _require_no_restart(processes: HostedProcesses) -> None:
+def _require_no_restart(processes: HostedCopy) -> None:
     assert all(set(found.values()) == {0} for found in processes.attempts())
 
 
-def test_tasks_outlive_coordinators_that_are_killed(processes: HostedProcesses) -> None:
+def test_tasks_outlive_coordinators_that_are_killed(processes: HostedCopy) -> None:
     """Each record once and in order, and no attempt restarts."""
     with processes.records() as end_records:
         driver, leader = processes.driver(), processes.coordinator()
@@ -45,7 +44,7 @@ def test_tasks_outlive_coordinators_that_are_killed(processes: HostedProcesses) 
     _require_no_restart(processes)
 
 
-def test_a_standby_coordinator_takes_the_tasks_over(processes: HostedProcesses) -> None:
+def test_a_standby_coordinator_takes_the_tasks_over(processes: HostedCopy) -> None:
     with processes.records() as end_records:
         driver, leader = processes.driver(), processes.leader(*_ELECTED)
         processes.await_more(100)
@@ -57,7 +56,7 @@ def test_a_standby_coordinator_takes_the_tasks_over(processes: HostedProcesses) 
     _require_no_restart(processes)
 
 
-def test_tasks_outlive_both_coordinators(processes: HostedProcesses) -> None:
+def test_tasks_outlive_both_coordinators(processes: HostedCopy) -> None:
     """Leader and standby are killed at once, and started again later."""
     with processes.records() as end_records:
         driver, leader = processes.driver(), processes.leader(*_ELECTED)
@@ -71,7 +70,7 @@ def test_tasks_outlive_both_coordinators(processes: HostedProcesses) -> None:
     _require_no_restart(processes)
 
 
-def test_a_leader_that_wakes_after_two_successors_ends(processes: HostedProcesses) -> None:
+def test_a_leader_that_wakes_after_two_successors_ends(processes: HostedCopy) -> None:
     """Paused for longer than its lease; the tasks never restart."""
     with processes.records() as end_records:
         driver, paused = processes.driver(), processes.leader(*_ELECTED)
@@ -94,7 +93,7 @@ def test_a_leader_that_wakes_after_two_successors_ends(processes: HostedProcesse
 
 
 def test_regions_of_a_driver_that_is_killed_move_to_another_one(
-    processes: HostedProcesses,
+    processes: HostedCopy,
 ) -> None:
     with processes.records() as end_records:
         first, leader = processes.driver(), processes.coordinator()
@@ -107,7 +106,7 @@ def test_regions_of_a_driver_that_is_killed_move_to_another_one(
         processes.finish(count, second, leader)
 
 
-def test_an_upgrade_replaces_each_process_in_turn(processes: HostedProcesses) -> None:
+def test_an_upgrade_replaces_each_process_in_turn(processes: HostedCopy) -> None:
     """In good order: the standby, the leader, then each driver. Only drivers cost a restart."""
     with processes.records() as end_records:
         first, leader = processes.driver(), processes.leader(*_ELECTED)

@@ -11,12 +11,10 @@ from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import read
-from tests.kit.leading.hosted_processes import WAIT_S, HostedProcesses, grows, records_arrive
-from tests.kit.waiting import wait_for
+from tests.kit.leading.hosted_processes import PARTITIONS, HostedProcesses, records_arrive
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
-
-_PARTITIONS = 2
 
 
 class _Copied:
@@ -24,7 +22,7 @@ class _Copied:
 
     def __init__(self, kafka: EmbeddedKafka, topic: TopicFactory, directory: Path) -> None:
         self.bootstrap = kafka.bootstrap
-        self.source, self.sink = topic(partitions=_PARTITIONS), topic(partitions=_PARTITIONS)
+        self.source, self.sink = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
         self.directory = directory
         self.arguments = [self.bootstrap, self.source, self.sink]
         self.job = HostedProcesses(directory, self.arguments)
@@ -34,26 +32,28 @@ class _Copied:
         """Copy the first records, and stop."""
         with records_arrive(self.bootstrap, self.source) as end_records:
             begun = [self.job.driver(), self.job.coordinator()]
-            grows(self.bootstrap, self.sink, 300)
+            self.grows(300)
             self.count = end_records()
         self.await_all(self.count)
         self.stop(self.job, *begun)
 
     def await_all(self, count: int) -> None:
         """Until readers see so many records."""
-        wait_for(
-            lambda: len(read(self.bootstrap, self.sink)) >= count, timeout_s=WAIT_S, poll_s=0.3
-        )
+        wait_for(lambda: len(read(self.bootstrap, self.sink)) >= count, poll_s=0.3)
+
+    def grows(self, by: int) -> None:
+        """Until readers see so many more records."""
+        self.await_all(len(read(self.bootstrap, self.sink)) + by)
 
     @staticmethod
     def stop(job: HostedProcesses, *begun: subprocess.Popen[bytes]) -> None:
         """End the job; its last leader and its drivers end without an error."""
         job.stop()
-        assert [process.wait(WAIT_S) for process in begun] == [0] * len(begun)
+        assert [process.wait(PATIENCE_S) for process in begun] == [0] * len(begun)
 
     def written(self) -> dict[int | None, list[int]]:
         """The numbers that readers see of each partition, in order."""
-        found: dict[int | None, list[int]] = {number: [] for number in range(_PARTITIONS)}
+        found: dict[int | None, list[int]] = {number: [] for number in range(PARTITIONS)}
         for record in read(self.bootstrap, self.sink):
             found[record.partition].append(int(record.value or b""))
         return found
@@ -69,19 +69,17 @@ class _Copied:
             before, led = job.description(), job.count_of("leading the job of")
             driver = job.driver(origin)
             # A coordinator that starts sooner leads the job of the last run.
-            wait_for(lambda: job.description() != before, timeout_s=WAIT_S, poll_s=0.3)
+            wait_for(lambda: job.description() != before, poll_s=0.3)
             leader = job.coordinator()
-            wait_for(
-                lambda: job.count_of("leading the job of") > led, timeout_s=WAIT_S, poll_s=0.05
-            )
+            wait_for(lambda: job.count_of("leading the job of") > led, poll_s=0.05)
             leader.kill()
             leader.wait()
             leader = job.coordinator()
-            grows(self.bootstrap, self.sink, again + 200)
+            self.grows(again + 200)
             leader.kill()
             leader.wait()
             leader = job.coordinator()
-            grows(self.bootstrap, self.sink, 200)
+            self.grows(200)
             count = end_records()
             self.await_all(count + again)
         self.stop(job, driver, leader)
@@ -101,13 +99,13 @@ def copied(kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path) -> Iterato
 def test_a_job_restored_from_another_one_has_each_record_once(copied: _Copied) -> None:
     """Its later leaders continue from the newest decision."""
     newest = copied.job.decided()[-1].checkpoint_id
-    origin = copied.job.checkpoint / slot_name(newest)
+    origin = f"{copied.job.checkpoint}/{slot_name(newest)}"
     job = HostedProcesses(copied.directory, copied.arguments, name="restored")
     try:
-        count = copied.continue_with(job, str(origin), again=0)
+        count = copied.continue_with(job, origin, again=0)
     finally:
         job.close()
-    assert copied.written() == {p: list(range(p, count, 2)) for p in range(_PARTITIONS)}
+    assert copied.written() == {p: list(range(p, count, 2)) for p in range(PARTITIONS)}
 
 
 def test_a_job_returns_to_an_older_checkpoint_once(copied: _Copied) -> None:
@@ -119,5 +117,5 @@ def test_a_job_returns_to_an_older_checkpoint_once(copied: _Copied) -> None:
     count = copied.continue_with(copied.job, str(back_to.checkpoint_id), again=again)
     assert copied.written() == {
         p: [*range(p, copied.count, 2), *range(p + 2 * ends[p], count, 2)]
-        for p in range(_PARTITIONS)
+        for p in range(PARTITIONS)
     }

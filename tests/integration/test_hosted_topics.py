@@ -11,8 +11,8 @@ from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import read
 from tests.kit.keyed.counted_by_key import KEYS, require_exact_counts
-from tests.kit.leading.hosted_processes import WAIT_S, HostedProcesses, records_arrive
-from tests.kit.waiting import wait_for
+from tests.kit.leading.hosted_processes import HostedProcesses, records_arrive
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended]
 
@@ -41,18 +41,18 @@ class _Counts:
     def grows(self, by: int) -> None:
         """Until so many more records are counted."""
         before = self.counted()
-        wait_for(lambda: self.counted() >= before + by, timeout_s=WAIT_S, poll_s=0.3)
+        wait_for(lambda: self.counted() >= before + by, poll_s=0.3)
 
     def require_exact(self, count: int) -> None:
         """Once all records are counted, each of them is, once."""
-        wait_for(lambda: self.counted() >= count, timeout_s=WAIT_S, poll_s=0.3)
+        wait_for(lambda: self.counted() >= count, poll_s=0.3)
         require_exact_counts(self.bootstrap, [self.sink], count)
 
     def order(self, what: str) -> None:
         """Kill a task; returns when it is dead."""
         order = self.directory / what
         order.touch()
-        wait_for(lambda: not order.exists(), timeout_s=WAIT_S, poll_s=0.05)
+        wait_for(lambda: not order.exists(), poll_s=0.05)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_rows_between_regions_are_exact_when_leaders_and_tasks_die(counts: _Coun
         count = end_records()
         counts.require_exact(count)
     job.stop()
-    assert [process.wait(WAIT_S) for process in (leader, *drivers)] == [0, 0, 0]
+    assert [process.wait(PATIENCE_S) for process in (leader, *drivers)] == [0, 0, 0]
     counts.require_exact(count)
 
 
@@ -102,13 +102,13 @@ def test_rows_between_regions_are_exact_when_a_leader_dies_around_a_decision(
         driver = job.driver()
         for hit in (8, 1):
             leader = job.coordinator(failpoints=f"{step}=kill@{hit}")
-            assert leader.wait(WAIT_S) == -9
+            assert leader.wait(PATIENCE_S) == -9
         leader = job.coordinator()
         counts.grows(1_000)
         count = end_records()
         counts.require_exact(count)
     job.stop()
-    assert [leader.wait(WAIT_S), driver.wait(WAIT_S)] == [0, 0]
+    assert [leader.wait(PATIENCE_S), driver.wait(PATIENCE_S)] == [0, 0]
     counts.require_exact(count)
 
 
@@ -122,21 +122,21 @@ def test_rows_in_flight_are_exact_in_a_job_that_is_restored_and_whose_leader_is_
         count = end_records()
         counts.require_exact(count)
     job.stop()
-    assert [process.wait(WAIT_S) for process in begun] == [0, 0]
+    assert [process.wait(PATIENCE_S) for process in begun] == [0, 0]
     middle = job.decided()[len(job.decided()) // 2].checkpoint_id
     restored = counts.another("restored")
     try:
         with records_arrive(counts.bootstrap, counts.source, count, keys=KEYS) as end_records:
-            driver = restored.driver(str(job.checkpoint / slot_name(middle)))
+            driver = restored.driver(f"{job.checkpoint}/{slot_name(middle)}")
             leader = restored.coordinator(failpoints="after-attempts-listed=kill")
-            assert leader.wait(WAIT_S) == -9
+            assert leader.wait(PATIENCE_S) == -9
             leader = restored.coordinator(failpoints="before-decision=kill@3")
-            assert leader.wait(WAIT_S) == -9
+            assert leader.wait(PATIENCE_S) == -9
             leader = restored.coordinator()
             counts.grows(1_000)
             count = end_records()
             counts.require_exact(count)
         restored.stop()
-        assert [leader.wait(WAIT_S), driver.wait(WAIT_S)] == [0, 0]
+        assert [leader.wait(PATIENCE_S), driver.wait(PATIENCE_S)] == [0, 0]
     finally:
         restored.close()

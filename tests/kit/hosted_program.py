@@ -26,7 +26,7 @@ def host_a_copy(
     source: str,
     sink: str,
     directory: Path,
-    checkpoint: Path | str,
+    checkpoint: str,
     restore_from: str | None = None,
     *,
     bounded: bool = False,
@@ -80,12 +80,13 @@ def host_counts(
     source: str,
     sink: str,
     directory: Path,
-    checkpoint: Path,
+    checkpoint: str,
     restore_from: str | None = None,
 ) -> None:
     """Count records by key through a repartition topic, in two continuous regions. The task that
     writes the topic dies when there is a file ``writer-dies`` beside the checkpoint directory, and
     the one that reads it with ``reader-dies``."""
+    orders = Path(checkpoint).parent
     with local_spark(directory / "spark") as spark:
         job = Job(
             "hosted-counts",
@@ -104,7 +105,7 @@ def host_counts(
             bootstrap,
             source,
             sink,
-            before=_DyingOnOrder(checkpoint.parent / "writer-dies"),
-            after=_DyingOnOrder(checkpoint.parent / "reader-dies"),
+            before=_DyingOnOrder(orders / "writer-dies"),
+            after=_DyingOnOrder(orders / "reader-dies"),
             bounded=False,
         ).run()
