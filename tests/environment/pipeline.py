@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
-from sluice.connectors.kafka.tools.verify.topic_history import await_readable
+from sluice.connectors.kafka.tools.verify.topic_history import await_readable, topic_ends
 from sluice.runtime.checker import Payload
+from sluice.runtime.errors import StreamError
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.chaos.feeder import Feeder
 from tests.chaos.programs import Topics
@@ -77,6 +78,7 @@ _MARK_LINE = re.compile(rb"checkpoint=|.* INFO checkpoint committed: checkpoint_
 """Of a driver's listener, or of a coordinator in a process of its own."""
 _POLL_S = 0.1
 _SETTLE_S = 300.0
+_ENDS_S = 30.0
 _STOP_S = 120
 _PRELOAD = 100
 _MOST_RESTARTS = 12
@@ -273,6 +275,7 @@ class Pipeline:
     def story(self) -> str:
         """Counts and log lines that help to understand a failure."""
         lines = [f"sent {self.feeder.sent}, seen {self.witness.total}, marks {self.marks}"]
+        lines += [f"clients of the reader: {1 + self.witness.replaced}", self._ends()]
         lines += self.restarts[-_TAIL_LINES:]
         for name in self.programs:
             log = self.bed.directory / f"{name}.log"
@@ -280,6 +283,13 @@ class Pipeline:
                 text = log.read_text(encoding="utf-8", errors="replace")
                 lines += [f"{name}:", *text.splitlines()[-_TAIL_LINES:]]
         return "\n".join(lines)
+
+    def _ends(self) -> str:
+        """Of the output: whether an open transaction hides its records."""
+        try:
+            return str(topic_ends(self.connection, self.output, timeout_s=_ENDS_S))
+        except StreamError as err:
+            return f"the ends of the output are not known: {err}"
 
     def finish(self, *, timeout_s: float) -> RoundVerdict:
         """Stop the feeder, await the last records, end the job in order, and judge its output."""

@@ -1,11 +1,12 @@
 """A read_committed reader that runs for the whole round, and notes when records become visible."""
 
+import threading
 import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.tools.verify.topic_history import reading_consumer, record_of
@@ -16,6 +17,8 @@ from tests.kit.threads.joined_thread import JoinedThread
 _RECORDS = 5_000
 _WAIT_S = 0.05
 _STOP_S = 120.0
+_SILENT_S = 60.0
+_CLOSE_S = 10.0
 _PARTITION_EOF = KafkaError._PARTITION_EOF  # noqa: SLF001  # librdkafka's documented code
 
 
@@ -23,6 +26,14 @@ class Witness(JoinedThread):
     """Reads a topic from its first record on, in a thread of its own, which no fault strikes.
 
     A context manager. Read `seen` after it is closed.
+
+    Its client may hang after several brokers were away (seen with librdkafka 2.16.1: no record in ten
+    minutes, although transactions ended, and a close that does not return). So a client without a
+    message for a minute is replaced by a new one, which reads on. If transactions hide the
+    records, the new one sees none either.
+
+    Attributes:
+        replaced: clients.
     """
 
     def __init__(self, connection: KafkaConnection, topic: str, *, partitions: int) -> None:
@@ -32,6 +43,8 @@ class Witness(JoinedThread):
         self._topic = topic
         self._times_s = [array("d") for _ in range(partitions)]
         self._sequences = [array("q") for _ in range(partitions)]
+        self._next = [OFFSET_BEGINNING] * partitions
+        self.replaced = 0
 
     @property
     def total(self) -> int:
@@ -59,14 +72,28 @@ class Witness(JoinedThread):
         return max(seen_s)
 
     def _work(self) -> None:
-        consumer = reading_consumer(self._connection, group="bed-witness")
-        try:
-            partitions = range(len(self._times_s))
-            consumer.assign([TopicPartition(self._topic, p, OFFSET_BEGINNING) for p in partitions])
-            while not self._stopping.is_set():
-                self._see(consumer.consume(_RECORDS, _WAIT_S))
-        finally:
-            consumer.close()
+        while not self._stopping.is_set():
+            consumer = reading_consumer(self._connection, group="bed-witness")
+            try:
+                self._read(consumer)
+            finally:
+                closing = threading.Thread(target=consumer.close, daemon=True)
+                closing.start()
+                closing.join(_CLOSE_S)
+
+    def _read(self, consumer: Consumer) -> None:
+        """Until the end, or until this client has been silent for too long."""
+        places = [TopicPartition(self._topic, p, at) for p, at in enumerate(self._next)]
+        consumer.assign(places)
+        heard_s = time.monotonic()
+        while not self._stopping.is_set():
+            messages = consumer.consume(_RECORDS, _WAIT_S)
+            self._see(messages)
+            if any(message.error() is None for message in messages):
+                heard_s = time.monotonic()
+            if time.monotonic() - heard_s > _SILENT_S:
+                self.replaced += 1
+                return
 
     def _see(self, messages: Sequence[Message]) -> None:
         now_s = time.monotonic()
@@ -77,6 +104,7 @@ class Witness(JoinedThread):
                 origin = origin_of(record)
                 assert origin is not None, f"a record that the feeder did not send: {record}"
                 self.seen.append(record)
+                self._next[partition] = (message.offset() or 0) + 1
                 # In this order: a caller that finds a sequence must find its time.
                 self._times_s[partition].append(now_s)
                 # A function with state returns its rows key by key.
