@@ -70,8 +70,8 @@ _SELDOM = 0.12
 
 
 class _Source(FakeSource):
-    """It becomes bounded in the calm: its end is then of all that there is, not of what one run has
-    found so far, as that of a source which is bounded from its start."""
+    """It becomes bounded in the calm. Its end then has all partitions that exist. The end of a
+    source that is bounded from its start has those that one run has found."""
 
     def is_finished(self, positions: Sequence[SplitRange]) -> bool:
         """See `SplitEnumerator.is_finished`."""
@@ -227,7 +227,7 @@ class Process:
             raise LeadershipLostError("another process leads", {"number": self.number}, "Wait.")
 
     def is_newest(self) -> bool:
-        """Whether nobody has begun a run after this one."""
+        """Whether no other process has begun a run after this one."""
         last = self.world.history[-1:]
         return all(record.leader_session_id == self.session for record in last)
 
@@ -269,7 +269,7 @@ class Process:
         self.world.people.hear(self)
 
     def renew(self) -> None:
-        """As its own thread does every few seconds, whatever the others do."""
+        """What its own thread does every few seconds, independent of the other threads."""
         try:
             self._renew()
         except StreamError as err:
@@ -311,8 +311,8 @@ class Process:
             self._tick()
 
     def _tick(self) -> None:
-        """The clock: whenever it likes in the rough time, when the core has asked for it in the
-        calm."""
+        """The clock ticks: at any move of the rough time, and in the calm when the core has asked for
+        it."""
         if self.world.calm:
             due_s = self.core.deadline_s()
             if due_s is None or due_s > self.world.clock():
@@ -326,15 +326,15 @@ class Process:
             sink.renew()
 
     def _fail(self, attempt: Life | ContinuousAttempt) -> None:
-        """A failure, at times one that would come again."""
+        """An attempt fails, at times permanently."""
         self.world.note(f"region {attempt.region} fails")
         is_for_good = self.world.profile.suspend and self.world.roll(0.3)
         error = RegionBrokenError("no use") if is_for_good else RuntimeError("failed four times")
         attempt.fail(error, permanent=is_for_good)
 
     def require_no_bug(self, attempt: Life | ContinuousAttempt, error: BaseException) -> None:
-        """What the code calls its own bug is one, in an attempt that continues under nobody's seal; in
-        one that is over, somebody may have swept what it still writes."""
+        """`IllegalTransitionError` is a bug if the attempt is live and no later run has fenced it. After
+        its end another process may have swept its open work."""
         if isinstance(error, IllegalTransitionError):
             is_ours = self.is_newest() and self.core.is_live(attempt.region, attempt.attempt_id)
             self.world.require(not is_ours, f"a bug in a living region: {error}")
@@ -401,11 +401,11 @@ class Process:
 
     @property
     def waiting_actions(self) -> tuple[RemoteAction, ...]:
-        """What its step thread does next; nothing is known while it works."""
+        """The next actions of its step thread; none while it works."""
         return () if self._working is not None else tuple(self._queue)
 
     def retire_step(self) -> bool:
-        """One step of its step thread; whether it is still at what it did."""
+        """One step of its step thread; whether its action is not complete yet."""
         self._work()
         return self._working is not None
 
@@ -489,12 +489,12 @@ class Process:
             self.world.people.hear(self)
 
     def abort_at_the_broker(self, entries: list[StateEntry], *, timeout_s: float) -> None:
-        """What was written again, and will not be put on record."""
+        """Abort rewritten work that will not be recorded."""
         with self._sinks["sink"].committing() as committer:
             committer.abort(entries, timeout_s=timeout_s)
 
     def is_stuck(self) -> bool:
-        """Nothing of it moves any more."""
+        """Whether it makes no further move."""
         return self.dead or (
             self.running and self.core.is_over and self.core.is_idle and not self._queue
         )

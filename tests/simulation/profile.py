@@ -5,62 +5,63 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How rough a world is; each rate is the chance per move, or per step inside one.
+    """How rough a world is. Each rate is a chance per move, or per step inside one.
 
     Attributes:
-        kill, pause, resume, start: of whole coordinator processes.
-        fail_region, fail_task: of what Spark runs.
-        lost_answer, refused: of the store; unreached, unanswered: of the broker.
-        unread: of looks at the store, and at the file system.
-        processes: at most so many coordinators are ever started before the calm.
+        kill, pause, resume, start: a whole coordinator process is killed, paused, resumed, started.
+        fail_region, fail_task: an attempt of a region fails; a task of Spark fails.
+        lost_answer, refused: the checkpoint store loses its answer; it refuses.
+        unread: a read of the store or of the file system fails.
+        unreached, unanswered: the broker does not get a request; its answer is lost.
+        processes: the most coordinators that start before the calm.
         steps: moves before the calm.
-        add: of partitions.
-        expire: of open transactions, by the broker's own timeout; what was decided is repaired.
+        regions, partitions: number of them at the start.
+        add: a partition is added.
+        expire: an open transaction reaches its timeout. A decided one is repaired.
         old: a batch must be decided soon, or its transactions may expire.
-        sleeps: the host, while the clock of all that waits hangs.
-        lost_stops: it is not repaired, the job stops with the ranges.
-        accepted: a person accepts what is reported then, and starts the job again; starts have little
-            time, so that some of a decision may still be open when they tell of the rest.
-        some_repair: each start repairs what is lost, or stops with it.
-        late: of requests to the broker that come late, or twice, and of renames that do.
-        markers: the broker's markers wait for a step of their own.
-        level: the broker's ``transaction.version``; None: by the seed.
-        disk: checkpoints lie on a model file system, in the production store.
-        short: checkpoints may have little time, and few of them are kept, by the seed.
+        sleeps: the host sleeps, and the clock of everything that waits stands still.
+        lost_stops: a decided transaction that expired stops the job, with the ranges in the error.
+        accepted: an operator then accepts the loss, and starts the job again. Starts have little
+            time, so parts of a decision may still be open.
+        some_repair: each start either repairs a loss or stops with it.
+        late: a request to the broker, or a rename, arrives late or twice.
+        markers: the broker writes its transaction markers in a step of their own.
+        level: ``transaction.version`` of the broker; None: chosen by the seed.
+        disk: checkpoints are in the production store, on a model of a file system.
+        short: the seed decides whether checkpoints have little time, and whether few are kept.
         max_concurrent: checkpoints under way at once.
-        stateful: regions have a batch after each one with records, and Spark replays their last.
-        external: the drop-in: batches trigger checkpoints, Spark replays its own log.
+        stateful: a further batch follows each one with records, and Spark replays its last one.
+        external: the drop-in. Batches trigger checkpoints, and Spark replays its own log.
         regional: checkpoints are decided without regions that failed or are late.
         shared_output: all regions write one output partition.
-        delayed: a region that failed begins again after growing delays, by its restart strategy.
-        suspend: a region that fails a second time, or for good, is suspended.
-        command: the chance that somebody restarts regions, suspended ones or others.
-        asked: the chance that somebody asks for a checkpoint of a kind, stops the job, or has a
-            region that attempts begin again.
-        move: the chance that a decision moves a split, and then the next one.
-        rescale: each start has one to so many regions; 0: all have ``regions``.
-        files: regions write files, too.
-        only_files: and nothing to Kafka.
-        roll: files are held over epochs, and merged, before they are published.
+        delayed: a region that failed restarts after growing delays, by its restart strategy.
+        suspend: a region that fails a second time, or permanently, is suspended.
+        command: an operator restarts regions, suspended ones or others.
+        asked: an operator requests a checkpoint of some kind, stops the job, or restarts a region
+            that has attempts.
+        move: a decision moves a split, and the next decision moves another one.
+        rescale: the most regions of a start; 0: all starts have ``regions``.
+        files: regions also write files.
+        only_files: regions write files, and nothing to Kafka.
+        roll: files stay open over epochs, and are merged before they are published.
         keyed: tasks keep state for the records of a split, in files; on a ``disk``.
-        shared: regions share operator lists, a repartition topic and a broadcast stream; ``keyed``, in
-            micro-batches, and no files.
-        topic: the last region reads what the first one writes; ``keyed``, with any engine.
+        shared: regions share operator lists, a repartition topic and a broadcast stream. With
+            ``keyed``, in micro-batches, without files.
+        topic: the last region reads what the first one writes. With ``keyed``, in both engines.
         continuous: regions are long tasks, whose epochs follow one another undecided.
-        outlived: coordinators are processes of their own: tasks outlive them, and a later one takes
-            them over; only with ``continuous``.
-        engines: each start takes one of the two.
-        tasks: a batch has at most so many sink tasks, each with a transaction of its own.
-        torn: a coordinator dies in the middle of a commit round.
-        meanwhile: somebody else continues between two requests of a round.
-        broken_repairs: a repair fails at a record, or, four times as seldom, its process dies.
-        forget: a transactional id expires at the broker; of what it skipped no broker knows then,
-            so a person looks, says it, and starts the job again.
-        txn: somebody gives a command of ``sluice txn``, or it continues.
-        clean: somebody gives a command of ``sluice files clean --delete``, or it continues; on a
-            ``disk``.
-        restore: somebody starts the job from an older checkpoint, and is started again, at times
-            with the same wish.
+        outlived: coordinators are processes of their own. Tasks continue after their death, and a
+            later coordinator takes them over. Only with ``continuous``.
+        engines: each start takes one of the two engines.
+        tasks: the most sink tasks of a batch, each with a transaction of its own.
+        torn: a coordinator dies in the middle of a round of commits.
+        meanwhile: another process continues between two requests of such a round.
+        broken_repairs: a repair fails at a record; or, four times as seldom, its process dies.
+        forget: a transactional id expires at the broker. Then no broker knows how a skipped
+            transaction ended, so an operator checks, confirms it, and starts the job again.
+        txn: an operator runs a command of ``sluice txn``, or it continues.
+        clean: an operator runs ``sluice files clean --delete``, or it continues; on a ``disk``.
+        restore: an operator starts the job from an older checkpoint, and repeats that start, at
+            times with the same checkpoint.
         led: each process was elected before its start, after all that were started before it.
     """
 

@@ -93,7 +93,7 @@ class Watch:
             raise self._broken
 
     def require_unbroken(self) -> None:
-        """Some code takes every error of what it asks for, ours as well; it is raised once more."""
+        """Raise the error of a broken promise again: some code catches every error, this one, too."""
         if self._broken is not None:
             raise self._broken
 
@@ -111,7 +111,7 @@ class Watch:
         self._last_of[transactional_id] = made
 
     def expires(self, transaction: TransactionIdentity) -> None:
-        """The broker is about to abort it for its age: nobody's fault."""
+        """The broker is about to abort it at its timeout. No process is to blame."""
         self._expired.add(transaction)
 
     def unmarked_ids(self) -> set[str]:
@@ -123,19 +123,19 @@ class Watch:
         }
 
     def forgets(self, transactional_id: str) -> None:
-        """The broker will not know what became of it."""
+        """From now on the broker does not know how it ended."""
         self._forgotten.add(transactional_id)
 
     def is_forgotten(self, identity: TransactionIdentity) -> bool:
-        """Whether a broker cannot report what became of it."""
+        """Whether no broker knows how it ended."""
         return identity.transactional_id in self._forgotten
 
     def is_committed(self, identity: TransactionIdentity) -> bool:
-        """What readers know, and nobody else: whether they see it, or are about to."""
+        """Whether readers see it, or will. No process of the job knows that."""
         return identity in self._ended and self._ended[identity].state in _COMMITTED
 
     def tells_committed(self, identity: TransactionIdentity) -> None:
-        """A broker has answered so, whoever asked; or a person has looked."""
+        """A broker has answered that it is committed, or an operator has checked."""
         self._told.add(identity)
 
     def ended(self, written: Written) -> None:
@@ -192,7 +192,7 @@ class Watch:
     def accepts(
         self, at: int, standing: Iterable[StateEntry], works: Iterable[UnsettledWork]
     ) -> None:
-        """A person has seen these ranges of a decision, and accepts that they are missing."""
+        """An operator accepts that these ranges of a decision are missing."""
         entries = {digest_of(entry): entry for entry in standing}
         for work in works:
             identity = identity_of(entries[work.digest])
@@ -217,8 +217,8 @@ class Watch:
             self._due_s |= dict.fromkeys(ack.region.committables, ack.decide_by_s)
 
     def publishes(self, record: CheckpointRecord) -> None:
-        """Rule `transaction-timeout`: nobody tries to decide what may be lost already; one that
-        was not answered, and stands, is only asked for again."""
+        """Rule `transaction-timeout`: no decision is tried whose transactions may have expired. A
+        repeated publish of a record that is already in its slot is no new decision."""
         if record.verdict is Verdict.DECIDED and record.checkpoint_id not in self._places:
             now_s = self._world.ages()
             is_safe = all(now_s <= self._due_s.get(e, now_s) for e in record.committables)
