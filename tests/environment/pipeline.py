@@ -275,7 +275,9 @@ class Pipeline:
     def story(self) -> str:
         """Counts and log lines that help to understand a failure."""
         lines = [f"sent {self.feeder.sent}, seen {self.witness.total}, marks {self.marks}"]
-        lines += [f"clients of the reader: {1 + self.witness.replaced}", self._ends()]
+        reader = self.witness
+        lines += [f"its reader: {reader.replaced} clients replaced, {reader.hanging} hang"]
+        lines += [self._ends()]
         lines += self.restarts[-_TAIL_LINES:]
         for name in self.programs:
             log = self.bed.directory / f"{name}.log"

@@ -33,7 +33,8 @@ class Witness(JoinedThread):
     records, the new one sees none either.
 
     Attributes:
-        replaced: clients.
+        replaced: number of silent clients.
+        hanging: number of clients that did not close.
     """
 
     def __init__(self, connection: KafkaConnection, topic: str, *, partitions: int) -> None:
@@ -44,7 +45,7 @@ class Witness(JoinedThread):
         self._times_s = [array("d") for _ in range(partitions)]
         self._sequences = [array("q") for _ in range(partitions)]
         self._next = [OFFSET_BEGINNING] * partitions
-        self.replaced = 0
+        self.replaced = self.hanging = 0
 
     @property
     def total(self) -> int:
@@ -80,6 +81,7 @@ class Witness(JoinedThread):
                 closing = threading.Thread(target=consumer.close, daemon=True)
                 closing.start()
                 closing.join(_CLOSE_S)
+                self.hanging += closing.is_alive()
 
     def _read(self, consumer: Consumer) -> None:
         """Until the end, or until this client has been silent for too long."""
