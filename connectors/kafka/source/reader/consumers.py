@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,7 @@ from sluice.connectors.kafka.native.native_consumer import NativeConsumer
 from sluice.connectors.kafka.source.reader.fetch_positions import FetchPositions, reporting
 from sluice.runtime.contracts import Clock
 from sluice.runtime.model.splits import SplitRange
+from sluice.runtime.process.closing import close_logged
 
 __all__ = ["ConsumerPool", "PooledConsumer", "process_pool"]
 
@@ -35,6 +37,7 @@ _LEARN_S = 5.0  # for all topics together
 _LEAST_S = 1.0  # for one of them, as long as that is left: the first one also connects
 _MOST_NAMED = 10
 _REACH_S = 1.0
+_CLOSE_S = 10.0
 
 # A user's kafka.* option wins over these.
 _TUNING = {
@@ -138,9 +141,9 @@ class PooledConsumer:
         fresh = _connect(replace(self.key, reports=True))
         topics = {split.topic for split in splits}
         if not all(fresh._learn(topic, {}, timeout_s=_REACH_S) for topic in topics):  # noqa: SLF001 - this class
-            fresh.consumer.close()
+            _close(fresh.consumer)
             return False
-        self.consumer.close()
+        _close(self.consumer)
         self.consumer, self.key, self._leaders = fresh.consumer, fresh.key, fresh._leaders  # noqa: SLF001 - this class
         self.refusals, self.fetched = fresh.refusals, fresh.fetched
         return True
@@ -224,16 +227,31 @@ class ConsumerPool:
         pooled.consumer.unassign()
         self._idle.append(pooled)
         while len(self._idle) > _IDLE_CONSUMERS:
-            self._idle.pop(0).consumer.close()
+            _close(self._idle.pop(0).consumer)
 
     def discard(self, pooled: PooledConsumer) -> None:
         """Close a consumer; after an error its queue may hold records."""
-        pooled.consumer.close()
+        _close(pooled.consumer)
 
     def close(self) -> None:
         """Close all idle consumers."""
         while self._idle:
-            self._idle.pop().consumer.close()
+            _close(self._idle.pop().consumer)
+
+
+def _close(consumer: Consumer | NativeConsumer) -> None:
+    """Close it, or leave it behind after a time limit: the task has an error to report.
+
+    After several brokers were away, librdkafka 2.16.1 fetched nothing any more, and its close did
+    not return (seen once, with all partitions on one new leader).
+    """
+    closing = threading.Thread(
+        target=close_logged, args=(consumer.close, "consumer"), name="sluice-close", daemon=True
+    )
+    closing.start()
+    closing.join(_CLOSE_S)
+    if closing.is_alive():
+        log.warning("consumer does not close, and is left behind: waited_s=%.0f", _CLOSE_S)
 
 
 process_pool = ConsumerPool()

@@ -1,6 +1,7 @@
 """How the client of a task that reads is set up: what Sluice relies on no option changes."""
 
 import gc
+import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -177,3 +178,16 @@ def test_a_client_that_has_not_got_all_records_back_is_lent_to_nobody(
     pool.give_back(pooled)
     assert client.is_closed
     assert _borrowed(pool=pool) is not pooled
+
+
+def test_a_client_that_does_not_close_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its task has an error to report."""
+    monkeypatch.setattr(consumers, "_CLOSE_S", 0.05)
+    pool, release = ConsumerPool(), threading.Event()
+    hanging = _borrowed(pool=pool, follows=True)
+    monkeypatch.setattr(hanging.consumer, "close", release.wait)
+    pool.give_back(hanging)
+    assert "consumer does not close" in caplog.text
+    release.set()
