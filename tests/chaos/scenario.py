@@ -113,7 +113,7 @@ class Scenario:
         self.setting = setting or Setting()
         self.reports: list[KillReport] = []
         self.checkpoint = directory / "checkpoint"
-        self.checkpoint_uri = checkpoint_uri or str(self.checkpoint)
+        self._checkpoint_uri = checkpoint_uri
         self._bootstrap = bootstrap
         self._directory = directory
         spark_environment()  # made once, and not while a pipeline is waited for
@@ -149,6 +149,11 @@ class Scenario:
                 stack.callback(program.kill)
             for thread in (self.files_observer, self.observer, self.feeder):
                 stack.callback(thread.close)
+
+    @property
+    def checkpoint_uri(self) -> str:
+        """Of the checkpoint directory, which may be elsewhere than on this machine."""
+        return self._checkpoint_uri or str(self.checkpoint)
 
     def start(
         self, *, failpoints: str = "", until_end: bool = False, arguments: Sequence[str] = ()
