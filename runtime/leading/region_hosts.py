@@ -1,6 +1,5 @@
 """The drivers that host regions for the leader, and the handle of each region on them."""
 
-import contextlib
 import logging
 import threading
 import time
@@ -336,11 +335,12 @@ class AssignedRegion(RegionHandle):
         until_s = time.monotonic() + timeout_s
         while (remote := self._hosts.remote(self._name, self._host_id)) is not None:
             left_s = max(0.0, until_s - time.monotonic())
-            with contextlib.ExitStack() as stack:
-                if left_s > 0:  # the last call raises
-                    stack.enter_context(contextlib.suppress(RegionUnansweredError))
+            try:
                 if remote.stop(attempt_id, timeout_s=min(left_s, _HOST_CALL_S)):
                     return True
+            except RegionUnansweredError:
+                if left_s <= 0:
+                    raise
             if left_s <= 0:
                 return False
         return True

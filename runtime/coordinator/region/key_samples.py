@@ -16,14 +16,14 @@ class KeySamples:
     report them again."""
 
     def __init__(self) -> None:
-        self._split_of: dict[tuple[str, str, int], SplitKey] = {}
+        self._split_of: dict[tuple[str, str, str, int], SplitKey] = {}
 
     def add(self, samples: Iterable[KeySample]) -> ConfigError | None:
-        """Remember them; returns the error if a key is in two partitions of a topic."""
+        """Remember them; returns the error if a key is in two partitions of a source's topic."""
         for sample in samples:
-            topic = sample.split[1]
+            source_id, topic, _ = sample.split
             for each in sample.hashes:
-                key = sample.operator_id, topic, each
+                key = sample.operator_id, source_id, topic, each
                 known = self._split_of.get(key)
                 if known is not None and known != sample.split:
                     return in_two_partitions(sample.name, known, sample.split)

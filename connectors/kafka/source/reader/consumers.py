@@ -240,7 +240,7 @@ class ConsumerPool:
 
 
 def _close(consumer: Consumer | NativeConsumer) -> None:
-    """Close it, or leave it behind after a time limit: the task has an error to report.
+    """Close it. After a time limit the task goes on without: it may have an error to report.
 
     After several brokers were away, librdkafka 2.16.1 fetched nothing any more, and its close did
     not return (seen once, with all partitions on one new leader).
@@ -251,7 +251,7 @@ def _close(consumer: Consumer | NativeConsumer) -> None:
     closing.start()
     closing.join(_CLOSE_S)
     if closing.is_alive():
-        log.warning("consumer does not close, and is left behind: waited_s=%.0f", _CLOSE_S)
+        log.warning("consumer does not close, the task goes on without: waited_s=%.0f", _CLOSE_S)
 
 
 process_pool = ConsumerPool()

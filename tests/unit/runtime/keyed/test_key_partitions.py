@@ -112,3 +112,12 @@ def test_topics_of_two_sources_may_have_the_same_keys() -> None:
         for topic in ("orders", "payments")
     ]
     assert known.add(samples) is None
+
+
+def test_topics_of_one_name_in_two_sources_may_have_the_same_keys() -> None:
+    known = KeySamples()
+    samples = [
+        KeySample(operator_id="op", name="by-a", split=(source, "orders", number), hashes=(1,))
+        for number, source in enumerate(("east", "west"))
+    ]
+    assert known.add(samples) is None
