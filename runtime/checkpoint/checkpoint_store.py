@@ -38,6 +38,7 @@ from sluice.runtime.checkpoint.format.metadata import (
     encode_repair,
 )
 from sluice.runtime.checkpoint.leftover_files import Leftovers
+from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
 from sluice.runtime.checkpoint.retention import SlotFacts, indispensable, retirable
 from sluice.runtime.checkpoint.slot_publishing import SlotPublication, session_text
 from sluice.runtime.contracts import (
@@ -338,6 +339,10 @@ class CheckpointStore(MetadataStore):
         """Record that a start from an older checkpoint passed this one over; idempotent."""
         self._mark(checkpoint_id, _SUPERSEDED, {"by": by})
         self._slots.forget(checkpoint_id)
+
+    def end_attempts(self, run_attempt_id: int) -> None:
+        """After it, no later coordinator resumes attempts of runs up to this one."""
+        ResumableAttempts(self.fs).end_all(run_attempt_id)
 
     def note_unsettled(self, checkpoint_id: int, works: Sequence[UnsettledWork]) -> None:
         """Record the work that an error is about to name; replaces the previous list."""

@@ -4,12 +4,16 @@ A coordinator aborts no work of an attempt before its file leaves that attempt o
 has checked after that write that no later run exists. A later coordinator reads the file after its
 own fencing record. So an attempt that it finds there has lost no transaction. Either the write came
 first, or the older run finds the fencing record and aborts nothing.
+
+The file also names the checkpoint from which the run resumed. The attempts continue from there, or
+from the run's newest decision, and from no other place.
 """
 
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.runtime.errors import StorageError, StreamError
@@ -17,13 +21,38 @@ from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json
 from sluice.runtime.storage.file_system import FileSystem
 
-__all__ = ["ResumableAttempts"]
+__all__ = ["ListedAttempts", "ResumableAttempts"]
 
 log = logging.getLogger(__name__)
 
 _PREFIX = "_attempts-"
 _FILES = re.compile(rf"{_PREFIX}\d+")
 _FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedAttempts:
+    """The list of one run.
+
+    Attributes:
+        run_attempt_id: slot of its fencing record; -1: no run has listed any attempt.
+        resumed_from: the checkpoint that it resumed from.
+        attempts: attempt id by region.
+    """
+
+    run_attempt_id: int = -1
+    resumed_from: int = -1
+    attempts: Mapping[str, int] = field(default_factory=dict)
+
+    def follow(self, checkpoint_id: int, decided: Iterable[int]) -> bool:
+        """Whether the attempts read on from this checkpoint.
+
+        Args:
+            decided: the newest decisions in the directory, at least down to a settled one. A later
+                run lists its attempts before it decides, so those above the run are its own.
+        """
+        own = (each for each in decided if each > self.run_attempt_id)
+        return checkpoint_id == max(own, default=self.resumed_from)
 
 
 class ResumableAttempts:
@@ -36,19 +65,25 @@ class ResumableAttempts:
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
 
-    def write(self, run_attempt_id: int, attempts: Mapping[str, int]) -> None:
-        """Replace the file of this run; the caller checks afterwards that it is the newest run.
+    def write(self, listed: ListedAttempts) -> None:
+        """Replace the file of a run; the caller checks afterwards that it is the newest run.
 
-        Args:
-            run_attempt_id: slot of its fencing record.
-            attempts: attempt id by region.
         Raises:
             StreamError: the file may be written or not.
         """
-        content = {"format_version": _FORMAT_VERSION, "attempts": dict(attempts)}
-        self._fs.replace(f"{_PREFIX}{run_attempt_id}", json.dumps(content).encode())
+        content = {
+            "format_version": _FORMAT_VERSION,
+            "resumed_from": listed.resumed_from,
+            "attempts": dict(listed.attempts),
+        }
+        self._fs.replace(f"{_PREFIX}{listed.run_attempt_id}", json.dumps(content).encode())
 
-    def before(self, run_attempt_id: int) -> dict[str, int]:
+    def end_all(self, run_attempt_id: int) -> None:
+        """End the attempts of earlier runs, for a run whose own attempts end with it."""
+        if self._ids():
+            self.write(ListedAttempts(run_attempt_id=run_attempt_id))
+
+    def before(self, run_attempt_id: int) -> ListedAttempts:
         """The attempts that the newest earlier run left resumable; none if its file cannot be read:
         then all regions restart.
 
@@ -57,23 +92,28 @@ class ResumableAttempts:
         """
         return self._read([each for each in self._ids() if each < run_attempt_id])
 
-    def newest(self) -> dict[str, int]:
+    def newest(self) -> ListedAttempts:
         """The attempts that the newest run with a file left resumable. Those that a later run
         resumes are among them."""
         return self._read(self._ids())
 
-    def _read(self, ids: Sequence[int]) -> dict[str, int]:
+    def _read(self, ids: Sequence[int]) -> ListedAttempts:
         if not ids:
-            return {}
-        name = f"{_PREFIX}{max(ids)}"
+            return ListedAttempts()
+        run_attempt_id = max(ids)
+        name = f"{_PREFIX}{run_attempt_id}"
         try:
             content: Any = parsed_json(self._fs.read(name) or b"")
             if content["format_version"] != _FORMAT_VERSION:
                 raise ValueError(content["format_version"])
-            return from_json(dict[str, int], content["attempts"])
+            return ListedAttempts(
+                run_attempt_id=run_attempt_id,
+                resumed_from=from_json(int, content["resumed_from"]),
+                attempts=from_json(dict[str, int], content["attempts"]),
+            )
         except (ValueError, LookupError, TypeError, StorageError) as err:
             log.warning("no attempt is resumed: file=%s error=%r", name, err)
-            return {}
+            return ListedAttempts()
 
     def forget_before(self, run_attempt_id: int) -> None:
         """Delete the files of earlier runs, once this run is certainly newer and has written its

@@ -107,6 +107,10 @@ class MetadataStore(Protocol):
         """Record that a start from an older checkpoint superseded this one; idempotent."""
         ...
 
+    def end_attempts(self, run_attempt_id: int) -> None:
+        """After it, no later coordinator resumes attempts of runs up to this one."""
+        ...
+
     def is_superseded(self, checkpoint_id: int) -> bool:
         """Whether a start from an older checkpoint has passed this one over."""
         ...

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
 from sluice.runtime.continuous.barrier_service import AttemptEpochs
 from sluice.runtime.contracts import SweepView
 from sluice.runtime.coordinator.core import acknowledgements
@@ -49,9 +49,9 @@ def keep_the_list_of_the_last_leader(patch: pytest.MonkeyPatch) -> None:
     """A leader that does not resume an attempt says so before it aborts its work."""
     write = ResumableAttempts.write
 
-    def broken(self: Any, run_attempt_id: int, attempts: Mapping[str, int]) -> None:
-        before = self.before(run_attempt_id)
-        write(self, run_attempt_id, before or attempts)
+    def broken(self: Any, listed: ListedAttempts) -> None:
+        before = self.before(listed.run_attempt_id)
+        write(self, replace(listed, attempts=before.attempts or listed.attempts))
 
     patch.setattr(ResumableAttempts, "write", broken)
 
@@ -92,7 +92,18 @@ def take_splits_of_an_earlier_leader(patch: pytest.MonkeyPatch) -> None:
 
 def resume_after_a_return(patch: pytest.MonkeyPatch) -> None:
     """A start that goes back resumes no attempt, nor does the next one."""
-    patch.setattr(recovery, "is_newest", lambda history, resume_id: True)
+    patch.setattr(ListedAttempts, "follow", lambda self, checkpoint_id, decided: True)
+
+
+def resume_after_two_returns(patch: pytest.MonkeyPatch) -> None:
+    """Attempts of a leader that went back do not follow a later leader that went elsewhere."""
+
+    def broken(record: Any, history: Any, *_: Any, **__: Any) -> bool:
+        resume_id = record.checkpoint_id
+        is_next = resume_id == recovery.resume_point(history, restore_from=None)
+        return is_next and not recovery.superseded_by_restore(history, resume_id)
+
+    patch.setattr(recovery, "may_resume", broken)
 
 
 def go_back_at_each_start(patch: pytest.MonkeyPatch) -> None:
@@ -103,9 +114,10 @@ def go_back_at_each_start(patch: pytest.MonkeyPatch) -> None:
 def resume_beyond_a_rewind(patch: pytest.MonkeyPatch) -> None:
     """A run that leaves out rows in flight resumes no attempt: it would leave out its rows, too."""
 
-    def broken(record: Any, history: Any, *_: Any, attempt_id: int) -> bool:
+    def broken(record: Any, history: Any, *_: Any, listed: Any, attempt_id: int) -> bool:
         del attempt_id
-        return recovery.is_newest(history, record.checkpoint_id)
+        decided = [slot.checkpoint_id for slot in history.slots if slot.is_decided]
+        return bool(listed.follow(record.checkpoint_id, decided))
 
     patch.setattr(recovery, "may_resume", broken)
 
@@ -146,6 +158,10 @@ LED_MUTATIONS: Mapping[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[
     "forget reported epochs": (forget_reported_epochs, _LED),
     "acknowledge decided epochs": (acknowledge_decided_epochs, _LED),
     "resume after a return": (resume_after_a_return, {**_LED, "restore": 0.08}),
+    "resume after two returns": (
+        resume_after_two_returns,
+        {**_LED, "restore": 0.1, "kill": 0.0, "meanwhile": 0.4},
+    ),
     "go back at each start": (go_back_at_each_start, {**_LED, "restore": 0.08}),
     "resume beyond a rewind": (
         resume_beyond_a_rewind,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING
 
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts
 from sluice.runtime.contracts import FailureReason, SplitEnumerator
 from sluice.runtime.coordinator.committing.commit_steps import RunIdentity
 from sluice.runtime.coordinator.committing.sink_committer import SerialSink
@@ -180,8 +181,11 @@ class Process:
             listing = AttemptListing(
                 sequence.takeover.attempts,
                 self.core.open_attempts,
-                run_attempt_id=self.found.attempt_id,
-                listed=self.core.open_attempts(),
+                listed=ListedAttempts(
+                    run_attempt_id=self.found.attempt_id,
+                    resumed_from=self.found.record.checkpoint_id,
+                    attempts=self.core.open_attempts(),
+                ),
             )
         self._io_executor = IoExecutor(
             store=self._store,

@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Self
 
-from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
 from sluice.runtime.coordinator.core.core import CoordinatorCore
 from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.failpoints import failpoint
@@ -18,8 +19,7 @@ class AttemptListing:
     Args:
         attempts: the file.
         open_attempts: the attempts of the run that have not ended, by region.
-        run_attempt_id: of the run.
-        listed: the attempts that the file has now.
+        listed: what the file has now.
     """
 
     def __init__(
@@ -27,12 +27,10 @@ class AttemptListing:
         attempts: ResumableAttempts,
         open_attempts: Callable[[], Mapping[str, int]],
         *,
-        run_attempt_id: int,
-        listed: Mapping[str, int],
+        listed: ListedAttempts,
     ) -> None:
         self._attempts = attempts
         self._open_attempts = open_attempts
-        self._run_attempt_id = run_attempt_id
         self._listed = listed
         self._lock = threading.Lock()
 
@@ -44,6 +42,7 @@ class AttemptListing:
         ask: Callable[[Callable[[CoordinatorCore], dict[str, int]]], dict[str, int]],
         *,
         run_attempt_id: int,
+        resumed_from: int,
     ) -> Self | None:
         """For a run whose start has written the list; None: no later coordinator resumes attempts.
 
@@ -55,8 +54,11 @@ class AttemptListing:
         return cls(
             takeover.attempts,
             lambda: ask(lambda core: core.open_attempts()),
-            run_attempt_id=run_attempt_id,
-            listed=core.open_attempts(),
+            listed=ListedAttempts(
+                run_attempt_id=run_attempt_id,
+                resumed_from=resumed_from,
+                attempts=core.open_attempts(),
+            ),
         )
 
     def update(self, require_newest: Callable[[], None]) -> None:
@@ -68,11 +70,11 @@ class AttemptListing:
             StreamError: nothing may be aborted now.
         """
         with self._lock:
-            attempts = self._open_attempts()
-            if attempts == self._listed:
+            listed = replace(self._listed, attempts=self._open_attempts())
+            if listed == self._listed:
                 return
             failpoint("before-attempts-listed")
-            self._attempts.write(self._run_attempt_id, attempts)
+            self._attempts.write(listed)
             failpoint("after-attempts-listed")
             require_newest()
-            self._listed = attempts
+            self._listed = listed

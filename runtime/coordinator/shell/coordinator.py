@@ -262,7 +262,9 @@ class BarrierCoordinator(Coordinator):
             kept=found.kept,
             on_copy=lambda due: self._running().dispatcher.answer_request(due),
             listing=AttemptListing.of(
-                self._takeover, core, self._ask, run_attempt_id=found.attempt_id
+                *(self._takeover, core, self._ask),
+                run_attempt_id=found.attempt_id,
+                resumed_from=found.record.checkpoint_id,
             ),
         )
         self._threads = RunThreads(

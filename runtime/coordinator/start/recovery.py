@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts
 from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.assignment import assignment_of, to_least_loaded
@@ -34,7 +35,6 @@ __all__ = [
     "given_up",
     "is_already_restored",
     "is_bypassed",
-    "is_newest",
     "left_open",
     "lineage_of",
     "lineage_until",
@@ -200,29 +200,24 @@ def superseded_by_restore(history: History, resume_id: int) -> list[int]:
     ]
 
 
-def is_newest(history: History, resume_id: int) -> bool:
-    """Whether attempts of the last run continue from this checkpoint: neither this start nor an
-    earlier one goes back to it."""
-    is_next = resume_id == resume_point(history, restore_from=None)
-    return is_next and not superseded_by_restore(history, resume_id)
-
-
 def may_resume(
     record: CheckpointRecord,
     history: History,
     plan: JobPlan,
     fenced: Collection[int],
     *,
+    listed: ListedAttempts,
     attempt_id: int,
 ) -> bool:
-    """Whether attempts of the last run may continue in run ``attempt_id``, which resumes from a
-    record.
+    """Whether listed attempts may continue in run ``attempt_id``, which resumes from a record: they
+    read on from there. After a start from another checkpoint, they do not.
 
     With repartition topics, this run must read them as the record says. If it has a new rewind, its
     readers leave out all later batches of attempts before it, and a resumed attempt still makes
     some. A resumed reader has the old lineage, too.
     """
-    if plan.forgotten or not is_newest(history, record.checkpoint_id):
+    decided = [slot.checkpoint_id for slot in history.slots if slot.is_decided]
+    if plan.forgotten or not listed.follow(record.checkpoint_id, decided):
         return False
     has_topics = any(region.upstream for region in plan.regions)
     lineage = lineage_of(record, history, fenced, attempt_id=attempt_id)

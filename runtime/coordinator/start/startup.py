@@ -210,7 +210,7 @@ class StartSequence:
         if self.takeover is not None:
             self.takeover.attempts.forget_before(attempt_id)
         self._claim(history.newest.job_uid, attempt_id)
-        yield from self._settle(history, attempt_id, kept)
+        yield from self._settle(history, attempt_id, kept, resumed_from=resume_id)
         oldest = min([attempt_id, *self._reconciled.attempts.values()])
         yield from sweep_state_files(self.store, kept, oldest, session=self.session)
         self._abort(history)
@@ -483,15 +483,19 @@ class StartSequence:
     ) -> Steps[Reconciled]:
         """Which attempts of an earlier coordinator continue; the wait for reports is free."""
         if self.takeover is None:
+            self.store.end_attempts(attempt_id)
             return Reconciled()
         began_s = self.clock()
+        listed = self.takeover.attempts.before(attempt_id)
         outcome = yield from self.takeover.run(
             None if is_new else record,
             self.plan,
+            listed=listed,
             own_attempt=attempt_id,
             may_resume=recovery.may_resume(
                 record,
                 *(history, self.plan, self.store.known_fencing_records()),
+                listed=listed,
                 attempt_id=attempt_id,
             ),
         )
@@ -512,15 +516,21 @@ class StartSequence:
             watch_s = 4 * self.settings.renew_interval_s
             sink.claim(context, timeout_s=max(self._left_s(), watch_s))
 
-    def _end_before_repair(self, region: str, attempt_id: int) -> None:
+    def _end_before_repair(self, region: str, attempt_id: int, resumed_from: int) -> None:
         """End a resumed attempt: readers would see its new records before the repaired ones."""
         if self.takeover is not None and region in self._reconciled.resumed:
             self._reconciled = self._reconciled.without(region)
-            self.takeover.list_attempts(self._reconciled, self.plan, own_attempt=attempt_id)
+            self.takeover.list_attempts(
+                *(self._reconciled, self.plan),
+                own_attempt=attempt_id,
+                resumed_from=resumed_from,
+            )
             if is_taken_over(self.store, session=self.session, last=attempt_id):
                 raise taken_over(attempt_id + 1)
 
-    def _settle(self, history: History, attempt_id: int, kept: KeptStates) -> Steps[None]:
+    def _settle(
+        self, history: History, attempt_id: int, kept: KeptStates, *, resumed_from: int
+    ) -> Steps[None]:
         job_uid = history.newest.job_uid
         settlement = Settlement(
             plan=self.plan,
@@ -530,7 +540,7 @@ class StartSequence:
             job_uid=job_uid,
             attempt_id=attempt_id,
             resumed=lambda: self._reconciled.attempts,
-            before_repair=lambda region: self._end_before_repair(region, attempt_id),
+            before_repair=lambda region: self._end_before_repair(region, attempt_id, resumed_from),
             repairs=Repairs(
                 repairer=self.repairer,
                 store=self.store,

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.committing.commit_steps import Steps
 from sluice.runtime.coordinator.policy.assignment import recorded
@@ -36,6 +36,7 @@ class Takeover:
         record: CheckpointRecord | None,
         plan: JobPlan,
         *,
+        listed: ListedAttempts,
         own_attempt: int,
         may_resume: bool,
     ) -> Steps[Reconciled]:
@@ -44,12 +45,13 @@ class Takeover:
 
         Args:
             record: that the run resumes from; None: the job is new.
+            listed: by the newest earlier run, read after the fencing record.
             own_attempt: id of the fencing record.
             may_resume: see `sluice.runtime.coordinator.start.recovery.may_resume`.
         """
-        outcome, listed = Reconciled(), self.attempts.before(own_attempt)
+        outcome = Reconciled()
         yield "before-reports"
-        reports = self.collect(own_attempt, listed.keys())
+        reports = self.collect(own_attempt, listed.attempts.keys())
         yield "after-reports"
         if record is not None:
             regions, assignment = redistributed(record, plan, attempt_id=own_attempt)
@@ -59,7 +61,7 @@ class Takeover:
                 reports,
                 {region.region: region for region in regions},
                 own_attempt=own_attempt,
-                listed=listed,
+                listed=listed.attempts,
                 unchanged={
                     each.name
                     for each in plan.regions
@@ -70,15 +72,20 @@ class Takeover:
             for region, finding in outcome.findings.items():
                 log.info("region after a change of leader: region=%s %s", region, finding.value)
         yield "before-attempts-listed"
-        self.list_attempts(outcome, plan, own_attempt=own_attempt)
+        resumed_from = 0 if record is None else record.checkpoint_id
+        self.list_attempts(outcome, plan, own_attempt=own_attempt, resumed_from=resumed_from)
         yield "after-attempts-listed"
         return outcome
 
-    def list_attempts(self, outcome: Reconciled, plan: JobPlan, *, own_attempt: int) -> None:
+    def list_attempts(
+        self, outcome: Reconciled, plan: JobPlan, *, own_attempt: int, resumed_from: int
+    ) -> None:
         """Make durable which attempts a later coordinator may resume; the caller checks afterwards
         that this run is the newest."""
         attempts = {region.name: own_attempt for region in plan.regions} | outcome.attempts
-        self.attempts.write(own_attempt, attempts)
+        self.attempts.write(
+            ListedAttempts(run_attempt_id=own_attempt, resumed_from=resumed_from, attempts=attempts)
+        )
 
 
 def endless_regions(plan: JobPlan) -> frozenset[str]:

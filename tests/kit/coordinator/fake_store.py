@@ -18,6 +18,7 @@ class FakeStore:
 
     Attributes:
         empty: directories of state in which there is nothing.
+        ended_attempts: of runs up to this one; -1: of none.
         files: of keyed state, by path.
         on_call: called with the name of each call that writes, before it happens; may raise.
         lose_answer: asked after each publish that happened; True: StorageError instead.
@@ -33,6 +34,7 @@ class FakeStore:
     history: list[CheckpointRecord] = field(default_factory=list)
     retired: list[int] = field(default_factory=list)
     empty: set[str] = field(default_factory=set)
+    ended_attempts: int = -1
     files: dict[str, FileReference] = field(default_factory=dict)
     on_call: Callable[[str], None] = lambda _: None
     lose_answer: Callable[[], bool] = lambda: False
@@ -75,6 +77,11 @@ class FakeStore:
     def is_committed(self, checkpoint_id: int) -> bool:
         """See `MetadataStore.is_committed`."""
         return checkpoint_id in self.committed
+
+    def end_attempts(self, run_attempt_id: int) -> None:
+        """See `MetadataStore.end_attempts`."""
+        self.on_call("end_attempts")
+        self.ended_attempts = run_attempt_id
 
     def mark_superseded(self, checkpoint_id: int, *, by: int) -> None:
         """See `MetadataStore.mark_superseded`."""

@@ -16,6 +16,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
 from sluice.runtime.coordinator.shell.io_executor import IoExecutor
 from sluice.runtime.coordinator.start.restoring import RestoreRequest
 from sluice.runtime.coordinator.start.startup import Found, StartSequence
+from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.model.checkpoint_record import (
     CheckpointKind,
     CheckpointRecord,
@@ -105,6 +106,7 @@ class Job:
         self.require_known: Callable[[CheckpointRecord], None] = lambda _: None
         self.require_restorable: Callable[[CheckpointRecord], None] = lambda _: None
         self.require_elected: Callable[[], None] = lambda: None
+        self.takeover: Takeover | None = None
         self.points: list[str] = []
 
     def pre_commit(self, name: str, *, attempt_id: int = 0) -> StateEntry:
@@ -141,6 +143,7 @@ class Job:
             require_restorable=self.require_restorable,
             require_elected=self.require_elected,
             registrations=told,
+            takeover=self.takeover,
         )
 
     def io_executor(self, *, session: str, attempt_id: int, plan: JobPlan = PLAN) -> IoExecutor:

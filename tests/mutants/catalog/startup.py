@@ -35,8 +35,8 @@ MUTANTS = (
             ),
             Edit(
                 function="sluice.runtime.coordinator.start.startup:StartSequence.run",
-                old="yield from self._settle(history, attempt_id, kept)",
-                new="globals()['settling'] = self._settle(history, attempt_id, kept)",
+                old="yield from self._settle(history, attempt_id, kept, resumed_from=resume_id)",
+                new="globals()['settling'] = self._settle(history, attempt_id, kept, resumed_from=resume_id)",
             ),
         ),
     ),

@@ -20,7 +20,7 @@ from sluice.runtime.checkpoint.format.metadata import encode
 from sluice.runtime.checkpoint.format.schema import METADATA_V1
 from sluice.runtime.checkpoint.inspect import clean_command
 from sluice.runtime.checkpoint.inspect.checkpoint_cli import app
-from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
 from sluice.runtime.errors import ConfigError, UnsupportedFormatError
 from sluice.runtime.failpoints import FailpointError
 from sluice.runtime.model.checkpoint_record import (
@@ -140,8 +140,8 @@ def test_files_of_an_attempt_that_outlives_its_coordinator_stay(directory: Path)
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(b"12345")
     resumable = ResumableAttempts(open_store(str(directory)).fs)
-    resumable.write(3, {"r0": 3, "r1": 3})
-    resumable.write(4, {"r0": 3, "r1": 4})
+    for run, attempts in [(3, {"r0": 3, "r1": 3}), (4, {"r0": 3, "r1": 4})]:
+        resumable.write(ListedAttempts(run_attempt_id=run, resumed_from=2, attempts=attempts))
     assert [each for each in _clean(directory)["paths"] if "state/r0" in str(each)]
     assert {path for path in paths if (directory / path).exists()} == {paths[1]}
     resumable.forget_before(5)

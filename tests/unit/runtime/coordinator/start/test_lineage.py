@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.recovery import History, may_resume, with_lineage
 from sluice.runtime.coordinator.start.slot_reader import SlotReader
@@ -86,14 +87,19 @@ def test_the_settings_are_for_jobs_with_topics_alone() -> None:
 
 
 def resumes(job: Job, plan: JobPlan, checkpoint_id: int) -> bool:
-    """Whether attempts continue in a run that resumes from a checkpoint now."""
+    """Whether attempts of the last run continue in one that resumes from a checkpoint now."""
     ids = job.store.slots()
     slots = SlotReader(job.store).newest(ids, None)
     assert slots is not None
     history = History(ids=tuple(ids), slots=tuple(slots))
     resumed = job.store.records[checkpoint_id]
     fenced = job.store.known_fencing_records()
-    return may_resume(resumed, history, plan, fenced, attempt_id=history.next_slot)
+    fences = [r for r in job.store.records.values() if r.requested_by == FENCING]
+    last = max(fences, key=lambda each: each.checkpoint_id, default=job.store.records[0])
+    listed = ListedAttempts(run_attempt_id=last.checkpoint_id, resumed_from=last.restored_from or 0)
+    return may_resume(
+        *(resumed, history, plan, fenced), listed=listed, attempt_id=history.next_slot
+    )
 
 
 def test_attempts_resume_while_their_rows_stay_in_the_lineage() -> None:

@@ -1,9 +1,17 @@
-"""Which regions a takeover may resume by their plan alone."""
+"""Which attempts a takeover may resume: by their plan, and by the checkpoint that they follow."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
+from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
-from sluice.runtime.coordinator.start.takeover import endless_regions
+from sluice.runtime.coordinator.start.takeover import Takeover, endless_regions
+from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord
+from tests.kit.coordinator.starting_job import PLAN, Job, aborted, record
+from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 _WRITER = RegionPlan(name="writer")
 _READER = RegionPlan(name="reader", bounded=True, upstream=("writer",))
@@ -25,3 +33,81 @@ def test_a_reader_ends_if_one_of_its_writers_does() -> None:
     other = RegionPlan(name="other", bounded=True)
     join = replace(_READER, upstream=("writer", "other"))
     assert endless(_WRITER, other, join) == {"writer"}
+
+
+# --- the checkpoint that attempts follow ----------------------------------------------------------
+
+
+def _fence(slot: int, *, to: int) -> CheckpointRecord:
+    """Of a run that resumed from ``to``, and decided nothing."""
+    return aborted(slot, leader_session_id=f"run {slot}", requested_by=FENCING, restored_from=to)
+
+
+_TWO = (record(0), record(1))
+
+
+@pytest.mark.parametrize(
+    ("records", "superseded", "listed", "resumes"),
+    [
+        pytest.param((*_TWO, _fence(2, to=1)), (), (2, 1), True, id="no decision since"),
+        pytest.param(
+            (*_TWO, _fence(2, to=1), record(3, leader_session_id="run 2")),
+            *((), (2, 1), True),
+            id="own decision since",
+        ),
+        pytest.param(
+            (*_TWO, _fence(2, to=1), _fence(3, to=1)), (), (2, 1), True, id="a start that died"
+        ),
+        pytest.param((*_TWO, _fence(2, to=0)), (1,), (2, 0), True, id="after a return"),
+        # Its attempts read what checkpoint 1 contains.
+        pytest.param(
+            (*_TWO, _fence(2, to=0), _fence(3, to=1)), (1,), (2, 0), False, id="back, then forth"
+        ),
+        # Its attempts go on after checkpoint 1: what lies before it would be left out.
+        pytest.param(
+            (*_TWO, _fence(2, to=0), _fence(3, to=1), _fence(4, to=0)),
+            *((1,), (3, 1), False),
+            id="back, forth, and back",
+        ),
+        pytest.param((*_TWO, _fence(2, to=0)), (1,), (1, 1), False, id="one that died went back"),
+    ],
+)
+def test_attempts_resume_only_from_the_checkpoint_that_they_follow(
+    records: Sequence[CheckpointRecord],
+    superseded: Sequence[int],
+    listed: tuple[int, int],
+    resumes: bool,
+) -> None:
+    job = Job(*records, committed=tuple(r.checkpoint_id for r in records))
+    for checkpoint_id in superseded:
+        job.store.mark_superseded(checkpoint_id, by=2)
+    run, resumed_from = listed
+    attempts = ResumableAttempts(FakeFileSystem(Disk()))
+    attempts.write(
+        ListedAttempts(run_attempt_id=run, resumed_from=resumed_from, attempts={"main": run})
+    )
+    report = RegionRegistration(region="main", attempt_id=run, may_resume=True)
+    job.takeover = Takeover(attempts=attempts, collect=lambda own, regions: [report])
+    regions = (replace(PLAN.regions[0], follows=True),)
+    found = job.start(plan=replace(PLAN, regions=regions))
+    assert bool(found.resumed) == resumes
+    again = attempts.newest()
+    assert (again.run_attempt_id, again.resumed_from) == (len(records), found.record.checkpoint_id)
+    assert again.attempts == {"main": run if resumes else len(records)}
+
+
+def test_a_run_without_takeovers_ends_the_attempts_before_it_touches_their_work() -> None:
+    job, seen = Job(*_TWO, committed=(0,)), []
+    job.start(at=lambda point: seen.append((point, job.store.ended_attempts)))
+    at = dict(reversed(seen))
+    assert (at["after-fencing"], at["before-sweep"]) == (-1, 2)
+
+
+def test_a_directory_without_attempts_gets_no_list() -> None:
+    fs = FakeFileSystem(Disk())
+    attempts = ResumableAttempts(fs)
+    attempts.end_all(3)
+    assert not fs.entries("")
+    attempts.write(ListedAttempts(run_attempt_id=1, resumed_from=0, attempts={"main": 1}))
+    attempts.end_all(3)
+    assert not attempts.before(4).attempts
