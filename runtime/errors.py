@@ -79,6 +79,11 @@ class RegionUnansweredError(UnreachableError):
     """A region did not answer; it may have got the request: query its status, or repeat."""
 
 
+class WrongServiceError(UnreachableError):
+    """Another program answers at the address of a coordinator or a region host, perhaps another run
+    of the job."""
+
+
 class CoordinatorLostError(UnreachableError):
     """A task received no answer from its coordinator within the heartbeat timeout, and stops."""
 

@@ -31,6 +31,7 @@ from sluice.runtime.errors import (
     FencedError,
     NotLeaderError,
     UnreachableError,
+    WrongServiceError,
 )
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.process.wait_log import WaitLog
@@ -222,7 +223,9 @@ class CoordinatorApp:
         given = request.headers.get("authorization", "").encode()
         if not any(hmac.compare_digest(given, f"Bearer {token}".encode()) for token in tokens):
             kind = "with a wrong token" if given else "without its token"
-            raise AuthenticationError(
+            # The sender of a wrong token may know an earlier run that had this address.
+            found = WrongServiceError if given else AuthenticationError
+            raise found(
                 f"the coordinator refused a request {kind}",
                 {"path": path},
                 "Use the address object of this run, or `sluice job`. Tokens change with each "

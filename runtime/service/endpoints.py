@@ -16,6 +16,7 @@ from sluice.runtime.errors import (
     FencedError,
     StreamError,
     UnreachableError,
+    WrongServiceError,
 )
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import FieldError, from_json
@@ -30,6 +31,7 @@ _Message = TypeVar("_Message", bound=Message)
 
 _STATUS = (
     (AuthenticationError, 401),
+    (WrongServiceError, 401),
     (FencedError, 409),
     (UnreachableError, 503),
 )

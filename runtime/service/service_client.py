@@ -23,6 +23,7 @@ from sluice.runtime.errors import (
     StreamError,
     UnreachableError,
     UnsupportedFormatError,
+    WrongServiceError,
 )
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json, to_json
@@ -386,7 +387,6 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             try:
                 response = self._request(path, content, timeout_s=timeout_s)
                 if response.status != _TOO_MANY and response.status < _SERVER_ERRORS:
-                    self._lookup.has_answered()
                     return self._answer(response, path)
                 own = _error_of(response)
                 if own is not None and not repeats_errors:
@@ -422,13 +422,21 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             raise unusable_address(type(err).__name__, address=address) from None
 
     def _answer(self, response: urllib3.BaseHTTPResponse, path: str) -> dict[str, Any]:
-        """The JSON of a success; the coordinator's own error otherwise."""
+        """The JSON of a success; the coordinator's own error otherwise.
+
+        If another run answers at the address, its coordinator may lead the job now.
+        """
         found = _json(response)
         if response.status == 200 and isinstance(found, dict):
+            self._lookup.has_answered()
             return found
-        raise _error_of(response) or foreign_answer(
-            response, address=self._address.address, path=path
-        )
+        where = {"address": self._address.address, "path": path}
+        error = _error_of(response) or foreign_answer(response, **where)
+        if isinstance(error, WrongServiceError):
+            self._require_leadership()
+        else:
+            self._lookup.has_answered()
+        raise error
 
     def _failed(
         self, response: urllib3.BaseHTTPResponse, own: StreamError | None, path: str

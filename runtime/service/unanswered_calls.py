@@ -12,12 +12,10 @@ import urllib3
 from urllib3 import exceptions
 
 from sluice.runtime.errors import (
-    AuthenticationError,
     ConfigError,
-    StreamError,
     UnreachableError,
-    UnsupportedFormatError,
     WaitedTooLongError,
+    WrongServiceError,
 )
 
 __all__ = ["CONNECT_TIMEOUT_S", "foreign_answer", "no_connection", "unusable_address"]
@@ -101,7 +99,9 @@ def unusable_address(reason: str, *, address: str) -> ConfigError:
     )
 
 
-def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: str) -> StreamError:
+def foreign_answer(
+    response: urllib3.BaseHTTPResponse, *, address: str, path: str
+) -> UnreachableError:
     """For an answer that does not come from a coordinator: HTML of a proxy, or another service."""
     where: dict[str, object] = {
         "address": address,
@@ -110,7 +110,7 @@ def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: st
         **_sender_headers(response.headers),
     }
     if response.status in _WRONG_CREDENTIALS:
-        return AuthenticationError(
+        return WrongServiceError(
             "a proxy or another service requires credentials",
             where,
             "Connect to the driver directly, or at the address under which the proxy serves it.",
@@ -121,7 +121,7 @@ def foreign_answer(response: urllib3.BaseHTTPResponse, *, address: str, path: st
             where,
             "Check that the driver process runs, and that the proxy knows its address.",
         )
-    return UnsupportedFormatError(
+    return WrongServiceError(
         "the answer does not come from a coordinator",
         where,
         "Check that no other service or proxy listens on that port, and that both sides run the "

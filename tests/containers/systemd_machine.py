@@ -48,7 +48,9 @@ class SystemdMachine:
         wait_for(lambda: self.run("systemctl is-system-running || true").strip() == "running")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            sys.stderr.write(self.run("journalctl --no-pager --no-hostname --lines=400 || true"))
         _docker("rm", "--force", self.name)
 
     @property

@@ -24,6 +24,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service.remote_region import RemoteRegion
+from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress
 from tests.contract.region_beds import Bed, HttpBed, ThreadBed
 from tests.contract.spark_region import SparkBed
@@ -293,3 +294,20 @@ def test_a_process_that_died_is_unanswered_and_its_successor_knows_of_no_attempt
         region.start(replace(first, attempt_id=4), timeout_s=SOON_S)
         assert region.register(4, timeout_s=SOON_S).attempt_id == 4
         assert region.stop(4, timeout_s=SOON_S)
+
+
+def test_another_service_at_the_address_of_a_host_counts_as_no_answer() -> None:
+    """The host has ended, and its port is used again: its regions start elsewhere."""
+    service = CoordinatorService()
+    service.start()
+    region = RemoteRegion("main", replace(service.coordinator_address, token="of-another-run"))
+    try:
+        for call in (
+            lambda: region.status(timeout_s=0.1),
+            lambda: region.stop(3, timeout_s=0.1),
+        ):
+            with pytest.raises(RegionUnansweredError):
+                call()
+    finally:
+        region.close()
+        service.stop()

@@ -256,7 +256,7 @@ class LeaderLink:
         """Whether this leader answers, and knows this host."""
         try:
             answer, ahead_s = self._ask(session.record, "hello", Hello(host_id=self._join.host_id))
-        except (NotLeaderError, UnreachableError) as err:
+        except StreamError as err:
             log.info("leader is lost: error=%s", err)
             return False
         if not answer.is_known and not answer.end:

@@ -72,6 +72,7 @@ class LedJob:
         logs: end of each partition of the input; a test raises them.
         lost_timeout_s: of the tasks.
         restore_from: of all leaders and hosts that come from now on.
+        ports: of leaders that come from now on.
         refused: hosts of another job.
     """
 
@@ -88,6 +89,7 @@ class LedJob:
         self.logs = dict.fromkeys(range(4), 0) if other is None else other.logs
         self.lost_timeout_s = 60.0
         self.restore_from = restore_from
+        self.ports = ServiceSettings().ports
         self.refused = 0
         self.settings = LeaderSettings(
             report_timeout_s=report_timeout_s, host_timeout_s=2.0, start_timeout_s=60.0
@@ -227,7 +229,7 @@ class Leader:
             description=job.description(),
             store=CheckpointStore(fs),
             election=None,
-            listener=Listener.of(ServiceSettings()),
+            listener=Listener.of(ServiceSettings(ports=job.ports)),
             open_fs=lambda uri: LocalFileSystem(Path(uri.removeprefix("file://"))),
             settings=settings,
             on_step=self._step,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.errors import (
     CoordinatorLostError,
     NotLeaderError,
@@ -52,6 +53,25 @@ def test_tasks_continue_under_the_next_leader(job: LedJob) -> None:
     job.require_exact()
     assert host.begun == [("left", 0), ("right", 0)]
     assert job.attempts() == {"left": 0, "right": 0}
+
+
+def test_tasks_continue_under_a_leader_at_the_address_of_the_last_one(job: LedJob) -> None:
+    """It refuses their tokens, which are of the last one; so they ask for the newest leader."""
+    (port,) = free_ports(1)
+    job.ports = range(port, port + 1)
+    host = job.host()
+    leader = job.lead()
+    for _ in range(2):
+        job.write(30)
+        seen_all(job)
+        leader.die()
+        leader = job.lead()
+        leader.await_lead()
+    job.write(30)
+    seen_all(job)
+    job.require_exact()
+    assert host.begun == [("left", 0), ("right", 0)]
+    assert not host.errors
 
 
 @pytest.mark.parametrize(

@@ -23,13 +23,12 @@ from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.core_loop import CoreLoop
 from sluice.runtime.coordinator.shell.run_threads import Housekeeper, RunThreads
 from sluice.runtime.errors import (
-    AuthenticationError,
     ConfigError,
     MissingRequirementError,
     StreamError,
     UnreachableError,
-    UnsupportedFormatError,
     WaitedTooLongError,
+    WrongServiceError,
 )
 from sluice.runtime.service import http_thread
 from sluice.runtime.service.server import CoordinatorService
@@ -274,11 +273,11 @@ def test_a_token_that_no_request_can_carry_is_refused_and_not_shown(token: str) 
 @pytest.mark.parametrize(
     ("status", "kind", "says"),
     [
-        (200, UnsupportedFormatError, "not come from a coordinator"),
-        (302, UnsupportedFormatError, "location=http://login/"),
-        (404, UnsupportedFormatError, "not come from a coordinator"),
-        (401, AuthenticationError, "a proxy or another service requires credentials"),
-        (407, AuthenticationError, "a proxy or another service requires credentials"),
+        (200, WrongServiceError, "not come from a coordinator"),
+        (302, WrongServiceError, "location=http://login/"),
+        (404, WrongServiceError, "not come from a coordinator"),
+        (401, WrongServiceError, "a proxy or another service requires credentials"),
+        (407, WrongServiceError, "a proxy or another service requires credentials"),
         (502, UnreachableError, "a proxy answers instead of the coordinator"),
     ],
 )
