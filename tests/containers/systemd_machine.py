@@ -16,7 +16,7 @@ from tests.kit.waiting import wait_for
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _IMAGE = "local/systemd"
-_SHARED = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/login.defs")
+_SHARED = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/login.defs", "/etc/pam.d")
 # A kernel may withhold one from its containers, so not `--privileged`.
 _RIGHTS = ("--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--security-opt=seccomp=unconfined")
 

@@ -50,6 +50,7 @@ _START_S = 600.0
 _NAME_NODE_PORT, _NAME_NODE_WEB = 9000, 9870
 _MASTER_PORT = 7077
 _ZOOKEEPER_PORT = 2181
+_COORDINATOR_PORT = 7100
 _TICK_MS = 1000  # the shortest session is two ticks
 _HA_TIMEOUT_S = 6
 _ANSWER_S = 2.0
@@ -168,7 +169,9 @@ class Bed:
         """
         nodes = ",".join(f"{self.address(each)}:{_ZOOKEEPER_PORT}" for each in ZOOKEEPERS)
         address = self.address(name)
+        # A coordinator that starts again has the address of the last one, as in `deploy`.
         words = ["coordinator", "start", "--checkpoint", checkpoint, "--host", address]
+        words += ["--port", str(_COORDINATOR_PORT)]
         words += ["--hosts", str(len(HOSTS)), "--ha-timeout", str(_HA_TIMEOUT_S)]
         words += ["--ha", f"zookeeper://{nodes}/sluice" if ha == "zookeeper" else ha]
         conf = self.directory / "hadoop"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.embedded.ports import free_ports
 from sluice.runtime.failpoints import VARIABLE
 from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 from sluice.runtime.service.service_client import CoordinatorClient, command_address
@@ -67,6 +68,9 @@ class HostedProcesses:
         self._environment = {**os.environ, "PYTHONPATH": str(_ROOT), **(environment or {})}
         self._logs: dict[int, Path] = {}
         self._begun: list[subprocess.Popen[bytes]] = []
+        # As in `deploy`: a coordinator often has the address of the one before it.
+        (port,) = free_ports(1)
+        self._ports = f"{port}-{port + 15}"
 
     def coordinator(self, *options: str, failpoints: str = "") -> subprocess.Popen[bytes]:
         """One more coordinator.
@@ -74,7 +78,7 @@ class HostedProcesses:
         Args:
             failpoints: see `sluice.runtime.failpoints`.
         """
-        where = ("start", "--checkpoint", self.checkpoint)
+        where = ("start", "--checkpoint", self.checkpoint, "--port", self._ports)
         return self._begin(_COORDINATOR, *where, *options, failpoints=failpoints)
 
     def leader(self, *options: str) -> subprocess.Popen[bytes]:

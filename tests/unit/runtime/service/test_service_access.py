@@ -15,12 +15,12 @@ from sluice.runtime import errors
 from sluice.runtime.contracts import RegionAttempt
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.errors import (
-    AuthenticationError,
     ConfigError,
     FencedError,
     MissingRequirementError,
     StreamError,
     UnreachableError,
+    WrongServiceError,
 )
 from sluice.runtime.model.checkpoint_record import (
     RegionRecord,
@@ -45,7 +45,7 @@ from tests.kit.waiting import PATIENCE_S, join
 @pytest.mark.parametrize(
     ("wrong", "error"),
     [
-        ({"token": "guessed"}, AuthenticationError),
+        ({"token": "guessed"}, WrongServiceError),
         ({"leader_session_id": "an older run"}, FencedError),
         ({"job_uid": "another job"}, FencedError),
     ],
@@ -64,7 +64,7 @@ def test_only_tasks_get_a_delegation_token(service: CoordinatorService) -> None:
     name = DriverTokens(lambda: token).name
     found = fetch_issued_token(service.coordinator_address, name)
     assert found == IssuedToken(token=token)
-    with pytest.raises(AuthenticationError):
+    with pytest.raises(WrongServiceError):
         fetch_issued_token(service.command_address, name)
     with pytest.raises(ConfigError, match="no such delegation token"):
         fetch_issued_token(service.coordinator_address, "other")
