@@ -16,7 +16,8 @@ from tests.kit.waiting import wait_for
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _IMAGE = "local/systemd"
-_SHARED = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/login.defs", "/etc/pam.d")
+_SHARED = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/login.defs")
+_FOR_ROOT = "auth sufficient pam_rootok.so\nsession required pam_permit.so\n"
 # A kernel may withhold one from its containers, so not `--privileged`.
 _RIGHTS = ("--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--security-opt=seccomp=unconfined")
 
@@ -76,7 +77,17 @@ def _make_image() -> None:
     """Nothing but directories, and the users that systemd asks for."""
     content = BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
-        for name in ("etc/systemd/system", "opt", "proc", "root", "run", "sys", "tmp", "var"):
+        for name in (
+            "etc/pam.d",
+            "etc/systemd/system",
+            "opt",
+            "proc",
+            "root",
+            "run",
+            "sys",
+            "tmp",
+            "var",
+        ):
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(entry)
@@ -88,6 +99,7 @@ def _make_image() -> None:
             "etc/passwd": "root:x:0:0::/root:/bin/bash\nmessagebus:x:100:100::/:/bin/false\n",
             "etc/group": "root:x:0:\nmessagebus:x:100:\n",
             "etc/machine-id": "",
+            "etc/pam.d/runuser": _FOR_ROOT,
         }.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(text), 0o644
