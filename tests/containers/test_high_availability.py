@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from tests.containers.systemd_machine import SYSTEMD, SystemdMachine
@@ -132,12 +133,11 @@ def compose(engine: None) -> Sequence[str]:
 class TestCompose:
     """Four processes of the job, three brokers, HDFS, and three ZooKeeper servers."""
 
-    @pytest.fixture(scope="class")
-    def directory(
-        self, compose: Sequence[str], tmp_path_factory: pytest.TempPathFactory
-    ) -> Iterator[Path]:
+    @pytest.fixture
+    def directory(self, compose: Sequence[str], tmp_path: Path) -> Iterator[Path]:
         """With both Compose files and the image; the end removes all containers."""
-        made = tmp_path_factory.mktemp("compose")
+        made = tmp_path / "compose"
+        made.mkdir()
         make_wheels(made, extras="spark,cli,ha")
         for name in ("deploy", "docker"):
             shutil.copytree(ROOT / name, made / name)
@@ -176,7 +176,10 @@ class TestCompose:
 
 
 def _brokers_answer() -> bool:
-    return len(admin(_BROKERS).list_topics(timeout=5).brokers) == 3
+    try:
+        return len(admin(_BROKERS).list_topics(timeout=5).brokers) == 3
+    except KafkaException:
+        return False
 
 
 def _leader(compose: Sequence[str], directory: Path) -> str:
