@@ -80,8 +80,8 @@ class RegionUnansweredError(UnreachableError):
 
 
 class WrongServiceError(UnreachableError):
-    """Another program answers at the address of a coordinator or a region host, perhaps another run
-    of the job."""
+    """Another program, or another run of the job, answers at an address: it refuses the token, or
+    its answer is unknown."""
 
 
 class CoordinatorLostError(UnreachableError):

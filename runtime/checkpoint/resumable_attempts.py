@@ -48,8 +48,9 @@ class ListedAttempts:
         """Whether the attempts read on from this checkpoint.
 
         Args:
-            decided: the newest decisions in the directory, at least down to a settled one. A later
-                run lists its attempts before it decides, so those above the run are its own.
+            decided: slots of the newest decisions, at least down to a settled one, and of records
+                that cannot be read. A later run lists its attempts before it decides, so those
+                above the run are its own.
         """
         own = (each for each in decided if each > self.run_attempt_id)
         return checkpoint_id == max(own, default=self.resumed_from)
@@ -80,7 +81,7 @@ class ResumableAttempts:
 
     def end_all(self, run_attempt_id: int) -> None:
         """End the attempts of earlier runs, for a run whose own attempts end with it."""
-        if self._ids():
+        if self.newest().attempts:
             self.write(ListedAttempts(run_attempt_id=run_attempt_id))
 
     def before(self, run_attempt_id: int) -> ListedAttempts:

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 _POLL_S = 1.0
 _JOIN_S = 5.0
 _COMMIT_S = 1.5  # the driver waits a little longer before it commits itself
+_PAUSE_S = 0.05  # between two tries
 _LONGEST_TRY_S = 30.0
 """A connection, an answer that takes its time, and a lookup of the leader."""
 
@@ -328,11 +329,13 @@ class CheckpointClient:
                             "region": self._region,
                             "attempt_id": self._attempt_id,
                             "waited_s": round(waited_s, 1),
+                            "reason": str(err),
                         },
                         "Check that the driver runs and can be reached. This task stops; the next "
                         "coordinator aborts its unacknowledged work and reads it again.",
                     ) from err
                 log.warning("no answer from the coordinator: error=%s", err)
+                time.sleep(_PAUSE_S)  # a try that another service answers ends at once
 
 
 @dataclass(frozen=True, slots=True)

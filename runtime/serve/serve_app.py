@@ -22,6 +22,7 @@ from sluice.runtime.errors import (
     FencedError,
     StreamError,
     UnreachableError,
+    WrongServiceError,
 )
 from sluice.runtime.job_registry.registration import JOB_UID
 from sluice.runtime.model.json_text import parsed_json
@@ -110,7 +111,9 @@ class _Guard:
         is_public = path in _PUBLIC or path.startswith(_PUBLIC_FILES)
         given = headers.get(b"authorization", b"")
         if not is_public and not hmac.compare_digest(given, self._expected):
-            error: StreamError = AuthenticationError(
+            # As of a coordinator: a job may have had this address.
+            kind = WrongServiceError if given else AuthenticationError
+            error: StreamError = kind(
                 f"the service refused a request {'with a wrong' if given else 'without its'} token",
                 {"path": path},
                 "Use the token of the service's token file.",

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import urllib3
 
@@ -22,7 +22,6 @@ from sluice.runtime.errors import (
     NotLeaderError,
     StreamError,
     UnreachableError,
-    UnsupportedFormatError,
     WrongServiceError,
 )
 from sluice.runtime.model.json_text import parsed_json
@@ -60,7 +59,13 @@ from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.objects.object_location import ObjectLocation
 from sluice.runtime.storage.web_hdfs import WebHdfsAddress
 
-__all__ = ["CoordinatorAddress", "CoordinatorClient", "command_address", "fetch_issued_token"]
+__all__ = [
+    "CoordinatorAddress",
+    "CoordinatorClient",
+    "command_address",
+    "fetch_issued_token",
+    "understood",
+]
 
 _DEADLINE_S = 30.0
 _CALL_TIMEOUT_S = 10.0
@@ -177,7 +182,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         """See `sluice.runtime.contracts.Coordinator.poll_barrier`."""
         body = BarrierMessage(**self._envelope, region=region, attempt_id=attempt_id, wait_s=wait_s)
         answer = self._send("/v1/barrier", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
-        with _understood("/v1/barrier"):
+        with understood("/v1/barrier"):
             barrier = answer["barrier"]
             return None if barrier is None else from_json(Barrier, barrier)
 
@@ -199,7 +204,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             committed=tuple(committed),
         )
         answer = self._send("/v1/epochs/next", body, timeout_s=wait_s + _CALL_TIMEOUT_S)
-        with _understood("/v1/epochs/next"):
+        with understood("/v1/epochs/next"):
             return from_json(NextBarrier, answer["next"])
 
     def acknowledge_epoch(self, result: EpochResult) -> None:
@@ -207,7 +212,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
 
     def register(self, attempt: RegisteredAttempt) -> float:
         answer = self._send("/v1/attempts", AttemptMessage(**self._envelope, attempt=attempt))
-        with _understood("/v1/attempts"):
+        with understood("/v1/attempts"):
             return seconds(answer["registered_s"])
 
     def waits(self, batch: BatchKey, what: str, *, why: str) -> None:
@@ -228,7 +233,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         path = "/v1/task-inputs"
         body = RegionMessage(**self._envelope, region=region, attempt_id=attempt_id)
         answer = self._send(path, body)
-        with _understood(path):
+        with understood(path):
             return from_json(TaskInputs, answer["inputs"])
 
     def issued_token(self, name: str) -> IssuedToken:
@@ -236,21 +241,21 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         path = "/v1/tokens"
         body = TokenMessage(**self._envelope, name=name)
         answer = self._send(path, body, deadline_s=0.0)
-        with _understood(path):
+        with understood(path):
             return from_json(IssuedToken, answer["issued"])
 
     def is_decided(self, batch: BatchKey) -> bool:
         """See `sluice.runtime.contracts.Coordinator.is_decided`."""
         path = "/v1/batches/decided"
         answer = self._send(path, BatchMessage(**self._envelope, batch=batch))
-        with _understood(path):
+        with understood(path):
             # Only this answer is a yes: decided work is not written again.
             return from_json(bool, answer["decided"])
 
     def status(self) -> Mapping[str, Any]:
         """State of the job, its checkpoints and regions, as JSON."""
         found = self._send("/v1/status")
-        with _understood("/v1/status"):
+        with understood("/v1/status"):
             if not isinstance(found["job"], dict | None):
                 raise TypeError("neither a job id nor empty")
         return found
@@ -259,7 +264,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         """Summaries, as JSON: of this one job. See `sluice.runtime.service.job_view`."""
         path = "/v1/jobs"
         answer = self._send(path, timeout_s=timeout_s)
-        with _understood(path):
+        with understood(path):
             return from_json(tuple[dict[str, Any], ...], answer["jobs"])
 
     def job(self, *, timeout_s: float = _CALL_TIMEOUT_S) -> Mapping[str, Any]:
@@ -305,7 +310,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
         """Savepoints, full checkpoints and stops that were requested in this run, oldest first."""
         path = "/v1/savepoints"
         answer = self._send(path)
-        with _understood(path):
+        with understood(path):
             return from_json(tuple[dict[str, Any], ...], answer["savepoints"])
 
     def stop(
@@ -352,7 +357,7 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             deadline_s=timeout_s if repeats else 0.0,
             repeats_errors=False,
         )
-        with _understood(path):
+        with understood(path):
             return answer["answer"]
 
     def close(self) -> None:
@@ -394,6 +399,9 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
                 failure = self._failed(response, own, path)
                 if own is None:  # a proxy for a driver that may have ended
                     self._require_leadership()
+            except WrongServiceError as err:
+                failure = err
+                self._require_leadership()
             except urllib3.exceptions.HTTPError as err:
                 failure = no_connection(
                     err, address=self._address.address, path=path, timeout_s=timeout_s
@@ -422,21 +430,17 @@ class CoordinatorClient(CoordinatorLink, WaitRegistry):
             raise unusable_address(type(err).__name__, address=address) from None
 
     def _answer(self, response: urllib3.BaseHTTPResponse, path: str) -> dict[str, Any]:
-        """The JSON of a success; the coordinator's own error otherwise.
-
-        If another run answers at the address, its coordinator may lead the job now.
-        """
+        """The JSON of a success; the coordinator's own error otherwise."""
         found = _json(response)
-        if response.status == 200 and isinstance(found, dict):
-            self._lookup.has_answered()
-            return found
         where = {"address": self._address.address, "path": path}
-        error = _error_of(response) or foreign_answer(response, **where)
-        if isinstance(error, WrongServiceError):
-            self._require_leadership()
-        else:
+        error = None
+        if response.status != 200 or not isinstance(found, dict):
+            error = _error_of(response) or foreign_answer(response, **where)
+        if not isinstance(error, WrongServiceError):
             self._lookup.has_answered()
-        raise error
+        if error is not None:
+            raise error
+        return cast(dict[str, Any], found)
 
     def _failed(
         self, response: urllib3.BaseHTTPResponse, own: StreamError | None, path: str
@@ -474,12 +478,12 @@ def fetch_issued_token(address: CoordinatorAddress, name: str) -> IssuedToken:
 
 
 @contextlib.contextmanager
-def _understood(path: str) -> Iterator[None]:
-    """An answer that this version does not expect raises a typed error."""
+def understood(path: str) -> Iterator[None]:
+    """An answer that this version does not expect counts as one of another service."""
     try:
         yield
     except (ValueError, LookupError, TypeError) as err:
-        raise UnsupportedFormatError(
+        raise WrongServiceError(
             "the answer does not come from a coordinator",
             {"path": path, "reason": repr(err)},
             "Check that no other service listens on that port, and that both sides run the same "
@@ -488,10 +492,14 @@ def _understood(path: str) -> Iterator[None]:
 
 
 def _error_of(response: urllib3.BaseHTTPResponse) -> StreamError | None:
-    """The coordinator's own error in an answer, if it is one."""
+    """The coordinator's own error in an answer, if it is one. Many services answer with an
+    ``error``."""
     found = _json(response)
     error = found.get("error") if isinstance(found, dict) else None
-    return error_from_json(error) if isinstance(error, dict) else None
+    is_own = isinstance(error, dict) and all(
+        isinstance(error.get(each), str) for each in ("type", "what", "remedy")
+    )
+    return error_from_json(cast(dict[str, Any], error)) if is_own else None
 
 
 def _json(response: urllib3.BaseHTTPResponse) -> object:

@@ -216,8 +216,7 @@ def may_resume(
     readers leave out all later batches of attempts before it, and a resumed attempt still makes
     some. A resumed reader has the old lineage, too.
     """
-    decided = [slot.checkpoint_id for slot in history.slots if slot.is_decided]
-    if plan.forgotten or not listed.follow(record.checkpoint_id, decided):
+    if plan.forgotten or not listed.follow(record.checkpoint_id, _may_be_decided(history, fenced)):
         return False
     has_topics = any(region.upstream for region in plan.regions)
     lineage = lineage_of(record, history, fenced, attempt_id=attempt_id)
@@ -235,11 +234,16 @@ def lineage_of(
     Args:
         fenced: slots with fencing records.
     """
-    without = {slot.checkpoint_id for slot in history.slots if not slot.is_decided} | {*fenced}
     later = range(record.checkpoint_id + 1, attempt_id)
-    if not any(i in later for i in history.ids if i not in without):
+    if not any(i in later for i in _may_be_decided(history, fenced)):
         return _lineage(record)
     return lineage_until(record, attempt_id=attempt_id)
+
+
+def _may_be_decided(history: History, fenced: Collection[int]) -> list[int]:
+    """Slots that hold a decision, or a record that cannot be read, down to a settled decision."""
+    without = {slot.checkpoint_id for slot in history.slots if not slot.is_decided} | {*fenced}
+    return [each for each in history.ids if each not in without]
 
 
 def lineage_until(record: CheckpointRecord, *, attempt_id: int = _NO_ATTEMPT) -> BatchLineage:

@@ -13,7 +13,12 @@ from typing import Any, Self, TypeVar
 from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.continuous.task_messages import EpochResult
 from sluice.runtime.contracts import Clock, JobTopic
-from sluice.runtime.errors import NotLeaderError, StreamError, UnreachableError
+from sluice.runtime.errors import (
+    NotLeaderError,
+    StreamError,
+    UnreachableError,
+    WrongServiceError,
+)
 from sluice.runtime.model.json_values import from_json, to_json
 from sluice.runtime.process.backoff import Backoff
 from sluice.runtime.process.host_clock import age_clock
@@ -26,7 +31,11 @@ from sluice.runtime.service.hosting.host_messages import (
     Join,
     RunTopic,
 )
-from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
+from sluice.runtime.service.service_client import (
+    CoordinatorAddress,
+    CoordinatorClient,
+    understood,
+)
 
 __all__ = ["FindPauses", "LeaderLink", "LeaderSession", "answers"]
 
@@ -179,7 +188,8 @@ class LeaderLink:
         )
         if found is None:
             return None
-        return {each.split: each.end_offset for each in from_json(tuple[FixedEnd, ...], found)}
+        with understood("ends"):
+            return {each.split: each.end_offset for each in from_json(tuple[FixedEnd, ...], found)}
 
     def topics(self) -> dict[str, JobTopic]:
         """The repartition topics of the leader's run, by operator id of their sources."""
@@ -188,7 +198,8 @@ class LeaderLink:
                 HOSTS_KEY, "topics", {}, timeout_s=_JOIN_TIMEOUT_S
             ),
         )
-        return {each.source_id: each.topic for each in from_json(tuple[RunTopic, ...], found)}
+        with understood("topics"):
+            return {each.source_id: each.topic for each in from_json(tuple[RunTopic, ...], found)}
 
     def call(self, call: Callable[[LeaderSession], T]) -> T:
         """One try of a call to the present leader; waits a moment for the next one.
@@ -205,7 +216,7 @@ class LeaderLink:
             raise _no_leader()
         try:
             return made.result()
-        except NotLeaderError as err:
+        except (NotLeaderError, WrongServiceError) as err:
             self._wake.set()
             raise _no_leader() from err
         except UnreachableError:
@@ -304,7 +315,8 @@ class LeaderLink:
         """The answer, and how far the leader's clock is ahead of ours at least."""
         with CoordinatorClient(_address(record), deadline_s=0.0) as client:
             found = client.query(HOSTS_KEY, call, to_json(body), timeout_s=timeout_s, repeats=False)
-        answer = from_json(HostAnswer, found)
+        with understood(call):
+            answer = from_json(HostAnswer, found)
         return answer, answer.clock_s - self._clock()
 
     def _leave(self) -> None:

@@ -9,7 +9,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from sluice.runtime.errors import AuthenticationError, ConfigError, StreamError, UnreachableError
+from sluice.runtime.errors import (
+    ConfigError,
+    StreamError,
+    UnreachableError,
+    WrongServiceError,
+)
 from sluice.runtime.history.history_file import HISTORY_FILE, HistoryMembers
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.serve import served_jobs, service_cli
@@ -206,7 +211,7 @@ def test_errors_name_the_cause(
     with pytest.raises(ConfigError, match="token file cannot be read"):
         run("jobs", "--token-file", str(tmp_path / "absent"))
     (tmp_path / "wrong").write_text("another-token-00000")
-    with pytest.raises(AuthenticationError, match="wrong token"):
+    with pytest.raises(WrongServiceError, match="wrong token"):
         run("jobs", "--token-file", str(tmp_path / "wrong"))
     with pytest.raises(UnreachableError, match="no service answers"):
         run("jobs", "--url", "http://127.0.0.1:1")

@@ -1,11 +1,14 @@
 """Stops in order, and calls that the service does not answer."""
 
+import json
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import urllib3
@@ -13,6 +16,7 @@ import uvicorn
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NameResolutionError, ProtocolError, SSLError
 
+from sluice.runtime.continuous.checkpoint_client import CheckpointClient
 from sluice.runtime.coordinator.core.events import Progress
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
@@ -24,13 +28,16 @@ from sluice.runtime.coordinator.shell.core_loop import CoreLoop
 from sluice.runtime.coordinator.shell.run_threads import Housekeeper, RunThreads
 from sluice.runtime.errors import (
     ConfigError,
+    CoordinatorLostError,
     MissingRequirementError,
+    RegionUnansweredError,
     StreamError,
     UnreachableError,
     WaitedTooLongError,
     WrongServiceError,
 )
 from sluice.runtime.service import http_thread
+from sluice.runtime.service.remote_region import RemoteRegion
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from sluice.runtime.service.unanswered_calls import no_connection
@@ -291,3 +298,56 @@ def test_the_page_of_a_proxy_is_reported_as_that(
     assert says in str(error)
     assert f"status={status} content_type=text/html server=BaseHTTP" in str(error)
     assert "Sign in" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"type": "security_exception", "reason": "no credentials"}, "status": 401},
+        {"error": {"code": 404}},
+        {"error": "not found"},
+        {"status": "UP"},
+    ],
+)
+@pytest.mark.parametrize("status", [200, 401, 404])
+def test_the_json_of_another_service_is_none_of_ours(body: dict[str, Any], status: int) -> None:
+    """A leader ended, and its port is used again: a task waits for the next leader."""
+    headers = {"Content-Type": "application/json"}
+    with (
+        _answering(status, json.dumps(body).encode(), headers) as address,
+        CoordinatorClient(_at(address), deadline_s=0.05) as client,
+    ):
+        with pytest.raises(WrongServiceError):
+            client.savepoints()
+        remote = RemoteRegion("main", _at(address))
+        with pytest.raises(RegionUnansweredError):
+            remote.status(timeout_s=0.05)
+        remote.close()
+
+
+def test_a_task_asks_another_service_with_pauses() -> None:
+    """Its answer comes at once, and so would the next request."""
+    began_s, tries = time.monotonic(), 0
+
+    def is_needed() -> bool:
+        nonlocal tries
+        tries += 1
+        return time.monotonic() - began_s < 1.0
+
+    with (
+        started_service() as service,
+        CoordinatorClient(_at(service.address), deadline_s=0.0) as link,
+    ):
+        client = CheckpointClient(link, "main", 0, lost_timeout_s=60.0)
+        assert client.call(link.status, is_needed=is_needed) is None
+    assert tries < 40
+
+
+def test_a_task_that_gives_up_says_what_it_heard_last() -> None:
+    with (
+        started_service() as service,
+        CoordinatorClient(_at(service.address), deadline_s=0.0) as link,
+    ):
+        client = CheckpointClient(link, "main", 0, lost_timeout_s=0.2)
+        with pytest.raises(CoordinatorLostError, match="wrong token"):
+            client.call(link.status, is_needed=lambda: True)

@@ -9,7 +9,9 @@ from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, Resumab
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.takeover import Takeover, endless_regions
+from sluice.runtime.errors import DamagedCheckpointError
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord
+from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import PLAN, Job, aborted, record
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
@@ -44,6 +46,18 @@ def _fence(slot: int, *, to: int) -> CheckpointRecord:
 
 
 _TWO = (record(0), record(1))
+_FOLLOWS = replace(PLAN, regions=(replace(PLAN.regions[0], follows=True),))
+
+
+def _attempts(job: Job, run: int, resumed_from: int) -> ResumableAttempts:
+    """The job's next start takes over what this run has listed; it still runs."""
+    attempts = ResumableAttempts(FakeFileSystem(Disk()))
+    attempts.write(
+        ListedAttempts(run_attempt_id=run, resumed_from=resumed_from, attempts={"main": run})
+    )
+    report = RegionRegistration(region="main", attempt_id=run, may_resume=True)
+    job.takeover = Takeover(attempts=attempts, collect=lambda own, regions: [report])
+    return attempts
 
 
 @pytest.mark.parametrize(
@@ -82,18 +96,30 @@ def test_attempts_resume_only_from_the_checkpoint_that_they_follow(
     for checkpoint_id in superseded:
         job.store.mark_superseded(checkpoint_id, by=2)
     run, resumed_from = listed
-    attempts = ResumableAttempts(FakeFileSystem(Disk()))
-    attempts.write(
-        ListedAttempts(run_attempt_id=run, resumed_from=resumed_from, attempts={"main": run})
-    )
-    report = RegionRegistration(region="main", attempt_id=run, may_resume=True)
-    job.takeover = Takeover(attempts=attempts, collect=lambda own, regions: [report])
-    regions = (replace(PLAN.regions[0], follows=True),)
-    found = job.start(plan=replace(PLAN, regions=regions))
+    attempts = _attempts(job, run, resumed_from)
+    found = job.start(plan=_FOLLOWS)
     assert bool(found.resumed) == resumes
     again = attempts.newest()
     assert (again.run_attempt_id, again.resumed_from) == (len(records), found.record.checkpoint_id)
     assert again.attempts == {"main": run if resumes else len(records)}
+
+
+def test_no_attempt_resumes_that_follows_a_damaged_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A person has gone back before it; the listed attempts read on from there."""
+    job = Job(*_TWO, record(2), record(3), _fence(4, to=2), committed=(0, 1, 2, 3))
+    _attempts(job, 0, 0)
+    read = FakeStore.read
+
+    def damaged(store: FakeStore, checkpoint_id: int) -> CheckpointRecord | None:
+        if checkpoint_id == 3:
+            raise DamagedCheckpointError("not JSON", {}, "Go back.")
+        return read(store, checkpoint_id)
+
+    monkeypatch.setattr(FakeStore, "read", damaged)
+    found = job.start(plan=_FOLLOWS)
+    assert (found.record.checkpoint_id, found.resumed) == (2, {})
 
 
 def test_a_run_without_takeovers_ends_the_attempts_before_it_touches_their_work() -> None:
@@ -111,3 +137,5 @@ def test_a_directory_without_attempts_gets_no_list() -> None:
     attempts.write(ListedAttempts(run_attempt_id=1, resumed_from=0, attempts={"main": 1}))
     attempts.end_all(3)
     assert not attempts.before(4).attempts
+    attempts.end_all(4)
+    assert len(fs.entries("")) == 2, "once is enough"

@@ -9,9 +9,10 @@ import pytest
 
 from sluice.runtime.checkpoint.run_record import RunRecord
 from sluice.runtime.errors import UnreachableError
+from sluice.runtime.service.hosting import leader_link
 from sluice.runtime.service.hosting.host_messages import HostAnswer, Join
 from sluice.runtime.service.hosting.leader_link import FindPauses, LeaderLink, LeaderSession
-from tests.kit.waiting import join
+from tests.kit.waiting import PATIENCE_S, join
 
 _JOBS, _OUTAGE_S, _TAKEOVER_S = 1_000, 600.0, 10.0
 _RUN = RunRecord(leader_session_id="s", address="http://127.0.0.1:1", attempt_id=3, job_uid="u")
@@ -73,3 +74,19 @@ class TestACall:
         with pytest.raises(UnreachableError, match="no coordinator leads"):
             _Link().call(lambda session: session)
         assert time.monotonic() - began_s >= 0.9
+
+
+def test_a_link_outlives_an_answer_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread would end, and the host would find no leader again."""
+    asked = threading.Semaphore(0)
+
+    def query(*_: object, **__: object) -> object:
+        asked.release()
+        return {"is_known": True, "unknown": 1}
+
+    monkeypatch.setattr(leader_link.CoordinatorClient, "query", query)
+    own = Join(host_id="h", address="", token="", ca="", digest="")
+    with LeaderLink(lambda: _RUN, own, list, lambda _: None) as link:
+        for _ in range(3):
+            assert asked.acquire(timeout=PATIENCE_S)
+        assert link.error is None
