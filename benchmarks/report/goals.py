@@ -368,7 +368,7 @@ _PARTS = (
         goal=">= 1.5 x the rate of Iceberg's own streaming sink",
         part="iceberg",
         engine="",
-        command="python -m benchmarks iceberg",
+        command="python -m benchmarks iceberg --records 5000000",
     ),
     _Part(
         what="many Iceberg commits",
