@@ -75,8 +75,12 @@ def open_file_system(
 
 
 def hadoop_uri(uri: str) -> str:
-    """How Hadoop's clients, and so Spark, name this directory: S3 is ``s3a:`` there."""
-    return re.sub(r"^s3://", "s3a://", uri)
+    """How Hadoop's clients, and so Spark, name this directory: S3 is ``s3a:`` there.
+
+    Spark opens the logs of a query by Hadoop's FileContext. That knows `fs.defaultFS` only by paths
+    without a scheme, and refuses ``hdfs:///path``.
+    """
+    return re.sub(r"^hdfs://(?=/)", "", re.sub(r"^s3://", "s3a://", uri))
 
 
 def without_scheme(uri: str) -> str:

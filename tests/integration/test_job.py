@@ -1,6 +1,8 @@
 """A Job on real Spark and a real broker: copied, transformed, counted, and its refusals."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -149,12 +151,29 @@ def count(records: DataFrame) -> DataFrame:
     return records.groupBy("key").count().selectExpr("key", "string(count) AS value")
 
 
+@pytest.fixture
+def default_hdfs(spark: SparkSession, hdfs: EmbeddedHdfs) -> Iterator[None]:
+    """``hdfs:///path`` is there, as on the machines of a Hadoop cluster."""
+    conf = cast(Any, spark.sparkContext)._jsc.hadoopConfiguration()  # noqa: SLF001 - no public way
+    before = conf.get("fs.defaultFS")
+    conf.set("fs.defaultFS", hdfs.uri)
+    yield
+    conf.set("fs.defaultFS", before)
+
+
 @pytest.mark.extended
+@pytest.mark.usefixtures("default_hdfs")
+@pytest.mark.parametrize("is_default", [False, True])
 def test_a_job_and_its_state_lie_on_hdfs(
-    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, hdfs: EmbeddedHdfs
+    spark: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    hdfs: EmbeddedHdfs,
+    is_default: bool,
 ) -> None:
     """Checkpoints, Spark's logs and state; a second run finds and rewinds them there."""
-    source, sink, directory = topic(), topic(), f"{hdfs.uri}/jobs/{unique('count')}"
+    source, sink = topic(), topic()
+    directory = f"{'hdfs://' if is_default else hdfs.uri}/jobs/{unique('count')}"
     for _ in range(2):
         produce(kafka.bootstrap, source, [Record(key=b"k", value=b"x") for _ in range(10)])
         count_job(spark, kafka, source, sink, directory).run()
