@@ -44,8 +44,9 @@ def no_connection(
             return UnreachableError(
                 "nothing listens at the coordinator's address",
                 where,
-                "Check that the driver process runs. It listens on loopback unless Job(host=...) "
-                "or sluice.install(host=...) is set, and on a new port in each run.",
+                "Check that the coordinator runs: in the driver, or as `sluice coordinator`. It "
+                "listens on loopback unless Job(host=...) or sluice.install(host=...) is set, and "
+                "on a new port in each run unless service_port is set.",
             )
         case exceptions.NewConnectionError():
             return UnreachableError(
@@ -83,7 +84,7 @@ def no_connection(
     return UnreachableError(
         "the connection to the coordinator broke before its answer",
         where,
-        "Check that the driver process runs, and that no other service or proxy listens on that "
+        "Check that the coordinator's process runs, and that no other service listens on that "
         "port.",
     )
 
@@ -119,7 +120,7 @@ def foreign_answer(
         return UnreachableError(
             "a proxy answers instead of the coordinator, or the coordinator failed",
             where,
-            "Check that the driver process runs, and that the proxy knows its address.",
+            "Check that the coordinator's process runs, and that the proxy knows its address.",
         )
     return WrongServiceError(
         "the answer does not come from a coordinator",
