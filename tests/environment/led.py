@@ -1,8 +1,10 @@
 """A job with two coordinators of its own, of which one leads, and two drivers that host regions."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
+from sluice.runtime.errors import StreamError
 from sluice.runtime.service.service_client import CoordinatorClient, command_address
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.environment.cluster import Bed
@@ -49,8 +51,18 @@ class LedPipeline(Pipeline):
         with ThreadPoolExecutor(len(self.programs)) as pool:
             list(pool.map(Container.start, [*hosts, *coordinators]))
 
+    def _has_standbys(self) -> bool:
+        with suppress(StreamError), CoordinatorClient(command_address(self._fs)) as client:
+            election = client.status()["job"]["election"]
+            return len(election["standbys"]) == len(COORDINATORS) - 1
+        return False
+
     def _end(self) -> None:
-        """As `sluice job stop`: every process of the job ends without an error."""
+        """As `sluice job stop`: every process of the job ends without an error.
+
+        A coordinator that begins just after the stop would begin the job anew, and so it should.
+        """
+        self.wait(self._has_standbys, timeout_s=_END_S, what="each coordinator to lead or to wait")
         self.expected_down.update(self.programs)
         with CoordinatorClient(command_address(self._fs)) as client:
             client.stop()
