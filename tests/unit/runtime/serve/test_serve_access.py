@@ -10,11 +10,11 @@ import pytest
 import urllib3
 
 from sluice.runtime.errors import (
-    AuthenticationError,
     ConfigError,
     StreamError,
     UnreachableError,
     UnsupportedFormatError,
+    WrongServiceError,
 )
 from sluice.runtime.serve import serve_app
 from sluice.runtime.serve.openapi import openapi_document
@@ -131,7 +131,7 @@ def test_a_wrong_body_is_refused_by_name(service: Service, played: PlayedJobs) -
 
 
 def test_each_error_of_a_client_says_what_to_do(service: Service) -> None:
-    with service.client(token="another-token-0000") as client, pytest.raises(AuthenticationError):
+    with service.client(token="another-token-0000") as client, pytest.raises(WrongServiceError):
         client.get("/v1/jobs")
     with pytest.raises(UnreachableError, match="no service answers"):
         ServeClient("http://127.0.0.1:1", TOKEN).get("/v1/jobs")
