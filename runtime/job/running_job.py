@@ -14,6 +14,7 @@ from sluice.runtime.errors import (
     FencedError,
     StreamError,
     UnreachableError,
+    WrongServiceError,
 )
 from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
 from sluice.runtime.service.service_client import CoordinatorClient, command_address
@@ -58,6 +59,8 @@ def running_job(path: str, *, answer_s: float = _ANSWER_S) -> Iterator[Coordinat
             yield client
         except UnreachableError as err:
             what, where, remedy = err.args
+            if isinstance(err, WrongServiceError):
+                remedy = "It has ended or starts again; another program has its address now."
             raise UnreachableError(
                 f"the job does not answer: {what}", {**where, "path": path}, remedy
             ) from err

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
-from sluice.runtime.errors import CheckpointFailedError
-from sluice.runtime.job.running_job import await_end
+from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
+from sluice.runtime.errors import CheckpointFailedError, UnreachableError
+from sluice.runtime.job.running_job import await_end, running_job
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointKind, RegionRecord, Verdict
+from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from tests.kit.coordinator.checkpoint_records import committable, record
 
@@ -54,3 +56,26 @@ def test_a_final_checkpoint_counts_once_it_is_committed(store: CheckpointStore) 
         reported(store)
     store.mark_committed(3)
     assert reported(store) is None
+
+
+def test_a_job_whose_address_another_program_has_does_not_answer(store: CheckpointStore) -> None:
+    """Its run has died, and its port is used again."""
+    service = CoordinatorService()
+    service.start()
+    run = RunRecord(
+        leader_session_id="last-run",
+        address=service.address,
+        attempt_id=0,
+        job_uid="j",
+        token="of-the-last-run",
+    )
+    runs = RunRecordStore(store.fs)
+    try:
+        with (
+            runs.accept_commands(run, is_newest=lambda: True),
+            pytest.raises(UnreachableError, match="another program has its address"),
+            running_job(store.uri, answer_s=0.1) as client,
+        ):
+            client.status()
+    finally:
+        service.stop()
