@@ -22,12 +22,12 @@ from sluice.runtime.coordinator.region.status_views import WaitingForResources
 from sluice.runtime.coordinator.shell.coordinator import BarrierCoordinator
 from sluice.runtime.coordinator.shell.operator_commands import JobCommands
 from sluice.runtime.errors import (
-    AuthenticationError,
     ConfigError,
     DeliveryError,
     StreamError,
     UnreachableError,
     WrongJobError,
+    WrongServiceError,
 )
 from sluice.runtime.functions.record_counts import encode_totals
 from sluice.runtime.job.job_cli import app
@@ -401,7 +401,7 @@ def test_the_token_of_people_is_not_that_of_tasks(coordinator: BarrierCoordinato
         CoordinatorClient(service.command_address, deadline_s=300.0) as client,
     ):
         assert client.status()["job"]["state"] == "running"
-        with pytest.raises(AuthenticationError):
+        with pytest.raises(WrongServiceError):
             client.poll_barrier("left", 0, wait_s=0.0)
         with pytest.raises(ConfigError, match="this service takes no commands"):
             client.restart([], timeout_s=60.0)
