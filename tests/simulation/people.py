@@ -115,6 +115,8 @@ class People:
             return  # others have settled it since
         standing = store.effective_committables(record)
         works = in_effect(store.unsettled(place), standing)
+        if not works:
+            return  # another run has written it again since
         if isinstance(error, TransactionUnknownError):
             self._require_unknown(standing)
         entries = {digest_of(entry): entry for entry in standing}
