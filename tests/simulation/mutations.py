@@ -127,9 +127,11 @@ def settle_nothing_at_start(patch: pytest.MonkeyPatch) -> None:
     """A run commits every decided checkpoint before any of its tasks starts."""
     settle = StartSequence._settle  # noqa: SLF001 - broken on purpose
 
-    def broken(self: Any, history: Any, attempt_id: int, kept: Any) -> Generator[str, None, None]:
+    def broken(
+        self: Any, history: Any, attempt_id: int, kept: Any, **given: Any
+    ) -> Generator[str, None, None]:
         slots = tuple(replace(slot, is_committed=True) for slot in history.slots)
-        yield from settle(self, replace(history, slots=slots), attempt_id, kept)
+        yield from settle(self, replace(history, slots=slots), attempt_id, kept, **given)
 
     patch.setattr(StartSequence, "_settle", broken)
 

@@ -114,18 +114,18 @@ _STATE = "a region's state is of another place than its offsets"
 _RESTORES: Mapping[str, Any] = {"restore": 0.1, "kill": 0.03, "start": 0.1, "processes": 12}
 _WOKEN_WITH_STATE: Mapping[str, Any] = {
     "stateful": True,
-    "restore": 0.1,
-    "pause": 0.15,
+    "restore": 0.05,
+    "pause": 0.05,
     "resume": 0.1,
     "kill": 0.0,
     "start": 0.0,
     "fail_region": 0.0,
+    "refused": 0.0,
+    "unreached": 0.0,
     "regions": 1,
     "partitions": 1,
-    "steps": 120,
-    "processes": 30,
-    "short": True,
-    "unanswered": 0.2,
+    "steps": 200,
+    "processes": 10,
 }
 
 RESTORE_MUTATIONS: Mapping[

@@ -94,7 +94,7 @@ SHARED_MUTATIONS: Mapping[
     ),
     "give each region the newest version": (
         give_each_region_the_newest_version,
-        {**_SHARED, "max_concurrent": 3},
+        {**_SHARED, "max_concurrent": 5, "partitions": 6, "steps": 300, "kill": 0.0},
         "an epoch has two versions of a broadcast stream",
     ),
     "drop lists of regions that left": (
