@@ -46,6 +46,15 @@ _OFTEN = {
     "processes": 30,
     "steps": 300,
 }
+_SLOWLY = {
+    "disk": True,
+    "txn": 0.4,
+    "refused": 0.0,
+    "unreached": 0.0,
+    "partitions": 6,
+    "max_concurrent": 3,
+    "steps": 200,
+}
 
 PEOPLE_MUTATIONS: Mapping[
     str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]
@@ -57,7 +66,7 @@ PEOPLE_MUTATIONS: Mapping[
     ),
     "abort by command after a late decision": (
         abort_by_command_after_a_late_decision,
-        _OFTEN,
+        _SLOWLY,
         "a decided transaction is aborted",
     ),
     "abort decided work by command": (
