@@ -2,14 +2,15 @@
 
 The same continuous copy runs with the coordinator in its driver, with an election beside it, and
 with the coordinator in a process of its own. The ways take turns, and each second turn goes
-backwards. First a backlog is copied, then paced records. For the paced ones a ``read_committed``
-reader measures the age of the newest record of each epoch when the epoch becomes visible.
+backwards. One run copies a backlog, which is the same for all ways. Another one copies paced
+records, and a ``read_committed`` reader measures the age of the newest record of each epoch when
+the epoch becomes visible.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from benchmarks.leading.coordinators import Coordinators
@@ -68,17 +69,22 @@ def measure(rig: Rig, *, records: int, seconds: float, repeat: int) -> list[Figu
     """Compare the ways in turns.
 
     Args:
-        records: of the backlog.
-        seconds: of the paced records.
+        records: of the backlog. With few, a run is not long enough for many epochs.
+        seconds: of the paced records; 0: only the backlog.
         repeat: turns; a first run does not count, because the broker is new.
     """
+    backlog = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    topics.fill(rig.connection, backlog, records, value_bytes=100, partitions=PARTITIONS)
     with EmbeddedZooKeeper(nodes=3) as servers:
         ways = _ways(f"zookeeper://{servers.hosts}/cost")
         samples: dict[str, list[_Sample]] = {way.name: [] for way in ways}
-        _sample(rig, ways[0], records, seconds=0.0)
+        _copied(rig, ways[0], backlog, records)
         for turn in range(repeat):
             for way in ways if turn % 2 == 0 else reversed(ways):
-                samples[way.name].append(_sample(rig, way, records, seconds=seconds))
+                rate, cpu_s = _copied(rig, way, backlog, records)
+                ages_s = _paced(rig, way, seconds) if seconds else []
+                samples[way.name].append(_Sample(rate=rate, cpu_s=cpu_s, ages_s=ages_s))
+    topics.delete(rig.connection, backlog)
     return list(_figures(samples, seconds=seconds))
 
 
@@ -97,10 +103,11 @@ def _ways(zookeeper: str) -> list[_Way]:
     ]
 
 
-def _sample(rig: Rig, way: _Way, records: int, *, seconds: float) -> _Sample:
-    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
-    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
-    topics.fill(rig.connection, source, records, value_bytes=100, partitions=PARTITIONS)
+@contextmanager
+def _running(
+    rig: Rig, way: _Way, source: str, output: str
+) -> Iterator[tuple[Running, list[Program]]]:
+    """The job, with all processes that it takes."""
     arguments = [
         *("--engine", "continuous", "--interval", str(_INTERVAL_S), "--tasks", str(_TASKS)),
         *way.job,
@@ -111,13 +118,28 @@ def _sample(rig: Rig, way: _Way, records: int, *, seconds: float) -> _Sample:
         if way.coordinator is not None:
             coordinators = stack.enter_context(Coordinators(running, way.coordinator))
             programs.append(coordinators.leader())
+        yield running, programs
+
+
+def _copied(rig: Rig, way: _Way, backlog: str, records: int) -> tuple[float, float]:
+    """Records a second of the backlog's second half, and processor time of a million records."""
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    with _running(rig, way, backlog, output) as (running, programs):
         running.await_committed(records, timeout_s=_COPY_S)
-        half = dict.fromkeys(range(PARTITIONS), records // PARTITIONS // 2)
-        span = topics.append_span(rig.connection, output, beyond=half)
-        cpu_s = sum(map(cpu_seconds, programs)) / records * 1e6
-        ages_s = _paced_ages(rig, running, seconds) if seconds else []
+        cpu_s = sum(map(cpu_seconds, programs))
+    half = dict.fromkeys(range(PARTITIONS), records // PARTITIONS // 2)
+    span = topics.append_span(rig.connection, output, beyond=half)
+    topics.delete(rig.connection, output)
+    return records / 2 / span.seconds, cpu_s / records * 1e6
+
+
+def _paced(rig: Rig, way: _Way, seconds: float) -> list[float]:
+    source = topics.create(rig.connection, "in", partitions=PARTITIONS)
+    output = topics.create(rig.connection, "out", partitions=PARTITIONS)
+    with _running(rig, way, source, output) as (running, _):
+        ages_s = _paced_ages(rig, running, seconds)
     topics.delete(rig.connection, source, output)
-    return _Sample(rate=records / 2 / span.seconds, cpu_s=cpu_s, ages_s=ages_s)
+    return ages_s
 
 
 def _paced_ages(rig: Rig, running: Running, seconds: float) -> list[float]:
@@ -159,6 +181,8 @@ def _figures(samples: Mapping[str, Sequence[_Sample]], *, seconds: float) -> Ite
             note=f"{statistics.median(each.cpu_s for each in found):.2f} s of processor time, "
             "with the start, for a million records",
         )
+        if not seconds:
+            continue
         yield Figure(
             what=f"{name}: from the barrier until its records are visible",
             runs=[1000 * each.age_s for each in found],
@@ -186,6 +210,8 @@ def _compared(name: str, plain: Sequence[_Sample], found: Sequence[_Sample]) -> 
         least=0.97,
         note=f"processor time {statistics.median(over(lambda sample: sample.cpu_s)):.2f} x",
     )
+    if not plain[0].ages_s:
+        return
     yield Figure(
         what=f"{name}: later visible than with a {_PLAIN}",
         runs=[1000 * (other.age_s - one.age_s) for one, other in pairs],
