@@ -347,7 +347,7 @@ _PARTS = (
         goal="throughput >= 0.97 x, visible <= 10 ms later",
         part="coordinator-cost",
         engine="",
-        command="python -m benchmarks coordinator-cost --records 5000000 --window 60 --repeat 5",
+        command="python -m benchmarks coordinator-cost --records 20000000 --window 10 --repeat 5",
     ),
     _Part(
         what="checkpoints in an object store",

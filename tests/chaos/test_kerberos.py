@@ -131,7 +131,8 @@ def test_a_job_whose_tickets_expire_waits_for_the_kdc(
     kafka: EmbeddedKafka, tmp_path: Path, realm: Realm, client: Any, least_s: float
 ) -> None:
     """Spark's JVM writes the files; a topic beside them agrees. The KDC is away until the job waits
-    for it, and at least for so long."""
+    for it, and at least for so long. A connection that is used stays open without a ticket, so the
+    job is paused until its tickets and connections have ended."""
     files = _files(realm, client)
     at = ("--checkpoint", f"{files.fs.uri}/checkpoint")
     setting = Setting(environment=realm.environment(BRIEF))
@@ -140,6 +141,9 @@ def test_a_job_whose_tickets_expire_waits_for_the_kdc(
         await_more_files(scenario, program)
         realm.kdc.stop()
         try:
+            program.pause()
+            _outlive_the_token(program)
+            program.resume()
             await_log(program, _WAITS, times=1)
             _run_for(program, least_s)
         finally:

@@ -71,6 +71,8 @@ class Realm:
             else [
                 f"spark.kerberos.principal {user}@{REALM}",
                 f"spark.kerberos.keytab {self.keytab(user)}",
+                # Its default of an hour is for tokens that live for a day.
+                "spark.security.credentials.retryWait 2s",
             ]
         )
         (conf / "spark-defaults.conf").write_text("\n".join(lines), "ascii")
