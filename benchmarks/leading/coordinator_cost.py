@@ -1,4 +1,4 @@
-"""What a separate coordinator and an election cost a job that nothing happens to.
+"""The cost of a separate coordinator and of an election, for a job without failures.
 
 The same continuous copy runs with the coordinator in its driver, with an election beside it, and
 with the coordinator in a process of its own. The ways take turns, and each second turn goes
@@ -70,7 +70,7 @@ def measure(rig: Rig, *, records: int, seconds: float, repeat: int) -> list[Figu
 
     Args:
         records: of the backlog. With few, a run is not long enough for many epochs.
-        seconds: of the paced records; 0: only the backlog.
+        seconds: of the paced records.
         repeat: turns; a first run does not count, because the broker is new.
     """
     backlog = topics.create(rig.connection, "in", partitions=PARTITIONS)
@@ -82,7 +82,7 @@ def measure(rig: Rig, *, records: int, seconds: float, repeat: int) -> list[Figu
         for turn in range(repeat):
             for way in ways if turn % 2 == 0 else reversed(ways):
                 rate, cpu_s = _copied(rig, way, backlog, records)
-                ages_s = _paced(rig, way, seconds) if seconds else []
+                ages_s = _paced(rig, way, seconds)
                 samples[way.name].append(_Sample(rate=rate, cpu_s=cpu_s, ages_s=ages_s))
     topics.delete(rig.connection, backlog)
     return list(_figures(samples, seconds=seconds))
@@ -181,8 +181,6 @@ def _figures(samples: Mapping[str, Sequence[_Sample]], *, seconds: float) -> Ite
             note=f"{statistics.median(each.cpu_s for each in found):.2f} s of processor time, "
             "with the start, for a million records",
         )
-        if not seconds:
-            continue
         yield Figure(
             what=f"{name}: from the barrier until its records are visible",
             runs=[1000 * each.age_s for each in found],
@@ -210,8 +208,6 @@ def _compared(name: str, plain: Sequence[_Sample], found: Sequence[_Sample]) -> 
         least=0.97,
         note=f"processor time {statistics.median(over(lambda sample: sample.cpu_s)):.2f} x",
     )
-    if not plain[0].ages_s:
-        return
     yield Figure(
         what=f"{name}: later visible than with a {_PLAIN}",
         runs=[1000 * (other.age_s - one.age_s) for one, other in pairs],

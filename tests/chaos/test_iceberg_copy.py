@@ -4,7 +4,6 @@ import base64
 import random
 import signal
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,13 +22,13 @@ from sluice.runtime.embedded.program import ProgramSpec, command_of
 from sluice.runtime.failpoints import VARIABLE
 from tests.chaos.feeder import Feeder
 from tests.chaos.spark_start import spark_environment
-from tests.integration.test_iceberg_kills import FAILPOINTS
+from tests.integration.test_iceberg_kills import FAILPOINTS, OtherWriter
 from tests.kit.iceberg.iceberg_bed import TABLE, IcebergBed
 from tests.kit.iceberg.rest_catalog import RestCatalog
 from tests.kit.iceberg.spark_reader import read_by_spark
 from tests.kit.kafka.kafka_records import create_topic, unique
 from tests.kit.mortal_program import MortalProgram
-from tests.kit.threads.joined_thread import JoinedThread
+from tests.kit.objects.s3_proxy import FaultKind
 from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.extended, pytest.mark.timeout(3600)]
@@ -40,29 +39,22 @@ _SCHEMA = pa.schema(
 )
 _PARTITIONS = 2
 _OTHERS = -1  # partition of the other writer's rows
+_LOST = [FaultKind.DROPPED_BEFORE, FaultKind.DROPPED_AFTER, FaultKind.REPEATED]
+# The others are steps of a look-up, which only some starts make.
+_ALWAYS_REACHED = {"before-data-file", "after-data-files", "after-decision", "before-append"}
 _ENOUGH = 12  # epochs of a start that does not reach its failpoint
 
 _Row = tuple[int, int, bytes | None]
 
 
-class _Appender(JoinedThread):
-    """Appends rows of its own all along, with pauses that let another commit through."""
+def _rows_of_other(number: int) -> pa.RecordBatch:
+    partition, offset, value = _row_of_other(number)
+    rows = [{"key": None, "partition": partition, "offset": offset, "value": value}]
+    return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
 
-    def __init__(self, bed: IcebergBed) -> None:
-        super().__init__("other writer", stop_s=PATIENCE_S)
-        self._bed = bed
-        self.written: list[_Row] = []
 
-    def _work(self) -> None:
-        table = self._bed.table()
-        pause_s = 0.05
-        while not self._stopping.wait(pause_s):
-            row = (_OTHERS, len(self.written), b"other")
-            rows = [{"key": None, "partition": row[0], "offset": row[1], "value": row[2]}]
-            begun_s = time.monotonic()
-            table.append(pa.Table.from_pylist(rows, schema=_SCHEMA))
-            self.written.append(row)
-            pause_s = 4 * (time.monotonic() - begun_s)
+def _row_of_other(number: int) -> _Row:
+    return _OTHERS, number, b"other"
 
 
 @dataclass
@@ -74,7 +66,6 @@ class _Copy:
     bootstrap: str
     topic: str
     directory: Path
-    starts: int = 0
     programs: list[MortalProgram] = field(default_factory=list)
 
     def start(self, failpoints: str = "", *flags: str) -> MortalProgram:
@@ -100,17 +91,20 @@ class _Copy:
         self.programs.append(program)
         return program
 
-    def kill_at(self, failpoint: str) -> None:
-        """Start, until the failpoint, or else after some epochs, ends all of its processes."""
+    def kill_at(self, failpoint: str, hit: int) -> bool:
+        """Start, and kill all processes at the failpoint, or else after some epochs; whether it was
+        reached."""
         before = self.checkpoint_id()
-        program = self.start(f"{failpoint.replace('=kill', '=kill-session')}")
+        program = self.start(f"{failpoint}=kill-session@{hit}")
         wait_for(
             lambda: program.exit_code is not None or self.checkpoint_id() >= before + _ENOUGH,
             timeout_s=PATIENCE_S,
             what=f"{failpoint}, or {_ENOUGH} epochs",
         )
+        is_reached = program.exit_code is not None
         program.kill()
         assert program.exit_code == -signal.SIGKILL, program.log_tail()
+        return is_reached
 
     def checkpoint_id(self) -> int:
         """The newest that the table has, as its snapshots say."""
@@ -121,7 +115,7 @@ class _Copy:
 
 @pytest.fixture
 def copy(kafka: EmbeddedKafka, tmp_path: Path, rest_catalog: RestCatalog) -> Iterator[_Copy]:
-    """Of a topic that a test fills, into a table in a REST catalog."""
+    """A topic that the test fills is copied into a table in a REST catalog."""
     direct = rest_catalog.properties(rest_catalog.direct)
     bed = IcebergBed(directory=tmp_path, extra=direct)
     # Two writers overtake each other all the time, and pyiceberg gives up after 4 retries.
@@ -137,18 +131,25 @@ def copy(kafka: EmbeddedKafka, tmp_path: Path, rest_catalog: RestCatalog) -> Ite
 def test_readers_see_each_record_once_after_kills(copy: _Copy, kills: int) -> None:
     """Two regions, another writer, commits whose answers are lost. Steps of the driver and of tasks
     are killed in turn; pyiceberg, DuckDB and Spark read the table."""
-    chosen = random.Random(0)
+    chosen, reached = random.Random(0), set()
     payload = Payload(topic=copy.topic, run="iceberg", partitions=_PARTITIONS)
-    with _Appender(copy.bed) as other, Feeder(copy.bootstrap, payload) as feeder:
+    with (
+        OtherWriter(copy.bed, _rows_of_other) as other,
+        Feeder(copy.bootstrap, payload) as feeder,
+    ):
         for number in range(kills):
             failpoint = FAILPOINTS[number % len(FAILPOINTS)]
-            copy.kill_at(f"{failpoint}=kill@{chosen.choice([1, 2, 5])}")
+            copy.catalog.proxy.add(chosen.choice(_LOST), method="POST", key="tables/events$")
+            if copy.kill_at(failpoint, chosen.choice([1, 2, 5])):
+                reached.add(failpoint)
         feeder.close()
+        copy.catalog.proxy.clear()
         program = copy.start("", "--until-end")
         assert program.await_exit(timeout_s=PATIENCE_S) == 0, program.log_tail()
+    assert reached >= _ALWAYS_REACHED
     wanted = Counter(_rows_of_topic(copy))
     assert wanted.total() == feeder.sent > 0
-    wanted += Counter(other.written)
+    wanted += Counter(map(_row_of_other, other.written))
     scan = copy.bed.table().scan()
     rows = scan.to_arrow().select(["partition", "offset", "value"]).to_pylist()
     assert Counter((row["partition"], row["offset"], row["value"]) for row in rows) == wanted

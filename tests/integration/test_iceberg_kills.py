@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,9 +38,10 @@ class OtherWriter(JoinedThread):
     its commits, also on a busy machine.
     """
 
-    def __init__(self, bed: IcebergBed) -> None:
+    def __init__(self, bed: IcebergBed, rows: Callable[[int], pa.RecordBatch] = rows_of) -> None:
         super().__init__("other writer", stop_s=PATIENCE_S)
         self._bed = bed
+        self._rows = rows
         self.written: list[int] = []
 
     def _work(self) -> None:
@@ -48,7 +50,7 @@ class OtherWriter(JoinedThread):
         while not self._stopping.wait(pause_s):
             number = 1_000_000 + len(self.written)
             begun_s = time.monotonic()
-            table.append(pa.Table.from_batches([rows_of(number)]))
+            table.append(pa.Table.from_batches([self._rows(number)]))
             self.written.append(number)
             pause_s = 2 * (time.monotonic() - begun_s)
 

@@ -46,7 +46,7 @@ _OFTEN = {
     "processes": 30,
     "steps": 300,
 }
-_SLOWLY = {
+_FEW_STARTS = {
     "disk": True,
     "txn": 0.4,
     "refused": 0.0,
@@ -66,7 +66,7 @@ PEOPLE_MUTATIONS: Mapping[
     ),
     "abort by command after a late decision": (
         abort_by_command_after_a_late_decision,
-        _SLOWLY,
+        _FEW_STARTS,
         "a decided transaction is aborted",
     ),
     "abort decided work by command": (
