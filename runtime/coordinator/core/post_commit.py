@@ -182,6 +182,8 @@ def _due(state: CoordinatorState, checkpoint: PendingCheckpoint) -> Iterator[flo
 def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:
     unswept = [name for name in checkpoint.skipped if state.regions[name].needs_sweep]
     if checkpoint.must_sweep or unswept:
+        if _has_unmarked_batch(state, checkpoint.skipped):
+            return
         for name in unswept:
             state.regions[name].needs_sweep = False
         checkpoint.remote = RemoteStep.IN_FLIGHT
@@ -201,6 +203,13 @@ def _start_deciding(state: CoordinatorState, checkpoint: PendingCheckpoint, now_
     checkpoint.steps = _steps(checkpoint, moves)
     state.move(checkpoint, Event.PUBLISH_STARTED, now_s)
     _publish(state, checkpoint, Verdict.DECIDED)
+
+
+def _has_unmarked_batch(state: CoordinatorState, regions: Collection[str]) -> bool:
+    """Whether an older batch of these regions is decided and not marked. A sweep aborts what its
+    failed tasks left open only after the mark (`abort-before-skip`)."""
+    decided = [found for found in state.pending.values() if found.state in DECIDED_OPEN]
+    return any(found.acks.get(name) is not None for found in decided for name in regions)
 
 
 def _decide_again(state: CoordinatorState, checkpoint: PendingCheckpoint, now_s: float) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from examples.regional import RegionLines
-from sluice.runtime.contracts import FailureReason
+from sluice.runtime.contracts import FailureReason, RegisteredAttempt
 from sluice.runtime.coordinator.core.events import (
     Commit,
     EndJob,
+    MarkCommitted,
     Progress,
     Publish,
     RegionalStep,
@@ -26,7 +27,7 @@ from sluice.runtime.coordinator.policy.handlers import (
 from sluice.runtime.coordinator.policy.state_tables import State
 from sluice.runtime.errors import DeliveryError, StorageUnreachableError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionStatus, Verdict
-from sluice.runtime.model.splits import Barrier
+from sluice.runtime.model.splits import Barrier, BatchKey
 from sluice.runtime.process.failed_tasks import task_failed
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver
 
@@ -372,3 +373,31 @@ def test_a_run_without_a_checkpoint_says_so() -> None:
     with RegionLines(out):
         pass
     assert out.getvalue() == "last_checkpoint=none\n"
+
+
+def test_abort_before_skip_the_sweep_waits_for_the_mark_of_the_failed_regions_last_batch() -> None:
+    """Until then a sweep leaves what a failed task of that batch has open: readers would wait
+    for it as soon as the next decision is committed."""
+    driver = CoreDriver(replace(_REGIONAL, max_concurrent=2), regions=TWO)
+    driver.tick()
+    driver.ack(driver.poll(3))
+    side = driver.poll(3, region="side")
+    lost = BatchKey(region="side", attempt_id=0, batch_id=1)
+    driver.core.register(RegisteredAttempt(batch=lost, operator_id="sink", resource="lost"))
+    driver.auto = False
+    driver.ack(side, region="side")
+    driver.answer(driver.held.pop())
+    (commit,) = driver.held
+    driver.tick(1.0)
+    barrier = driver.poll(6)
+    _fail(driver, "side")
+    driver.ack(barrier)
+    assert not driver.seen(SweepOrphans), "a sweep would not take it"
+
+    driver.auto = True
+    driver.held.clear()
+    driver.answer(commit)
+    order = [type(found) for found in driver.log if isinstance(found, MarkCommitted | SweepOrphans)]
+    assert order[:2] == [MarkCommitted, SweepOrphans]
+    assert [found.resource for found in driver.core.sweep_view("job").orphans] == ["lost"]
+    assert driver.core.last_committed == 2
