@@ -18,7 +18,8 @@ TABLE = pa.schema(
 SMALL_METADATA = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
-    "history.expire.max-snapshot-age-ms": "3600000",
+    "history.expire.max-snapshot-age-ms": "600000",
+    "history.expire.min-snapshots-to-keep": "100",
 }
 
 

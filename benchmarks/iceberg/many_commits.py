@@ -3,7 +3,7 @@
 Run ``python -m benchmarks iceberg-commits --commits 100000 --directory DIRECTORY``. Each commit
 appends the same statistics under a new file name, so only the commit is measured. The driver's own
 committer makes it, on a SQL catalog in a local file. ``--upsert`` adds a delete file to each
-commit.
+commit. ``--snapshots`` is how many the table keeps: an hour of one commit per second are 3,600.
 
 Each thousand commits are a line of JSON in ``DIRECTORY/commits.jsonl`` and on the terminal, with
 one look-up as after a crash. A new committer makes the look-up, and finds its work in the table.
@@ -45,8 +45,8 @@ SMALL = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "10",
     "history.expire.max-snapshot-age-ms": "0",
-    "history.expire.min-snapshots-to-keep": "100",
 }
+KEPT = "history.expire.min-snapshots-to-keep"
 LINE = 1_000
 COUNTS = dict.fromkeys(range(1, 6), 1000)
 BOUNDS = dict.fromkeys(range(1, 6), b"\x01\x00\x00\x00\x00\x00\x00\x00")
@@ -60,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--commits", type=int, default=10_000, help="of the table in the end")
     parser.add_argument("--directory", type=Path, help="of the table; default: a temporary one")
     parser.add_argument("--upsert", action="store_true", help="with an equality delete each")
+    parser.add_argument("--snapshots", type=int, default=100, help="that the table keeps")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument(
         "--results", type=Path, default=PARTS_RESULTS, help="JSON lines, appended to at the end"
@@ -69,18 +70,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         directory = (args.directory or Path(made)).absolute()
         directory.mkdir(parents=True, exist_ok=True)
-        done = ManyCommits(directory, upsert=args.upsert).run(args.commits, args.seconds)
+        commits = ManyCommits(directory, upsert=args.upsert, snapshots=args.snapshots)
+        done = commits.run(args.commits, args.seconds)
         if done < args.commits or done < 2 * LINE:
             print(f"{done} commits: run it again to continue", flush=True)
             return
         figures = growth(_lines(directory))
-    upsert = " --upsert" if args.upsert else ""
+    options = " --upsert" if args.upsert else ""
+    options += "" if args.snapshots == 100 else f" --snapshots {args.snapshots}"
     log_figures(
         args.results,
         figures,
         part="iceberg-commits",
         engine="",
-        command=f"python -m benchmarks iceberg-commits --commits {args.commits}{upsert}",
+        command=f"python -m benchmarks iceberg-commits --commits {args.commits}{options}",
         load_before=load_before,
         machine=dict(measured_on),
     )
@@ -94,9 +97,10 @@ class ManyCommits:
     Args:
         directory: of the catalog, the table and the lines; a former one is continued.
         upsert: whether each commit has a delete file, too.
+        snapshots: that the table keeps.
     """
 
-    def __init__(self, directory: Path, *, upsert: bool) -> None:
+    def __init__(self, directory: Path, *, upsert: bool, snapshots: int = 100) -> None:
         self._directory = directory
         self._upsert = upsert
         self._settings = CatalogSettings.of(
@@ -108,7 +112,8 @@ class ManyCommits:
         self._catalog = self._settings.open()
         self._catalog.create_namespace_if_not_exists("lake")
         schema = pa.schema({f"column{number}": pa.int64() for number in range(5)})
-        table = self._catalog.create_table_if_not_exists(TABLE, schema, properties=SMALL)
+        kept = {**SMALL, KEPT: str(snapshots)}
+        table = self._catalog.create_table_if_not_exists(TABLE, schema, properties=kept)
         self._first = _work(table)
         self._done = _commits(table)
 

@@ -6,8 +6,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluice.connectors.iceberg.iceberg_sink import IcebergSink
+from sluice.connectors.iceberg.table.writing_plan import WritingPlan
 from sluice.connectors.iceberg.writing.row_alignment import require_known, unknown_columns
-from sluice.runtime.contracts import TaskSink
+from sluice.connectors.iceberg.writing.upsert_rows import require_key, upsert_key
+from sluice.runtime.contracts import DropInSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.spelling import nearest
 from sluice.runtime.spark.drop_in.drop_in_format import WriteOnlyFormat
@@ -48,17 +50,18 @@ class IcebergFormat(WriteOnlyFormat):
         given = _Options(options)
         sink = given.sink()
         table = sink.catalog_settings.load_table(given.table)
-        sink.upsert_key.ids_in(table, given.table)
+        plan = WritingPlan.of(given.table, table, sink.upsert_key.ids_in(table, given.table))
+        rows = to_arrow_schema(schema, timezone="UTC")
+        require_key(rows, upsert_key(plan), table=given.table)
         if given.evolve:
             return
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         target = schema_to_pyarrow(table.schema())
-        rows = to_arrow_schema(schema, timezone="UTC")
         require_known(unknown_columns(rows, target), target, table=given.table)
 
 
-def iceberg_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> TaskSink:
+def iceberg_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> DropInSink:
     """A query's sink; the same whatever its session has set."""
     del setting
     return _Options(options).sink()

@@ -95,6 +95,23 @@ class IcebergSink(TaskSink, StoredSink):
         """How to open the catalog."""
         return self._settings
 
+    def target(self) -> tuple[str, ...]:
+        """See `sluice.runtime.contracts.DropInSink`. Asks the catalog for the table's UUID: its
+        name and address may change, and two catalogs may have a table of one name.
+
+        Raises: as `CatalogSettings.load_table`.
+        """
+        return (str(self._settings.load_table(self._table).metadata.table_uuid),)
+
+    def may_have_written(self, committable: StateEntry) -> bool:
+        """See `sluice.runtime.contracts.DropInSink`: the target says it."""
+        del committable
+        return True
+
+    def may_share_output(self, settings: Mapping[str, str]) -> bool:
+        """See `sluice.runtime.contracts.DropInSink`."""
+        return settings.get("table") == self._table
+
     @property
     def upsert_key(self) -> UpsertKey:
         """By which rows replace others."""

@@ -9,12 +9,16 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.payloads import committable, content_of, number, rows, text
 from sluice.runtime.model.splits import BatchKey
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IcebergType
 
 __all__ = [
     "COMMITTABLE_KIND",
@@ -26,6 +30,8 @@ __all__ = [
     "WrittenFiles",
     "decode_written_files",
     "encode_written_files",
+    "type_name",
+    "types_of",
 ]
 
 COMMITTABLE_KIND = "iceberg-data-files"
@@ -136,6 +142,7 @@ class WrittenFiles:
         files: data files; at least one.
         deletes: equality-delete files of upserts: they delete rows of earlier runs and commits.
         equality_ids: fields of the key, if there are deletes.
+        types: of all fields by their id, nested ones too; see `type_name`.
     """
 
     table: str
@@ -148,6 +155,7 @@ class WrittenFiles:
     files: tuple[WrittenFile, ...]
     deletes: tuple[WrittenFile, ...] = ()
     equality_ids: tuple[int, ...] = ()
+    types: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         named = self.table and self.table_uuid and self.job_uid and self.files
@@ -169,6 +177,19 @@ class WrittenFiles:
         return [file.path for file in (*self.files, *self.deletes)]
 
 
+def types_of(schema: "Schema") -> dict[int, str]:
+    """The types of all fields by their id, as `WrittenFiles` has them."""
+    from pyiceberg.schema import index_by_id
+
+    return {column: type_name(found.field_type) for column, found in index_by_id(schema).items()}
+
+
+def type_name(kind: "IcebergType") -> str:
+    """A primitive type as the specification writes it; of others ``struct``, ``list`` or ``map``:
+    their fields have ids of their own."""
+    return str(kind) if kind.is_primitive else type(kind).__name__.removesuffix("Type").lower()
+
+
 def encode_written_files(written: WrittenFiles, *, operator_id: str) -> StateEntry:
     """The committable that stands in an acknowledgement and in ``_metadata``."""
     content: dict[str, object] = {
@@ -182,6 +203,7 @@ def encode_written_files(written: WrittenFiles, *, operator_id: str) -> StateEnt
         "id": written.attempt.attempt,
         "spec": written.spec_id,
         "checkpoint": written.checkpoint_id,
+        "types": _by_type(written.types),
         "files": [_row(file) for file in written.files],
     }
     version = _OF_APPENDS
@@ -191,6 +213,14 @@ def encode_written_files(written: WrittenFiles, *, operator_id: str) -> StateEnt
         content["deletes"] = [[*_row(file), file.run] for file in written.deletes]
         content["key"] = list(written.equality_ids)
     return committable(content, kind=COMMITTABLE_KIND, version=version, operator_id=operator_id)
+
+
+def _by_type(types: Mapping[int, str]) -> dict[str, list[int]]:
+    """Few types and many fields: shorter than a type for each field."""
+    found: dict[str, list[int]] = {}
+    for column, name in sorted(types.items()):
+        found.setdefault(name, []).append(column)
+    return found
 
 
 def _row(file: WrittenFile) -> list[object]:
@@ -249,7 +279,16 @@ def _from_content(content: Mapping[str, object]) -> WrittenFiles:
         files=tuple(_file(*row) for row in rows(content["files"])),
         deletes=tuple(_file(*row) for row in rows(content.get("deletes", []))),
         equality_ids=tuple(map(number, rows([content.get("key", [])])[0])),
+        types=_types(content["types"]),
     )
+
+
+def _types(by_type: object) -> dict[int, str]:
+    if not isinstance(by_type, dict):
+        raise TypeError(f"not types of fields: {by_type!r}")
+    return {
+        number(column): name for name, columns in by_type.items() for column in rows([columns])[0]
+    }
 
 
 def _file(

@@ -1,11 +1,29 @@
-"""The plain columns inside a nested one, for rules that hold at every depth. Pure."""
+"""Finds columns: one by its name, and the plain ones inside a nested one. Pure."""
 
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["infinite_count", "leaves", "with_leaf_types"]
+from sluice.runtime.errors import ConfigError
+
+__all__ = ["column_index", "infinite_count", "leaves", "with_leaf_types"]
+
+
+def column_index(columns: pa.Schema | pa.StructType, name: str) -> int | None:
+    """The place of a column, or of a field of a struct; None: there is none.
+
+    Raises:
+        ConfigError: several have the name. Arrow's ``get_field_index`` says -1 then, as for none.
+    """
+    found = columns.get_all_field_indices(name)
+    if len(found) > 1:
+        raise ConfigError(
+            "several columns have one name",
+            {"column": name, "columns": ",".join(columns.names)},
+            "Rename them, or leave all but one out.",
+        )
+    return found[0] if found else None
 
 
 def leaves(values: pa.Array) -> Iterator[pa.Array]:

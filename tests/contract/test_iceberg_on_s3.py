@@ -12,6 +12,7 @@ from tests.kit.iceberg.iceberg_bed import JOB, OPERATOR, IcebergBed, rows_of
 from tests.kit.iceberg.merged_rows import live_files
 from tests.kit.objects.s3_fixture import ProxiedBucket, S3Bucket
 from tests.kit.objects.s3_proxy import random_faults
+from tests.kit.waiting import PATIENCE_S
 
 _TRIES = 200
 
@@ -75,10 +76,10 @@ def test_a_sweep_deletes_the_objects_of_dead_attempts(tmp_path: Path, s3: S3Buck
             leader_session_id="s",
             attempt_id=2,
         ),
-        timeout_s=10,
+        timeout_s=PATIENCE_S,
     )
     view = SweepView(job_uid=JOB, attempt_ids={"orders": 2}, protected=tuple(decided), orphans=())
-    assert sink.sweep(view, timeout_s=10).aborted == 1
+    assert sink.sweep(view, timeout_s=PATIENCE_S).aborted == 1
     bed.commit(decided, after_crash=True)
     sink.close()
     assert _ids(bed) == [1]

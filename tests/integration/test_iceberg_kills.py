@@ -35,24 +35,32 @@ class OtherWriter(JoinedThread):
     """Appends rows of its own all along.
 
     It pauses for twice as long as an append takes: a commit of the program must fit between two of
-    its commits, also on a busy machine.
+    its commits, also on a busy machine. ``least_pause_s`` is for a program whose requests take
+    longer than its own.
     """
 
-    def __init__(self, bed: IcebergBed, rows: Callable[[int], pa.RecordBatch] = rows_of) -> None:
+    def __init__(
+        self,
+        bed: IcebergBed,
+        rows: Callable[[int], pa.RecordBatch] = rows_of,
+        *,
+        least_pause_s: float = 0.05,
+    ) -> None:
         super().__init__("other writer", stop_s=PATIENCE_S)
         self._bed = bed
         self._rows = rows
+        self._least_pause_s = least_pause_s
         self.written: list[int] = []
 
     def _work(self) -> None:
         table = self._bed.table()
-        pause_s = 0.05
+        pause_s = self._least_pause_s
         while not self._stopping.wait(pause_s):
             number = 1_000_000 + len(self.written)
             begun_s = time.monotonic()
             table.append(pa.Table.from_batches([self._rows(number)]))
             self.written.append(number)
-            pause_s = 2 * (time.monotonic() - begun_s)
+            pause_s = max(self._least_pause_s, 2 * (time.monotonic() - begun_s))
 
 
 def run(

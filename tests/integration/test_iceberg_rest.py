@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from sluice.runtime.contracts import CommitOutcome, CommitReport
@@ -159,6 +160,26 @@ def test_spark_reads_what_upserts_have_left(bed: IcebergBed, rest_catalog: RestC
     assert sorted(row["id"] for row in found) == [*range(4), *range(10, 19), 100]
     by_id = {row["id"]: row for row in found}
     assert by_id == {row["id"]: row for row in bed.rows()}
+
+
+def test_java_does_not_take_it_that_all_rows_of_a_file_with_nan_are_small(
+    bed: IcebergBed, rest_catalog: RestCatalog, iceberg_jvm: Any
+) -> None:
+    """Spark's DELETE drops a file of which its evaluator says so."""
+    bed.catalog().drop_table("lake.events")
+    bed.create(pa.schema({"id": pa.int64(), "x": pa.float64()}))
+    rows = pa.record_batch({"id": [1, 2, 3], "x": [1.0, float("nan"), 2.0]})
+    _require_committed(bed.commit(bed.pre_commit(rows)))
+    java = iceberg_jvm.org.apache.iceberg
+    settings = iceberg_jvm.java.util.HashMap()
+    settings.put("uri", rest_catalog.direct)
+    client = java.rest.RESTCatalog()
+    client.initialize("rest", settings)
+    table = client.loadTable(java.catalog.TableIdentifier.parse("lake.events"))
+    file = table.newScan().includeColumnStats().planFiles().iterator().next().file()
+    below = java.expressions.Expressions.lessThan("x", 3.0)
+    assert not java.expressions.StrictMetricsEvaluator(table.schema(), below).eval(file)
+    client.close()
 
 
 @pytest.mark.extended

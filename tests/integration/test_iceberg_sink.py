@@ -1,6 +1,7 @@
 """The Iceberg sink with Kafka and Spark: the example, a drop-in query, two sinks, new columns."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -11,12 +12,14 @@ import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 import sluice
 from sluice import ConfigError, Job, KafkaSink, KafkaSource
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
+from sluice.runtime.errors import WrongJobError
 from tests.integration.test_drop_in_sink import finish, records
 from tests.kit.iceberg.iceberg_bed import IcebergBed
 from tests.kit.kafka.kafka_fixture import TopicFactory
@@ -48,9 +51,9 @@ def bed(tmp_path: Path) -> IcebergBed:
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """The session with the formats."""
-    installation = sluice.install(spark)
+    sluice.install(spark)
     yield spark
-    installation.close()
+    sluice.install(spark).close()
 
 
 def test_the_example_copies_each_record_once_over_two_runs_and_duckdb_reads_them(
@@ -128,6 +131,32 @@ def test_a_drop_in_query_appends_each_record_once_over_two_runs(
     assert _values(bed) == Counter(b"%d" % n for n in range(8))
 
 
+def test_an_older_copy_of_the_checkpoint_directory_never_starts(
+    session: SparkSession, bed: IcebergBed, tmp_path: Path
+) -> None:
+    """Not at the tenth try either, as a supervisor would make it: rows would be there twice."""
+    location, copy = tmp_path / "checkpoint", tmp_path / "copy"
+
+    def append(number: int) -> None:
+        frame = session.createDataFrame([(b"%d" % number, 0)], "value binary, partition int")
+        writer = frame.write.format("sluice-iceberg").option("table", "lake.events")
+        for name, value in bed.properties.items():
+            writer = writer.option(f"catalog.{name}", str(value))
+        writer = writer.option("checkpointLocation", str(location)).option("batchId", number)
+        writer.mode("append").save()
+
+    append(0)
+    shutil.copytree(location, copy)
+    append(1)
+    append(2)
+    shutil.rmtree(location)
+    shutil.copytree(copy, location)
+    for _ in range(10):
+        with pytest.raises(WrongJobError, match="commits that this checkpoint directory does not"):
+            append(1)
+    assert _values(bed) == Counter([b"0", b"1", b"2"])
+
+
 def test_a_query_in_update_mode_keeps_one_row_for_each_group(
     session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -188,3 +217,80 @@ def test_rows_of_spark_s_planner_go_to_the_table_too(
     ).transform(lambda frame: frame.select("value", "partition")).sink(bed.sink())
     job.run()
     assert _values(bed) == Counter(b"%d" % n for n in range(6))
+
+
+def _save(frame: DataFrame, bed: IcebergBed, table: str, **options: object) -> None:
+    writer = frame.write.format("sluice-iceberg").mode("append").option("table", table)
+    for name, value in bed.properties.items():
+        writer = writer.option(f"catalog.{name}", str(value))
+    location = str(bed.directory / "writes")
+    writer.options(checkpointLocation=location, **options).save()  # type: ignore[arg-type]
+
+
+def _both(bed: IcebergBed) -> list[list[bytes]]:
+    tables = [bed.catalog().load_table(f"lake.{name}") for name in ("events", "other")]
+    return [sorted(table.scan().to_arrow()["value"].to_pylist()) for table in tables]
+
+
+def test_two_tables_of_one_location_get_each_batch_once(
+    session: SparkSession, bed: IcebergBed
+) -> None:
+    """The second write of the first batch repeats it, as a program does after a failure."""
+    bed.catalog().create_table("lake.other", _VALUES)
+    rows = {
+        (name, batch_id): session.sql(f"SELECT CAST('{name[5]}{batch_id}' AS BINARY) AS value")
+        for batch_id in range(2)
+        for name in ("lake.events", "lake.other")
+    }
+    for batch_id in (0, 0, 1):
+        for name in ("lake.events", "lake.other"):
+            _save(rows[name, batch_id], bed, name, batchId=batch_id)
+    assert _both(bed) == [[b"e0", b"e1"], [b"o0", b"o1"]]
+
+
+def test_a_table_of_another_name_and_address_gets_no_batch_again(
+    session: SparkSession, bed: IcebergBed
+) -> None:
+    """A new table with its old name does. The program is started again in between."""
+    frame = session.sql("SELECT CAST('a' AS BINARY) AS value")
+    _save(frame, bed, "lake.events", batchId=0)
+    bed.catalog().rename_table("lake.events", "lake.other")
+    moved = IcebergBed(directory=bed.directory, extra={"uri": _moved(bed)})
+    sluice.install(session).close()
+    sluice.install(session)
+    _save(frame, moved, "lake.other", batchId=0)
+    moved.catalog().create_table("lake.events", _VALUES)
+    _save(frame, moved, "lake.events", batchId=0)
+    assert _both(moved) == [[b"a"], [b"a"]]
+
+
+def _moved(bed: IcebergBed) -> str:
+    """The address of the catalog in another place."""
+    found = bed.directory / "moved.db"
+    (bed.directory / "catalog.db").rename(found)
+    return f"sqlite:///{found}?timeout={PATIENCE_S}"
+
+
+def test_a_callback_writes_each_batch_once_into_each_of_two_tables(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, bed: IcebergBed
+) -> None:
+    """It fails between the two writes, and Spark repeats the batch in the next run."""
+    bed.catalog().create_table("lake.other", _VALUES)
+    source, fails = topic(partitions=2), [True]
+    _numbers(kafka, source, range(4))
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        rows = frame.select("value")
+        _save(rows, bed, "lake.events", batchId=batch_id)
+        if fails:
+            fails.clear()
+            raise ValueError("between the two")
+        _save(rows, bed, "lake.other", batchId=batch_id)
+
+    writer = records(session, kafka, source).writeStream.foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(bed.directory / "query"))
+    writer = writer.trigger(availableNow=True)
+    with pytest.raises(PySparkException, match="between the two"):
+        finish(writer.start())
+    finish(writer.start())
+    assert _both(bed) == [[b"0", b"1", b"2", b"3"]] * 2

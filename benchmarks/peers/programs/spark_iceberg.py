@@ -1,7 +1,8 @@
 """Copies a topic into Iceberg tables by Spark's own Kafka source and Iceberg's own streaming sink.
 
-Settings, and why. ``local[2]``: a task for each core. One query to the end of the topic, without
-``maxOffsetsPerTrigger``: a backlog is one batch and one commit, which is Spark's fastest. The
+Settings, and why. ``local[2]``: a task for each core. One query to the end of the topic. Without
+``--most`` a backlog is one batch and one commit, which is Spark's fastest. With it, a batch has so
+many records at most (``maxOffsetsPerTrigger``), for as many commits as another sink makes. The
 catalog is a directory (``hadoop``), the cheapest one. The web interface is off, as for ours. The
 heap is Spark's default of 1 GiB.
 """
@@ -23,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("bootstrap", "input", "directory", "progress", "jars"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--most", type=int, help="records of a batch")
     args = parser.parse_args()
+    most = {} if args.most is None else {"maxOffsetsPerTrigger": str(args.most)}
     os.environ["PYSPARK_PYTHON"] = sys.executable
     directory = Path(args.directory)
     jars = (jar for place in args.jars.split(",") for jar in sorted(Path(place).glob("*.jar")))
@@ -48,6 +51,7 @@ def main() -> None:
             .option("subscribe", args.input)
             .option("kafka.isolation.level", "read_committed")
             .option("startingOffsets", "earliest")
+            .options(**most)
             .load()
         )
         (

@@ -4,11 +4,17 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sluice.connectors.iceberg.committing.changed_types import changed_types
 from sluice.connectors.iceberg.committing.commit_positions import CommitPositions
-from sluice.connectors.iceberg.committing.table_commit import append_files, expire_snapshots
+from sluice.connectors.iceberg.committing.dropped_columns import values_of_dropped_columns
+from sluice.connectors.iceberg.committing.table_commit import (
+    UnappendableFilesError,
+    append_files,
+    expire_snapshots,
+)
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings, load_table
 from sluice.connectors.iceberg.table.client_errors import (
     client_errors,
@@ -71,6 +77,7 @@ class IcebergCommitter(CheckpointCommitter):
         self._catalog: Catalog | None = None
         self._table: Table | None = None
         self._checkpoint_id: int | None = None
+        self._refusal: CommitReport | None = None
 
     def begin_checkpoint(self, checkpoint_id: int) -> None:
         self._checkpoint_id = checkpoint_id
@@ -81,16 +88,22 @@ class IcebergCommitter(CheckpointCommitter):
         deadline_s = self._clock() + timeout_s
         works = [decode_written_files(entry) for entry in committables]
         reports: dict[int, CommitReport] = {}
-        # Files of an older spec first: in a region they are older.
-        for spec_id in sorted({work.spec_id for work in works}):
-            places = [i for i, work in enumerate(works) if work.spec_id == spec_id]
+        stopped: dict[str, CommitReport] = {}
+        for places in _snapshots_of(works):
+            going = [i for i in places if works[i].attempt.batch.region not in stopped]
+            reports |= {i: stopped[works[i].attempt.batch.region] for i in places if i not in going}
+            if not going:
+                continue
             report = self._settle(
-                [works[i] for i in places],
-                operator_id=committables[places[0]].operator_id,
+                [works[i] for i in going],
+                operator_id=committables[going[0]].operator_id,
                 deadline_s=deadline_s,
                 after_crash=after_crash,
             )
-            reports |= dict.fromkeys(places, report)
+            reports |= dict.fromkeys(going, report)
+            if report.outcome is not CommitOutcome.COMMITTED:
+                # With a later batch of the region in the table, these would count as committed.
+                stopped |= {works[i].attempt.batch.region: _behind(report) for i in going}
         if self._expires and all(one is _DONE for one in reports.values()):
             self._expire()
         return [reports[i] for i in range(len(works))]
@@ -132,11 +145,14 @@ class IcebergCommitter(CheckpointCommitter):
             try:
                 report = self._try(works, operator_id=operator_id, is_checked=is_checked)
                 if report is not None:
+                    # Else a person must act, and may change the table.
+                    self._table = self._table if report is _DONE else None
                     return report
                 detail = "other writers change the table all the time"
             except (StorageError, AuthenticationError) as err:
                 detail = str(err)
-            except ConfigError as err:  # the table is gone
+            except (ConfigError, UnappendableFilesError) as err:  # a person must act
+                self._table = None
                 return CommitReport(outcome=CommitOutcome.UNKNOWN, detail=str(err))
             except client_errors() as err:
                 # It may have happened. The next try loads the table and looks at the positions.
@@ -157,6 +173,8 @@ class IcebergCommitter(CheckpointCommitter):
         """A report; None after a conflict: nothing happened."""
         from pyiceberg.exceptions import CommitFailedException
 
+        if self._refusal is not None:
+            return self._refusal
         table = self._current()
         foreign = _foreign(works, str(table.metadata.table_uuid))
         if foreign is not None:
@@ -169,6 +187,11 @@ class IcebergCommitter(CheckpointCommitter):
             missing = [] if is_checked else _missing(table, todo)
             if missing:
                 return _lost(missing)
+            if todo[0].spec_id not in table.specs():
+                return _specless(todo[0])
+            changed = changed_types(table.metadata, todo)
+            if changed:
+                return _unreadable(todo[0], changed)
             if any(work.deletes for work in todo) and foreign_specs(table, todo[0].spec_id):
                 return _unreached(todo[0])
             try:
@@ -182,6 +205,12 @@ class IcebergCommitter(CheckpointCommitter):
             except CommitFailedException as err:
                 log.info("table commit refused: table=%s error=%s", self._name, err)
                 return None
+            _warn_of_dropped(table, todo)
+            after = CommitPositions.read(
+                table.metadata.properties, job_uid=works[0].job_uid, operator_id=operator_id
+            )
+            if not all(after.covers(work.attempt) for work in todo):
+                self._refusal = _forgotten(todo[0])  # this work is in the table
         _delete_notes(table, works, operator_id)
         return _DONE
 
@@ -218,15 +247,42 @@ class IcebergCommitter(CheckpointCommitter):
             log.info("snapshots expired: table=%s snapshots=%d", self._name, expired)
 
 
+def _snapshots_of(works: Sequence[WrittenFiles]) -> Iterator[list[int]]:
+    """The indices of the work that each snapshot has: of one partition spec, and of each region in
+    the order of its batches. A spec's id says nothing of its age: a person may change it back.
+    """
+    left = sorted(range(len(works)), key=lambda i: (works[i].attempt.position, works[i].spec_id))
+    while left:
+        spec_id = works[left[0]].spec_id
+        taken, later, behind = [], [], set()
+        for i in left:
+            region = works[i].attempt.batch.region
+            if works[i].spec_id == spec_id and region not in behind:
+                taken.append(i)
+            else:
+                later.append(i)
+                behind.add(region)
+        yield taken
+        left = later
+
+
+def _behind(report: CommitReport) -> CommitReport:
+    return CommitReport(
+        outcome=CommitOutcome.PENDING,
+        detail=f"an earlier batch of the region is not in the table: {report.detail}",
+    )
+
+
+def _unknown(detail: str) -> CommitReport:
+    return CommitReport(outcome=CommitOutcome.UNKNOWN, detail=detail)
+
+
 def _foreign(works: Iterable[WrittenFiles], table_uuid: str) -> CommitReport | None:
     for work in works:
         if work.table_uuid != table_uuid:
-            return CommitReport(
-                outcome=CommitOutcome.UNKNOWN,
-                detail=(
-                    f"table {work.table} was dropped and created again: decided files belong to "
-                    f"{work.table_uuid}, and the table is {table_uuid}"
-                ),
+            return _unknown(
+                f"table {work.table} was dropped and created again: decided files belong to "
+                f"{work.table_uuid}, and the table is {table_uuid}"
             )
     return None
 
@@ -238,21 +294,53 @@ def _missing(table: "Table", works: Iterable[WrittenFiles]) -> list[str]:
 
 def _lost(missing: Sequence[str]) -> CommitReport:
     """Another program deleted decided files. A person decides: a copy may exist."""
-    return CommitReport(
-        outcome=CommitOutcome.UNKNOWN,
-        detail=f"{len(missing)} decided data files are gone, the first is {missing[0]}",
+    return _unknown(f"{len(missing)} decided data files are gone, the first is {missing[0]}")
+
+
+def _specless(work: WrittenFiles) -> CommitReport:
+    """Another program removed the partition spec that decided files follow."""
+    return _unknown(
+        f"table {work.table} no longer has partition spec {work.spec_id} of decided files"
+    )
+
+
+def _forgotten(work: WrittenFiles) -> CommitReport:
+    """After a lost answer or a crash, work would be appended a second time."""
+    return _unknown(
+        f"the catalog of table {work.table} does not keep table properties that a commit sets. "
+        "The sink needs them to append files once, and has appended nothing more. Use another "
+        "catalog"
+    )
+
+
+def _unreadable(work: WrittenFiles, changed: Mapping[str, str]) -> CommitReport:
+    """A person replaced the table. With the files in it, no reader could read the columns."""
+    named = ", ".join(f"{name} ({types})" for name, types in changed.items())
+    return _unknown(
+        f"table {work.table} has changed the types of columns, and decided files were not "
+        f"appended: {named}. Give the columns back their types, or the table its earlier "
+        "metadata, and start the job again"
     )
 
 
 def _unreached(work: WrittenFiles) -> CommitReport:
     """Another program changed the partition spec. Old and new rows of a key would both be seen."""
-    return CommitReport(
-        outcome=CommitOutcome.UNKNOWN,
-        detail=(
-            f"table {work.table} has rows of another partition spec than {work.spec_id}, and "
-            "upserts cannot replace them: call rewrite_data_files with rewrite-all=true"
-        ),
+    return _unknown(
+        f"table {work.table} has rows of another partition spec than {work.spec_id}, and "
+        "upserts cannot replace them: call rewrite_data_files with rewrite-all=true"
     )
+
+
+def _warn_of_dropped(table: "Table", works: Sequence[WrittenFiles]) -> None:
+    """The rows are decided, so the commit goes on: a column may be dropped on purpose."""
+    found = values_of_dropped_columns(table.metadata, works)
+    if found:
+        log.warning(
+            "the table has dropped columns, and values of committed rows are not visible; restart "
+            "the job to write by the table's columns: table=%s values=%s",
+            works[0].table,
+            ",".join(f"{name}:{count}" for name, count in found.items()),
+        )
 
 
 def _store(table: "Table", work: WrittenFiles, operator_id: str) -> TableStore:

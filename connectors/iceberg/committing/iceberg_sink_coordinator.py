@@ -11,6 +11,7 @@ from sluice.connectors.iceberg.committing.iceberg_sweep import sweep_attempts
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
 from sluice.connectors.iceberg.table.table_store import TableLeaseStore, TableStore, sink_root
 from sluice.connectors.iceberg.table.upsert_key import UpsertKey
+from sluice.connectors.iceberg.written_files import decode_written_files
 from sluice.runtime.contracts import (
     Clock,
     Committer,
@@ -109,7 +110,7 @@ class IcebergSinkCoordinator(SinkCoordinator):
         Raises:
             WrongJobError: the table has commits of this job that its checkpoint directory does not
                 know: an older copy of the directory was restored. Its new work would count as
-                committed already.
+                committed already. Or the table lacks commits that the directory has on record.
         """
         del timeout_s
         table = self._settings.load_table(self._name)
@@ -131,6 +132,7 @@ class IcebergSinkCoordinator(SinkCoordinator):
         lease.acquire()
         self._lease, self._store, self._context = lease, store, context
         _require_older_commits(table, self._name, context)
+        _require_recorded_commits(table, self._name, context)
         self._prepare()
 
     def sweep(self, view: SweepView, *, timeout_s: float) -> SweepReport:
@@ -173,17 +175,46 @@ def _positions(table: "Table", context: SinkContext) -> CommitPositions:
 
 
 def _require_older_commits(table: "Table", name: str, context: SinkContext) -> None:
+    """The attempt alone shows little: each refused start of an older copy has a higher one."""
     for region, position in _positions(table, context).of_regions.items():
-        if position.attempt_id >= context.attempt_id:
+        is_later = position.checkpoint_id > context.last_decision
+        if is_later or position.attempt_id >= context.attempt_id:
             raise WrongJobError(
                 "the table has commits that this checkpoint directory does not know",
                 {
                     "table": name,
                     "region": region,
                     "checkpoint_in_table": position.checkpoint_id,
+                    "checkpoint_in_directory": context.last_decision,
                     "attempt_in_table": position.attempt_id,
                     "attempt": context.attempt_id,
                 },
                 "Start from the newest checkpoint directory of the job, or start a new job with an "
                 "empty one.",
+            )
+
+
+def _require_recorded_commits(table: "Table", name: str, context: SinkContext) -> None:
+    """Nothing else would say that committed rows are gone: the job would continue after them."""
+    positions = _positions(table, context)
+    for work in map(decode_written_files, context.committed):
+        if work.job_uid != context.job_uid or work.table != name:
+            continue  # of the job whose savepoint this one began with, or of an earlier table
+        is_other = work.table_uuid != str(table.metadata.table_uuid)
+        if is_other or not positions.covers(work.attempt):
+            position = positions.of_regions.get(work.attempt.batch.region)
+            raise WrongJobError(
+                "the table was dropped and created again: it lacks committed rows"
+                if is_other
+                else "the table was put back to an earlier state: it lacks committed rows",
+                {
+                    "table": name,
+                    "region": work.attempt.batch.region,
+                    "checkpoint_in_directory": work.checkpoint_id,
+                    "checkpoint_in_table": position.checkpoint_id if position else "none",
+                    "uuid_in_directory": work.table_uuid,
+                    "uuid": table.metadata.table_uuid,
+                },
+                "Bring back the table as it was; or start from a checkpoint that it has, with "
+                "restore_from; or start a new job with an empty checkpoint directory.",
             )

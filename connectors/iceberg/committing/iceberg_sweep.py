@@ -57,10 +57,21 @@ def orphaned_attempts(
 
 
 def _is_in_last_commit(positions: CommitPositions, attempt: WriteAttempt) -> bool:
-    """Whether the last commit of its region names it. A note of an earlier commit is gone: it is
-    deleted before its checkpoint is committed on record."""
     position = positions.of_regions.get(attempt.batch.region)
     return position is not None and position.order == attempt.position and position.covers(attempt)
+
+
+def _may_be_committed(
+    attempt: WriteAttempt, view: SweepView, positions: CommitPositions, *, operator_id: str
+) -> bool:
+    """Whether an earlier commit of its region may have its files. The note of a committed attempt
+    is deleted before its checkpoint is committed on record. But the request that wrote it may reach
+    a store late, after a repetition of it and after the deletion."""
+    position = positions.of_regions.get(attempt.batch.region)
+    is_declared = any(
+        one.operator_id == operator_id and one.resource == attempt.path for one in view.orphans
+    )
+    return position is not None and attempt.position < position.order and not is_declared
 
 
 def sweep_attempts(
@@ -68,17 +79,22 @@ def sweep_attempts(
 ) -> int:
     """One pass; returns how many attempts were deleted. Never raises for a store.
 
-    A task that outlives its batch may write a file again: its note is gone then, so the file
-    remains, invisible, until a tool deletes orphaned files.
+    Some files remain, invisible, until a tool deletes orphaned files: those that a task which
+    outlives its batch writes again, and those of attempts that may be committed.
     """
     deleted = 0
     try:
         found = list(noted_attempts(store.names()))
         for attempt in orphaned_attempts(found, view, positions, operator_id=operator_id):
-            store.delete(noted_files(store, attempt) or ())
+            if _may_be_committed(attempt, view, positions, operator_id=operator_id):
+                log.info("data files stay: root=%s attempt=%s", store.root, attempt.path)
+            else:
+                store.delete(noted_files(store, attempt) or ())
+                log.info(
+                    "orphaned data files deleted: root=%s attempt=%s", store.root, attempt.path
+                )
+                deleted += 1
             store.delete([note_name(attempt)])
-            log.info("orphaned data files deleted: root=%s attempt=%s", store.root, attempt.path)
-            deleted += 1
     except StreamError as err:
         log.warning(
             "data files were not swept, the next sweep tries again: root=%s error=%s",

@@ -8,7 +8,7 @@ the partitions of two tasks, and neither have their runs.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import (
     DataFile,
@@ -21,9 +21,10 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
 from pyiceberg.typedef import TableVersion
 from pyiceberg.types import IcebergType, IntegerType, ListType, NestedField, StructType
+
+from sluice.connectors.iceberg.committing.merge_append import ManifestMerging, MergeAppend
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
@@ -34,20 +35,21 @@ __all__ = ["RowDelta"]
 _EQUALITY_IDS = 135  # of the field in a manifest entry
 
 
-class RowDelta(_MergeAppendFiles):
+class RowDelta(MergeAppend):
     """Adds files with their sequence numbers in one snapshot, as Java's ``RowDelta``. Driver.
 
-    pyiceberg has neither this operation nor a writer of delete manifests; its producer of snapshots
-    is private, so its version is pinned.
+    pyiceberg has neither this operation nor a writer of delete manifests.
 
     Args:
         transaction: of the table, a format version 2.
         summary: further entries of the snapshot's summary.
+        current: as of `MergeAppend`.
     """
 
-    def __init__(self, transaction: "Transaction", summary: dict[str, str]) -> None:
-        io = transaction._table.io  # noqa: SLF001 - `UpdateSnapshot` is made from the same
-        super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=summary)
+    def __init__(
+        self, transaction: "Transaction", summary: dict[str, str], *, current: Schema
+    ) -> None:
+        super().__init__(transaction, summary, current=current, operation=Operation.OVERWRITE)
         self._numbered: list[tuple[DataFile, int]] = []
 
     def add(self, file: DataFile, sequence_number: int) -> None:
@@ -68,16 +70,10 @@ class RowDelta(_MergeAppendFiles):
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merges delete manifests too."""
-        merging: _ManifestMergeManager[Any] = _ManifestMergeManager(
-            self._target_size_bytes,
-            self._min_count_to_merge,
-            self._merge_enabled,
-            _DeleteManifests(self),  # type: ignore[arg-type]  # what the manager needs of it
-        )
-        is_delete = [one.content is ManifestContent.DELETES for one in manifests]
-        deletes = [one for one, found in zip(manifests, is_delete, strict=True) if found]
-        data = [one for one, found in zip(manifests, is_delete, strict=True) if not found]
-        return super()._process_manifests(data) + merging.merge_manifests(deletes)
+        deletes = [one for one in manifests if one.content is ManifestContent.DELETES]
+        data = [one for one in manifests if one.content is ManifestContent.DATA]
+        merged = ManifestMerging(self, _DeleteManifests(self)).merge_manifests(deletes)
+        return super()._process_manifests(data) + merged
 
     @property
     def _spec(self) -> "PartitionSpec":
@@ -139,7 +135,7 @@ class _DeleteManifests:
         producer = self._producer
         return _DeleteManifestWriter(
             spec,
-            producer.schema(),
+            producer.schema_of(spec) or producer.schema(),
             producer.new_manifest_output(),
             producer.snapshot_id,
             producer._compression,  # noqa: SLF001 - as the producer makes its own

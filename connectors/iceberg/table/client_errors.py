@@ -1,7 +1,7 @@
 """Errors of pyiceberg and the libraries below it, as typed errors."""
 
 import contextlib
-import functools
+import sys
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -13,30 +13,47 @@ from sluice.runtime.errors import (
     StreamError,
 )
 
-__all__ = ["as_typed", "client_errors", "client_errors_translated"]
+__all__ = ["as_typed", "client_errors", "client_errors_translated", "request_errors"]
 
 
-@functools.cache
+_OF_CLIENTS = {
+    "sqlalchemy.exc": ("SQLAlchemyError",),
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "thrift.Thrift": ("TException",),
+}
+"""Errors of the libraries below pyiceberg, by module. One that is not loaded has raised nothing."""
+
+
+def request_errors() -> tuple[type[Exception], ...]:
+    """Catalogs and stores raise these when a request failed. It may have happened all the same."""
+    from pyiceberg import exceptions
+
+    below = (
+        getattr(sys.modules[module], name)
+        for module, names in _OF_CLIENTS.items()
+        if module in sys.modules
+        for name in names
+    )
+    return (
+        OSError,  # also of requests
+        pa.ArrowException,
+        exceptions.RESTError,
+        exceptions.SignError,
+        exceptions.DynamoDbError,
+        exceptions.WaitingForLockException,
+        *below,
+    )
+
+
 def client_errors() -> tuple[type[Exception], ...]:
-    """Catalogs and stores raise these when a request failed. It may have happened all the same.
+    """`request_errors`, and those of pyiceberg itself.
 
     A ValueError is an answer that pyiceberg could not read, or a change that it could not apply.
     """
-    from pyiceberg.exceptions import CommitFailedException, OAuthError, RESTError
+    from pyiceberg import exceptions
 
-    found: list[type[Exception]] = [
-        OSError,  # also of requests
-        pa.ArrowException,
-        RESTError,
-        OAuthError,
-        CommitFailedException,
-        ValueError,
-    ]
-    with contextlib.suppress(ImportError):
-        from sqlalchemy.exc import SQLAlchemyError
-
-        found.append(SQLAlchemyError)
-    return tuple(found)
+    own = (each for each in vars(exceptions).values() if isinstance(each, type))
+    return (*request_errors(), *own, ValueError)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Writes one task's rows into data files of a table, with a bound on memory."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -8,13 +9,14 @@ import pyarrow as pa
 
 from sluice.connectors.iceberg.table.client_errors import client_errors_translated
 from sluice.connectors.iceberg.table.writing_plan import WritingPlan
+from sluice.connectors.iceberg.writing.file_statistics import file_statistics, nan_counts
 from sluice.connectors.iceberg.writing.partition_rows import Partition, PartitionRows, SortedRows
 from sluice.connectors.iceberg.writing.row_alignment import (
     RowAlignment,
     require_known,
     unknown_columns,
 )
-from sluice.connectors.iceberg.writing.upsert_rows import UpsertRows
+from sluice.connectors.iceberg.writing.upsert_rows import UpsertRows, require_key, upsert_key
 from sluice.connectors.iceberg.written_files import WrittenFile
 from sluice.runtime.failpoints import failpoint
 
@@ -60,7 +62,7 @@ class DataFileWriter:
         self._evolved = evolved
         self._name = name
         self._announce = announce
-        self._open: dict[Partition, _OpenFile] = {}
+        self._open: dict[Partition, _OpenFile] = {}  # by `_as_key`
         self._finished: list[WrittenFile] = []
         self._deletes: list[WrittenFile] = []
         self._upserts: UpsertRows | None = None
@@ -102,13 +104,14 @@ class DataFileWriter:
 
     def _append(self, aligned: pa.RecordBatch) -> None:
         for partition, rows in self._partitions.split(aligned):
-            file = self._open.get(partition)
+            key = _as_key(partition)
+            file = self._open.get(key)
             if file is None:
                 self._make_room(_MOST_OPEN - 1)
-                file = self._open[partition] = self._opened(partition)
+                file = self._open[key] = self._opened(partition)
             file.add(rows)
             if file.written_bytes >= self._target_bytes:
-                self._finish(partition)
+                self._finish(key)
         self._make_room(_MOST_OPEN)
 
     def _end_run(self) -> None:
@@ -130,16 +133,16 @@ class DataFileWriter:
         self._plan = plan
         self._target_bytes = int(plan.properties.get(_TARGET_BYTES, _DEFAULT_TARGET_BYTES))
         self._alignment = RowAlignment(target=schema_to_pyarrow(plan.schema), table=plan.table)
-        self._partitions = PartitionRows(spec=plan.spec, schema=plan.schema)
+        self._partitions = PartitionRows(spec=plan.spec, schema=plan.schema, table=plan.table)
         self._sorted = SortedRows(order=plan.sort_order, schema=plan.schema)
         if plan.equality_ids:
-            key = [
-                field.name for field in plan.schema.fields if field.field_id in plan.equality_ids
-            ]
+            key = upsert_key(plan)
             self._upserts = UpsertRows(key, most_bytes=_MOST_BUFFERED_BYTES // 2)
 
     def _meet(self, schema: pa.Schema) -> None:
         """Prepare for batches of another schema."""
+        if self._upserts is not None:
+            require_key(schema, self._upserts.key, table=self._plan.table)
         unknown = unknown_columns(schema, self._alignment.target)
         if unknown and self._evolved is not None:
             before = self._plan
@@ -181,9 +184,14 @@ class DataFileWriter:
     def _buffered_bytes(self) -> int:
         return sum(file.buffered_bytes for file in self._open.values())
 
-    def _finish(self, partition: Partition) -> None:
-        self._finished.append(self._open[partition].finish())
-        del self._open[partition]
+    def _finish(self, key: Partition) -> None:
+        self._finished.append(self._open[key].finish())
+        del self._open[key]
+
+
+def _as_key(partition: Partition) -> Partition:
+    """Equal for rows of one file: in Iceberg -0.0 is not 0.0, and NaN is NaN. Not so in Python."""
+    return tuple(value.hex() if isinstance(value, float) else value for value in partition)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,6 +216,7 @@ class _OpenFile:
     written_bytes: int = 0
     buffered_bytes: int = 0
     _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _nans: Counter[str] = field(default_factory=Counter)
     _writer: "FileFormatWriter | None" = None
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -223,24 +232,17 @@ class _OpenFile:
         self._flush()
         assert self._writer is not None  # a file is opened for rows
         with self._translated("finish a data file"):
-            statistics = self._writer.close()
+            found = self._writer.close()
+            written = vars(self._writer)["_writer"]  # else the footer would be read again
             length_bytes = len(self.plan.io.new_input(self.location))
         failpoint("after-data-file")
-        found = statistics.to_serialized_dict()
         return WrittenFile(
             path=self.location,
             length_bytes=length_bytes,
-            rows=found["record_count"],
             partition=self.partition,
             sort_order_id=self.order.order.order_id if self.order.is_needed else None,
-            split_offsets=tuple(found["split_offsets"]),
-            column_sizes=found["column_sizes"],
-            value_counts=found["value_counts"],
-            null_value_counts=found["null_value_counts"],
-            nan_value_counts=found["nan_value_counts"],
-            lower_bounds=found["lower_bounds"],
-            upper_bounds=found["upper_bounds"],
             run=self.run,
+            **file_statistics(found, written.writer.metadata, self.plan.schema, self._nans),
         )
 
     def _flush(self) -> None:
@@ -255,6 +257,7 @@ class _OpenFile:
                 failpoint("before-data-file")
                 self._writer = _file_writer(self.plan, self.location)
             self._writer.write(rows)
+        self._nans.update(nan_counts(rows))
 
     def _translated(self, action: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
         return client_errors_translated(action, {"file": self.location})

@@ -14,6 +14,7 @@ from sluice.connectors.iceberg.written_files import (
     WriteAttempt,
     WrittenFiles,
     encode_written_files,
+    types_of,
 )
 from sluice.runtime.contracts import (
     AttemptRegistry,
@@ -84,6 +85,7 @@ class IcebergWriter(ContinuousWriter):
             files=files,
             deletes=deletes,
             equality_ids=self._plan.equality_ids,
+            types=types_of(self._writer.plan.schema),  # the widest: an epoch only widens types
         )
         return [encode_written_files(written, operator_id=self._scope.operator_id)]
 
@@ -128,8 +130,13 @@ class IcebergWriter(ContinuousWriter):
         )
 
 
-_latest: dict[str, WritingPlan] = {}
-"""By table: the plan that this worker process got last, so that it adds each column once."""
+_evolved_plans: dict[tuple[str, str, str, str], tuple[int, WritingPlan]] = {}
+"""By table, job, operator and region: the attempt that added columns last in this worker process,
+and the plan that it got. So its next epochs do not look for the columns again.
+
+A new attempt begins with what it has loaded: another program may have dropped a column since, and
+schema ids are used again.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +156,26 @@ class IcebergWriterFactory(ContinuousWriterFactory):
         return None
 
     def open(self, scope: TaskScope, registry: AttemptRegistry) -> IcebergWriter:
+        place = (self.plan.table_uuid, scope.job_uid, scope.operator_id, scope.batch.region)
+        attempt_id, known = _evolved_plans.get(place, (None, self.plan))
         plan = self.plan
-        known = _latest.get(plan.table_uuid)
-        if known is not None and known.schema.schema_id > plan.schema.schema_id:
+        if attempt_id == scope.batch.attempt_id:
             plan = replace(plan, schema=known.schema)
-        evolved = None if self.evolved is None else partial(_evolved_and_kept, self.evolved)
+        evolved = None
+        if self.evolved is not None:
+            evolved = partial(_evolved_and_kept, self.evolved, place, scope.batch.attempt_id)
         return IcebergWriter(plan, evolved, scope, registry)
 
     def open_continuous(self, scope: TaskScope, registry: AttemptRegistry) -> IcebergWriter:
         return self.open(scope, registry)
 
 
-def _evolved_and_kept(evolve: EvolvePlan, columns: Sequence[pa.Field]) -> WritingPlan:
+def _evolved_and_kept(
+    evolve: EvolvePlan,
+    place: tuple[str, str, str, str],
+    attempt_id: int,
+    columns: Sequence[pa.Field],
+) -> WritingPlan:
     plan = evolve(columns)
-    _latest[plan.table_uuid] = plan
+    _evolved_plans[place] = attempt_id, plan
     return plan

@@ -37,8 +37,12 @@ def _transformed(
     transform: "Transform[object, object]", array: pa.Array, schema: "Schema", field_id: int
 ) -> pa.Array:
     from pyiceberg.exceptions import NotInstalledError
+    from pyiceberg.transforms import TruncateTransform
+    from pyiceberg.types import BinaryType
 
     kind = schema.find_field(field_id).field_type
+    if isinstance(transform, TruncateTransform) and isinstance(kind, BinaryType):
+        return pc.binary_slice(array, 0, transform.width)  # pyiceberg's own fails
     try:
         found = transform.pyarrow_transform(kind)(array)
     except (NotInstalledError, ModuleNotFoundError) as err:
@@ -47,10 +51,10 @@ def _transformed(
             {"transform": str(transform), "error": str(err)},
             "Install sluice-spark[iceberg].",
         ) from err
-    except NotImplementedError as err:
+    except (NotImplementedError, ValueError) as err:
         raise ConfigError(
             "pyiceberg cannot compute a transform of this table",
-            {"transform": str(transform)},
+            {"transform": str(transform), "type": kind, "error": str(err)},
             "Change the table's partition spec or sort order.",
         ) from err
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
@@ -63,17 +67,23 @@ class PartitionRows:
     Attributes:
         spec: of the table.
         schema: of the table.
+        table: its name, for messages.
     """
 
     spec: "PartitionSpec"
     schema: "Schema"
+    table: str
 
     @cached_property
     def _is_split(self) -> bool:
         return not self.spec.is_unpartitioned()
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
-        """The rows of each partition, in their order; the partition in Iceberg's own values."""
+        """The rows of each partition, in their order; the partition in Iceberg's own values.
+
+        Raises:
+            ConfigError: a partition field has a null, and its column is required.
+        """
         if not self._is_split:
             yield (), batch
             return
@@ -86,6 +96,7 @@ class PartitionRows:
             )
             for field in self.spec.fields
         ]
+        self._require_values(values)
         codes = self._codes(values)
         order = np.argsort(codes, kind="stable")
         starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
@@ -94,6 +105,22 @@ class PartitionRows:
         for start, end in zip(starts, ends, strict=True):
             row = int(order[start])
             yield self._partition(values, row), rows.slice(int(start), int(end - start))
+
+    def _require_values(self, values: list[pa.Array]) -> None:
+        """Refuse what a manifest cannot have; a struct may hide a required field by its null."""
+        for field, array in zip(self.spec.fields, values, strict=True):
+            if array.null_count and self.schema.find_field(field.source_id).required:
+                raise ConfigError(
+                    "a partition field of a required column is null",
+                    {
+                        "table": self.table,
+                        "column": self.schema.find_column_name(field.source_id),
+                        "partition": f"{field.name} ({field.transform})",
+                        "rows": array.null_count,
+                    },
+                    "Make the column optional in the table, or fill it in a function before the "
+                    "sink.",
+                )
 
     @staticmethod
     def _codes(values: list[pa.Array]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

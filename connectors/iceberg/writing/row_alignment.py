@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.types as pt
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import column_index
 
 __all__ = ["RowAlignment", "fits", "require_known", "unknown_columns"]
 
@@ -25,6 +27,9 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:  # noqa: C901 - one 
     """Whether every value of a type has the same value in another.
 
     Nanoseconds fit into microseconds as long as no digit is lost: the conversion checks that.
+
+    Raises:
+        ConfigError: several fields of a struct have one name.
     """
     if pt.is_dictionary(source):
         source = source.value_type
@@ -48,19 +53,22 @@ def fits(source: pa.DataType, target: pa.DataType) -> bool:  # noqa: C901 - one 
         return fits(source.key_type, target.key_type) and fits(source.item_type, target.item_type)
     if pt.is_struct(source) and pt.is_struct(target):
         return all(
-            target.get_field_index(inner.name) >= 0
-            and fits(inner.type, target.field(inner.name).type)
+            _has(target, source, inner.name) and fits(inner.type, target.field(inner.name).type)
             for inner in source
         )
     return False
 
 
 def unknown_columns(source: pa.Schema, target: pa.Schema) -> list[pa.Field]:
-    """Columns that the target lacks, or whose type it cannot hold."""
+    """Columns that the target lacks, or whose type it cannot hold.
+
+    Raises:
+        ConfigError: several columns, or fields of a struct, have one name.
+    """
     return [
         column
         for column in source
-        if target.get_field_index(column.name) < 0
+        if not _has(target, source, column.name)
         or not fits(column.type, target.field(column.name).type)
     ]
 
@@ -81,39 +89,38 @@ class RowAlignment:
         """The rows in the table's columns; a column that they lack is null.
 
         Raises:
-            ConfigError: a column has another type, or a required column is null.
+            ConfigError: a column has another type, or a required field is null.
         """
         return pa.RecordBatch.from_arrays(
             [self._column(batch, field) for field in self.target], schema=self.target
         )
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        index = batch.schema.get_field_index(field.name)
-        if index < 0:
-            column = pa.nulls(batch.num_rows, field.type)
-        else:
-            try:
-                column = _conformed(batch.column(index), field.type)
-            except pa.ArrowException as err:
-                raise ConfigError(
-                    "a value does not fit into its column of an Iceberg table",
-                    {"table": self.table, "column": field.name, "error": str(err)},
-                    "Convert the column in a function before the sink.",
-                ) from err
-        if not field.nullable and column.null_count:
+        index = column_index(batch.schema, field.name)
+        column = pa.nulls(batch.num_rows) if index is None else batch.column(index)
+        try:
+            column = _conformed(column, field.type, field.name)
+            _require_values(column, field, field.name)
+        except pa.ArrowException as err:
+            raise ConfigError(
+                "a value does not fit into its column of an Iceberg table",
+                {"table": self.table, "column": field.name, "error": str(err)},
+                "Convert the column in a function before the sink.",
+            ) from err
+        except _NullInRequiredFieldError as err:
             raise ConfigError(
                 "a required column of an Iceberg table is null",
-                {"table": self.table, "column": field.name, "rows": column.null_count},
+                {"table": self.table, "column": err.path, "nulls": err.count},
                 "Fill the column in a function before the sink, or make it optional.",
-            )
+            ) from err
         return column
 
 
 def require_known(columns: Sequence[pa.Field], target: pa.Schema, *, table: str) -> None:
     """ConfigError if there are columns that the table cannot take."""
     for column in columns:
-        index = target.get_field_index(column.name)
-        if index < 0:
+        index = column_index(target, column.name)
+        if index is None:
             raise ConfigError(
                 "rows have a column that the Iceberg table lacks",
                 {"table": table, "column": column.name, "type": column.type},
@@ -132,45 +139,96 @@ def require_known(columns: Sequence[pa.Field], target: pa.Schema, *, table: str)
         )
 
 
+def _has(target: pa.Schema | pa.StructType, source: pa.Schema | pa.StructType, name: str) -> bool:
+    """Whether the target has a column of the source; ConfigError if the source has several."""
+    column_index(source, name)
+    return column_index(target, name) is not None
+
+
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
-def _conformed(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """The values in another type that they fit; fields of structs by name."""
+class _NullInRequiredFieldError(Exception):
+    def __init__(self, path: str, count: int) -> None:
+        super().__init__(path, count)
+        self.path = path
+        self.count = count
+
+
+def _require_values(array: pa.Array, field: pa.Field, path: str, hidden: int = 0) -> None:
+    """Refuse nulls, but for those that nulls of the parent hide."""
+    if not field.nullable and array.null_count > hidden:
+        raise _NullInRequiredFieldError(path, array.null_count - hidden)
+
+
+def _conformed(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    """The values in another type that they fit; fields of structs by name.
+
+    Raises:
+        _NullInRequiredFieldError: a required field inside it is null.
+    """
     if pt.is_dictionary(array.type):
         array = array.dictionary_decode()
     if array.type == target and not pt.is_nested(target):
         return array
     if pt.is_struct(target):
-        return _struct(array, target)
+        return _struct(array, target, path)
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), target)
     if _is_list(target):
-        return _list(array, target)
+        return _list(array, target, path)
     if pt.is_map(target):
-        return _map(array, target)
+        return _map(array, target, path)
     return array.cast(target, safe=True)
 
 
-def _struct(array: pa.Array, target: pa.StructType) -> pa.Array:
-    if pt.is_null(array.type):
-        return pa.nulls(len(array), target)
-    inner = [
-        _conformed(array.field(array.type.get_field_index(field.name)), field.type)
-        if array.type.get_field_index(field.name) >= 0
-        else pa.nulls(len(array), field.type)
-        for field in target
-    ]
+def _struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Array:
+    # `flatten` gives the fields of a null struct as null: no value below it is seen or refused.
+    given = (
+        {} if pt.is_null(array.type) else dict(zip(array.type.names, array.flatten(), strict=True))
+    )
+    inner = []
+    for field in target:
+        place = f"{path}.{field.name}"
+        values = given.get(field.name)
+        if values is None:
+            values = pa.nulls(len(array))
+        values = _conformed(values, field.type, place)
+        _require_values(values, field, place, array.null_count)
+        inner.append(values if field.nullable else _without_nulls(values))
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(inner, fields=list(target), mask=mask)
 
 
-def _list(array: pa.Array, target: pa.DataType) -> pa.Array:
-    if not _is_list(array.type):
-        return array.cast(target, safe=True)
+def _without_nulls(array: pa.Array) -> pa.Array:
+    """The same with any value in place of nulls that a null struct hides.
+
+    Arrow's writer refuses nulls of a required field, also hidden ones, and does not write hidden
+    values.
+    """
+    if not array.null_count:
+        return array
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return kind.wrap_array(_without_nulls(array.storage))
+    if pt.is_struct(kind):
+        inner = [array.field(number) for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(inner, fields=list(kind))
+    if pt.is_map(kind):
+        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=kind)
+    if pt.is_nested(kind):
+        return type(array).from_arrays(array.offsets, array.values, type=kind)
+    _, *values = array.buffers()
+    return pa.Array.from_buffers(kind, len(array), [None, *values], 0, array.offset)
+
+
+def _list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if pt.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
     # `flatten` leaves out what null lists hide, and what a slice leaves out.
-    values = _conformed(array.flatten(), target.value_type)
+    values = _conformed(array.flatten(), target.value_type, f"{path}.element")
+    _require_values(values, target.value_field, f"{path}.element")
     lengths = pa.compute.fill_null(array.value_lengths(), 0)
     ends = pa.compute.cumulative_sum(lengths.cast(pa.int64()))
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
@@ -181,11 +239,20 @@ def _list(array: pa.Array, target: pa.DataType) -> pa.Array:
     return kind.from_arrays(offsets, values, type=target, mask=mask)
 
 
-def _map(array: pa.Array, target: pa.MapType) -> pa.Array:
-    if not pt.is_map(array.type):
-        return array.cast(target, safe=True)
-    if not array.null_count and not array.offset:
-        keys = _conformed(array.keys, target.key_type)
-        items = _conformed(array.items, target.item_type)
-        return pa.MapArray.from_arrays(array.offsets, keys, items, type=target)
-    return array.cast(target, safe=True)
+def _map(array: pa.Array, target: pa.MapType, path: str) -> pa.Array:
+    if not len(array):  # it may be without offsets
+        return pa.nulls(0, target)
+    mask, offsets = None, array.offsets
+    if array.null_count:  # leave out what null maps hide
+        mask = array.is_null()
+        is_there = array.is_valid()
+        lengths = np.where(is_there.to_numpy(zero_copy_only=False), np.diff(offsets.to_numpy()), 0)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        array = array.take(pa.compute.indices_nonzero(is_there))
+    # A slice has the keys and items of the whole array.
+    first, count = array.offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()
+    offsets = pa.compute.subtract(offsets, offsets[0])
+    keys = _conformed(array.keys.slice(first, count), target.key_type, f"{path}.key")
+    items = _conformed(array.items.slice(first, count), target.item_type, f"{path}.value")
+    _require_values(items, target.item_field, f"{path}.value")
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)

@@ -2,10 +2,11 @@
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from sluice.connectors.iceberg.table.catalog_settings import CatalogSettings
 from sluice.connectors.iceberg.table.client_errors import as_typed, client_errors
@@ -15,7 +16,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 __all__ = ["evolve_table"]
 
@@ -36,7 +37,7 @@ def evolve_table(
     and safe beside another process that adds the same columns: each try looks at the table again.
 
     Raises:
-        ConfigError: a column cannot have the type; StorageError, AuthenticationError.
+        ConfigError: a column cannot have the type, or its name; StorageError, AuthenticationError.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -47,7 +48,7 @@ def evolve_table(
             break
         try:
             failpoint("before-evolve")
-            _add(table, missing, name)
+            _changed(table, missing, name).commit_transaction()
             failpoint("after-evolve")
         except client_errors() as err:  # it may have happened: look again
             if not tries_left:
@@ -62,13 +63,22 @@ def evolve_table(
     return WritingPlan.of(name, table)
 
 
-def _add(table: "Table", columns: Sequence[pa.Field], name: str) -> None:
+def _changed(table: "Table", columns: Sequence[pa.Field], name: str) -> "Transaction":
+    """A change that has yet to be committed; after it the table can hold the columns."""
     from pyiceberg.exceptions import ResolveError, ValidationError
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, schema_to_pyarrow
 
+    _require_other_names(columns, schema_to_pyarrow(table.schema()), name)
+    wanted = [column.with_nullable(True).with_type(_held(column.type)) for column in columns]
+    refusals = (ResolveError, ValidationError, UnsupportedPyArrowTypeException)
     try:
-        with table.update_schema() as update:
-            update.union_by_name(pa.schema([column.with_nullable(True) for column in columns]))
-    except (ResolveError, ValidationError, TypeError) as err:
+        change = table.transaction()
+        with change.update_schema() as update:
+            update.union_by_name(pa.schema(wanted))
+        evolved = schema_to_pyarrow(change.table_metadata.schema())
+        if refused := unknown_columns(pa.schema(columns), evolved):
+            raise TypeError(f"no type of Iceberg holds {', '.join(map(str, refused))}")
+    except (*refusals, TypeError, ValueError) as err:
         raise ConfigError(
             "Iceberg cannot evolve a column to the type of its rows",
             {
@@ -78,3 +88,57 @@ def _add(table: "Table", columns: Sequence[pa.Field], name: str) -> None:
             },
             "Convert the column in a function before the sink, or give it another name.",
         ) from err
+    return change
+
+
+def _held(kind: pa.DataType) -> pa.DataType:
+    """With ``uint32`` as ``int64``: pyiceberg would make it an int, which does not hold it."""
+    if pt.is_dictionary(kind):
+        return _held(kind.value_type)
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_held(field.type)) for field in kind])
+    if pt.is_map(kind):
+        items = kind.item_field
+        return pa.map_(_held(kind.key_type), items.with_type(_held(items.type)))
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        items = kind.value_field
+        return pa.list_(items.with_type(_held(items.type)))
+    return pa.int64() if kind == pa.uint32() else kind
+
+
+def _require_other_names(columns: Sequence[pa.Field], known: pa.Schema, name: str) -> None:
+    twins = _twins(columns, known, "")
+    if twins is not None:
+        raise ConfigError(
+            "a new column differs from another one by case alone",
+            {"table": name, "column": twins[0], "other": twins[1]},
+            "Rename it before the sink: Spark takes both for one name, and can read neither.",
+        )
+
+
+def _twins(
+    columns: Iterable[pa.Field], known: Iterable[pa.Field], path: str
+) -> tuple[str, str] | None:
+    """A new column, and another one whose name differs by case alone; also inside columns."""
+    by_name = {field.name: field for field in known}
+    spelled = {field_name.lower(): field_name for field_name in by_name}
+    for column in columns:
+        name, old = column.name, by_name.get(column.name)
+        other = spelled.setdefault(name.lower(), name)
+        if old is None and other != name:
+            return path + name, path + other
+        inside = _fields(old.type) if old else []
+        if twins := _twins(_fields(column.type), inside, f"{path}{name}."):
+            return twins
+    return None
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
+    """Fields of a struct, or of the structs in a list or map."""
+    if pt.is_struct(kind):
+        return list(kind)
+    if pt.is_map(kind):
+        return _fields(kind.item_type)
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return _fields(kind.value_type)
+    return []

@@ -5,7 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["UpsertRows", "last_of_each_key"]
+from sluice.connectors.iceberg.table.writing_plan import WritingPlan
+from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import column_index
+
+__all__ = ["UpsertRows", "last_of_each_key", "require_key", "upsert_key"]
 
 
 class UpsertRows:
@@ -41,6 +45,35 @@ class UpsertRows:
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
+
+
+def upsert_key(plan: WritingPlan) -> Sequence[str]:
+    """Names of the key's columns.
+
+    Raises:
+        ConfigError: the table has lost one; another of its name has another id.
+    """
+    names = {field.field_id: field.name for field in plan.schema.fields}
+    lost = [field_id for field_id in plan.equality_ids if field_id not in names]
+    if lost:
+        raise ConfigError(
+            "the table has lost a column of the upsert's key",
+            {"table": plan.table, "field-id": lost, "columns": ",".join(names.values())},
+            "Add it again if the table lacks it: the next attempt takes its new id.",
+        )
+    return [name for field_id, name in names.items() if field_id in plan.equality_ids]
+
+
+def require_key(rows: pa.Schema, key: Sequence[str], *, table: str) -> None:
+    """ConfigError if rows lack a column of the key: all of them would be one row."""
+    for name in key:
+        if column_index(rows, name) is None:
+            raise ConfigError(
+                "rows lack a column of the upsert's key",
+                {"table": table, "column": name, "columns": ",".join(rows.names)},
+                "Add the column in a function before the sink, in this very spelling; its value "
+                "may be null.",
+            )
 
 
 def last_of_each_key(rows: pa.RecordBatch, key: Sequence[str]) -> pa.RecordBatch:

@@ -4,8 +4,13 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+)
 from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.update import SetPropertiesUpdate
 
 __all__ = ["FaultyCatalog"]
 
@@ -15,7 +20,8 @@ class FaultyCatalog(SqlCatalog):
 
     Attributes:
         faults: of the next commits, first one first: ``conflict``, ``unknown-before``,
-            ``unknown-after``, ``repeated``, ``away``, ``ok``.
+            ``unknown-after``, ``repeated``, ``away``, ``gone``, ``odd-answer``, ``no-properties``,
+            ``ok``.
         beside: called before each commit, for another writer.
         commits: how many commits were tried.
     """
@@ -43,9 +49,15 @@ class FaultyCatalog(SqlCatalog):
             raise ConnectionError("the catalog is away")
         if fault == "unknown-before":
             raise CommitStateUnknownException("no answer, and nothing happened")
+        if fault == "gone":
+            raise NoSuchTableError("the table was dropped")
+        if fault == "no-properties":
+            updates = tuple(one for one in updates if not isinstance(one, SetPropertiesUpdate))
         answer = super().commit_table(table, requirements, updates)
         if fault == "repeated":
             raise CommitFailedException("the request arrived twice, and it happened the first time")
+        if fault == "odd-answer":
+            raise KeyError("it happened, and the answer has no metadata")
         if fault == "unknown-after":
             raise CommitStateUnknownException("no answer, and it happened")
         return answer

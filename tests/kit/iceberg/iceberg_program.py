@@ -46,6 +46,7 @@ def main(directory: Path, batches: int, kind: str) -> None:
     attempts.write_text(str(attempt_id))
     decisions = directory / "decisions"
     decisions.mkdir(exist_ok=True)
+    done = sorted(int(path.stem) for path in decisions.glob("*.json"))
     sink = IcebergSinkCoordinator(bed.settings, "lake.events")
     sink.check(timeout_s=30)
     sink.claim(
@@ -56,10 +57,10 @@ def main(directory: Path, batches: int, kind: str) -> None:
             checkpoint_uri=f"file:{directory}",
             leader_session_id=str(attempt_id),
             attempt_id=attempt_id,
+            last_decision=len(done),
         ),
         timeout_s=30,
     )
-    done = sorted(int(path.stem) for path in decisions.glob("*.json"))
     for batch in done:
         if not (decisions / f"{batch}.committed").exists():
             entries = _read(decisions / f"{batch}.json")

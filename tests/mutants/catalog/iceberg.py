@@ -51,6 +51,34 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="iceberg-starts-from-an-older-copy",
+        rules=(),
+        wrong="A start from an older copy of the checkpoint directory appends rows a second time.",
+        catchers=(
+            f"{_SWEEP}::test_a_table_with_later_commits_than_the_checkpoint_directory_refuses_the_start",
+        ),
+        edits=(
+            Edit(
+                function=f"{_ICEBERG}.committing.iceberg_sink_coordinator:_require_older_commits",
+                old="if is_later or position.attempt_id >= context.attempt_id:",
+                new="if position.attempt_id >= context.attempt_id:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="iceberg-sweeps-what-an-earlier-commit-has",
+        rules=(),
+        wrong="A note that reaches the store late makes the sweep delete committed files.",
+        catchers=(f"{_SWEEP}::test_a_note_that_arrives_after_a_later_commit_costs_no_file",),
+        edits=(
+            Edit(
+                function=f"{_ICEBERG}.committing.iceberg_sweep:sweep_attempts",
+                old="if _may_be_committed(attempt, view, positions, operator_id=operator_id):",
+                new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
         name="iceberg-upserts-keep-the-first-row",
         rules=(),
         wrong="Of two rows of a key in one epoch, the first one stays.",

@@ -1,11 +1,15 @@
 """Files of dead attempts are deleted; never one that a decision or a snapshot names."""
 
+import shutil
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sluice.connectors.iceberg.committing.iceberg_sink_coordinator import IcebergSinkCoordinator
+from sluice.connectors.iceberg.written_files import decode_written_files, encode_written_files
 from sluice.runtime.contracts import SinkContext, SweepView
 from sluice.runtime.errors import ConfigError, FencedError, IllegalTransitionError, WrongJobError
 from sluice.runtime.model.checkpoint_record import StateEntry
@@ -19,7 +23,14 @@ def bed(tmp_path: Path) -> IcebergBed:
     return made
 
 
-def _context(attempt_id: int, *, uri: str = "file:/chk", session: str = "s") -> SinkContext:
+def _context(
+    attempt_id: int,
+    *,
+    uri: str = "file:/chk",
+    session: str = "s",
+    last_decision: int = 1,
+    committed: Sequence[StateEntry] = (),
+) -> SinkContext:
     return SinkContext(
         job_uid=JOB,
         job_name="job",
@@ -27,13 +38,22 @@ def _context(attempt_id: int, *, uri: str = "file:/chk", session: str = "s") -> 
         checkpoint_uri=uri,
         leader_session_id=session,
         attempt_id=attempt_id,
+        last_decision=last_decision,
+        committed=tuple(committed),
     )
 
 
-def _coordinator(bed: IcebergBed, *, attempt_id: int = 2) -> IcebergSinkCoordinator:
+def _coordinator(
+    bed: IcebergBed,
+    *,
+    attempt_id: int = 2,
+    last_decision: int = 1,
+    committed: Sequence[StateEntry] = (),
+) -> IcebergSinkCoordinator:
     made = IcebergSinkCoordinator(bed.settings, "lake.events", sleep=lambda _: None)
     made.check(timeout_s=10)
-    made.claim(_context(attempt_id), timeout_s=10)
+    context = _context(attempt_id, last_decision=last_decision, committed=committed)
+    made.claim(context, timeout_s=10)
     return made
 
 
@@ -105,14 +125,63 @@ def test_a_note_that_was_not_deleted_after_its_commit_costs_no_file(bed: Iceberg
     assert bed.ids() == Counter([1])
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_note_that_arrives_after_a_later_commit_costs_no_file(
+    bed: IcebergBed, is_over: bool
+) -> None:
+    """A request that was held on its way to the store, after its repetition and its deletion."""
+    entries = bed.pre_commit(rows_of(1), batch_id=0)
+    notes = {path: path.read_bytes() for path in bed.directory.rglob(".sluice/**/*.json")}
+    bed.commit(entries)
+    bed.commit(bed.pre_commit(rows_of(2), batch_id=1))
+    for path, data in notes.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    view = _view(bed=None, current=2 if is_over else 1, settled=1)
+    assert _coordinator(bed).sweep(view, timeout_s=10).aborted == 0
+    assert bed.ids() == Counter([1, 2])
+    assert bed.notes() == ["lease"]
+
+
 def test_a_table_with_later_commits_than_the_checkpoint_directory_refuses_the_start(
     bed: IcebergBed,
 ) -> None:
-    """An older copy of the directory was restored: its new work would count as committed."""
-    bed.commit(bed.pre_commit(rows_of(1), attempt_id=5))
-    with pytest.raises(WrongJobError, match="does not know"):
-        _coordinator(bed, attempt_id=4)
-    _coordinator(bed, attempt_id=6).close()
+    """An older copy of the directory was restored: its new work would count as committed, or would
+    be appended a second time. Each refused start of the copy has a higher attempt id."""
+    bed.commit(bed.pre_commit(rows_of(1), attempt_id=5), checkpoint_id=40)
+    for attempt_id, last_decision in ((4, 40), (6, 39), (41, 39)):
+        with pytest.raises(WrongJobError, match="does not know"):
+            _coordinator(bed, attempt_id=attempt_id, last_decision=last_decision)
+    _coordinator(bed, attempt_id=6, last_decision=40).close()
+
+
+def test_a_table_without_the_commits_on_record_refuses_the_start(
+    bed: IcebergBed, tmp_path: Path
+) -> None:
+    """The catalog is put back to a backup; then the table is dropped and created again."""
+    first, second = (bed.pre_commit(rows_of(n), batch_id=n) for n in range(2))
+    bed.commit(first, checkpoint_id=1)
+    shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
+    bed.commit(second, checkpoint_id=2)
+    _coordinator(bed, last_decision=2, committed=second).close()
+    shutil.copy(tmp_path / "backup.db", tmp_path / "catalog.db")
+    with pytest.raises(WrongJobError, match="put back to an earlier state"):
+        _coordinator(bed, last_decision=2, committed=second)
+    _coordinator(bed, last_decision=2, committed=first).close()  # with restore_from
+    bed.catalog().drop_table("lake.events")
+    bed.create()
+    with pytest.raises(WrongJobError, match="created again"):
+        _coordinator(bed, last_decision=2, committed=first)
+    _coordinator(bed, last_decision=2).close()
+
+
+def test_commits_to_another_table_or_of_another_job_are_not_looked_for(bed: IcebergBed) -> None:
+    """The sink has a new table, or the job began with a savepoint."""
+    (entry,) = bed.pre_commit(rows_of(1))
+    work = decode_written_files(entry)
+    others = replace(work, table="lake.before"), replace(work, job_uid="job-0")
+    committed = [encode_written_files(one, operator_id=OPERATOR) for one in others]
+    _coordinator(bed, committed=committed).close()
 
 
 def test_a_copy_of_a_job_that_runs_is_refused(bed: IcebergBed) -> None:

@@ -247,6 +247,39 @@ def test_the_table_may_say_that_it_is_upserted_and_the_user_names_the_key(tmp_pa
     assert _found(bed) == [(1, "b"), (1, "c"), (2, "x")]
 
 
+@pytest.mark.parametrize("evolve", [False, True])
+@pytest.mark.parametrize("other", [{}, {"ID": [1, 2]}])
+def test_rows_without_a_column_of_the_key_are_refused(
+    tmp_path: Path, other: dict[str, list[int]], *, evolve: bool
+) -> None:
+    """Also where the table could have null in it: all of them became one row."""
+    bed = IcebergBed(directory=tmp_path)
+    bed.create()
+    rows = pa.record_batch({"name": ["x", "y"], **other})
+    with pytest.raises(ConfigError, match=r"rows lack a column of the upsert's key .*column=id "):
+        bed.pre_commit(rows, upsert=True, evolve=evolve, equality_fields=["id"])
+    assert bed.data_files() == set()
+    assert [field.name for field in bed.table().schema().fields] == ["id", "name"]
+
+
+def test_a_column_of_the_key_that_is_dropped_and_added_again_loses_no_row(tmp_path: Path) -> None:
+    """It has another id; without it, rows of several keys became one row."""
+    bed = IcebergBed(directory=tmp_path)
+    bed.create(pa.schema({"id": pa.int64(), "region": pa.string()}))
+    key = {"upsert": True, "evolve": True, "equality_fields": ["id", "region"]}
+    factory = bed.sink(**key).writer_factory()
+    with bed.table().update_schema() as update:
+        update.delete_column("region")
+    with bed.table().update_schema() as update:
+        update.add_column("region", StringType())
+    writer = factory.open(bed.scope("orders", 0, attempt_id=1, task="0.0"), bed.registry)
+    rows = pa.record_batch({"id": [1, 1], "region": ["eu", "us"], "extra": [1, 2]})
+    with pytest.raises(ConfigError, match="has lost a column of the upsert's key"):
+        writer.write(rows)
+    bed.commit(bed.pre_commit(rows, attempt_id=2, **key))
+    assert sorted(row["region"] for row in bed.rows()) == ["eu", "us"]
+
+
 def test_a_new_column_in_the_middle_of_an_epoch(bed: IcebergBed) -> None:
     wider = _pairs((1, "b")).append_column("extra", pa.array(["x"]))
     entries = bed.pre_commit(_pairs((1, "a"), (2, "a")), wider, upsert=True, evolve=True)
@@ -298,7 +331,15 @@ def test_a_query_whose_key_cannot_be_used_does_not_start(bed: IcebergBed) -> Non
     schema = StructType([StructField("id", SparkLong()), StructField("name", SparkString())])
     with pytest.raises(ConfigError, match="field=other"):
         IcebergFormat.check(options, schema, mode="update")
-    IcebergFormat.check({**options, "equalityFields": "id"}, schema, mode="update")
+    options["equalityFields"] = "id"
+    for evolve in ("true", "false"):
+        with pytest.raises(
+            ConfigError, match=r"rows lack a column of the upsert's key .*column=id"
+        ):
+            IcebergFormat.check(
+                {**options, "evolve": evolve}, StructType(schema.fields[1:]), mode="update"
+            )
+    IcebergFormat.check(options, schema, mode="update")
 
 
 def test_floating_point_columns_are_no_keys(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _WRITTEN = WrittenFiles(
     attempt=_ATTEMPT,
     spec_id=2,
     checkpoint_id=8,
+    types={1: "long", 2: "decimal(9, 2)", 3: "long"},
     files=(
         WrittenFile(
             path="s3://lake/events/data/day=19000/f.parquet",
@@ -51,7 +52,8 @@ _WRITTEN = WrittenFiles(
 _VERSION_1 = (
     b'{"table":"lake.events","uuid":"11111111-2222-3333-4444-555555555555",'
     b'"location":"s3://lake/events","job":"job","region":"a.b","attempt":3,"batch":7,'
-    b'"id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","spec":2,"checkpoint":8,"files":['
+    b'"id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","spec":2,"checkpoint":8,'
+    b'"types":{"long":[1,3],"decimal(9, 2)":[2]},"files":['
     b'["s3://lake/events/data/day=19000/f.parquet",1234,10,'
     b'[19000,"x",null,true,{"float":"0x1.999999999999ap-4"},{"bytes":"AP8="},'
     b'{"decimal":"12.30"},{"uuid":"00000000-0000-0000-0000-000000000005"}],1,[4,600],'
@@ -75,6 +77,7 @@ _VERSION_2 = (
     b'{"table":"lake.events","uuid":"11111111-2222-3333-4444-555555555555",'
     b'"location":"s3://lake/events","job":"job","region":"a.b","attempt":3,"batch":7,'
     b'"id":"0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f","spec":2,"checkpoint":8,'
+    b'"types":{"long":[1,3],"decimal(9, 2)":[2]},'
     b'"files":[["s3://lake/f",9,1,[],null,[],[],[],[],[],[],[],1]],'
     b'"deletes":[["s3://lake/d",8,1,[],null,[],[],[],[],[],[],[],1]],"key":[1,3]}'
 )
@@ -100,6 +103,7 @@ def test_people_see_table_rows_and_files() -> None:
         (b'"spec":2', b'"spec":"2"'),
         (b'{"float":"0x1.999999999999ap-4"}', b'{"odd":"1"}'),
         (b'"job":"job",', b""),
+        (b'"long":[1,3]', b'"long":3'),
     ],
 )
 def test_a_damaged_payload_is_refused(damage: tuple[bytes, bytes]) -> None:
