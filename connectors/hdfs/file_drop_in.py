@@ -12,16 +12,17 @@ from sluice.connectors.hdfs.formats.file_format import FileFormat
 from sluice.connectors.hdfs.staging.committables import FileSet, StagedFile, encode_file_set
 from sluice.connectors.hdfs.staging.object_target import ObjectTarget
 from sluice.connectors.hdfs.staging.staged_names import StagingAttempt, split_target, staging_root
+from sluice.connectors.hdfs.staging.uploaded_files import decode_upload_set
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.task_writer import StagedFiles, TaskWriter
 from sluice.connectors.hdfs.writing.upload_writer import UploadWriterFactory
 from sluice.runtime.contracts import (
     AttemptRegistry,
+    DropInSink,
     RegisteredAttempt,
     SinkCoordinator,
     SinkWriter,
     TaskScope,
-    TaskSink,
     WriterFactory,
 )
 from sluice.runtime.errors import ConfigError
@@ -29,6 +30,7 @@ from sluice.runtime.failpoints import failpoint
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system_opening import (
     absolute_uri,
+    canonical_uri,
     is_object_store,
     without_scheme,
 )
@@ -50,12 +52,14 @@ class FileDropIn:
         target: URI of the directory that readers read.
         form: of the files.
         partitions: columns that become directories.
+        default_fs: the file system of an hdfs target without a NameNode.
         storage_options: of an object store, as Hadoop or obstore spells them.
     """
 
     target: str
     form: FileFormat
     partitions: PartitionPaths
+    default_fs: str
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys
 
     @classmethod
@@ -86,6 +90,7 @@ class FileDropIn:
             rest = {name: value for name, value in rest.items() if name not in storage}
         return cls(
             target=target,
+            default_fs=default_fs,
             storage_options=storage,
             form=file_format(ours.get(_FORMAT, "parquet"), rest),
             partitions=PartitionPaths(
@@ -104,8 +109,8 @@ class FileDropIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _DropInSink(TaskSink):
-    """`sluice.runtime.contracts.TaskSink` of a drop-in query. Driver.
+class _DropInSink(DropInSink):
+    """`sluice.runtime.contracts.DropInSink` of a drop-in query. Driver.
 
     Attributes:
         options: as checked.
@@ -130,6 +135,21 @@ class _DropInSink(TaskSink):
         """See `sluice.runtime.contracts.Sink`; no check compares it."""
         del committable
         return {}
+
+    def target(self) -> tuple[str, ...]:
+        return (canonical_uri(self.options.target, default_fs=self.options.default_fs),)
+
+    def may_have_written(self, committable: StateEntry) -> bool:
+        """See `sluice.runtime.contracts.DropInSink`: the target names the file system."""
+        del committable
+        return True
+
+    def may_share_output(self, settings: Mapping[str, str]) -> bool:
+        """See `sluice.runtime.contracts.DropInSink`."""
+        path = settings.get("path")
+        if path is None:
+            return False
+        return (canonical_uri(path, default_fs=self.options.default_fs),) == self.target()
 
     def settings(self) -> Mapping[str, str]:
         return {
@@ -183,6 +203,10 @@ class UploadDropInSink(_DropInSink):
             form=self.options.form,
             partitions=self.options.partitions,
         )
+
+    def may_have_written(self, committable: StateEntry) -> bool:
+        """See `sluice.runtime.contracts.DropInSink`: two stores may have a bucket of one name."""
+        return decode_upload_set(committable).endpoint == self._object_target.parent.endpoint
 
     @property
     def _object_target(self) -> ObjectTarget:

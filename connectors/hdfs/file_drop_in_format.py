@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from sluice.connectors.hdfs.file_drop_in import FileDropIn, FileDropInSink, UploadDropInSink
 from sluice.connectors.hdfs.writing.task_saver import default_fs, session_task_files
-from sluice.runtime.contracts import TaskSink
+from sluice.runtime.contracts import DropInSink
 from sluice.runtime.spark.drop_in.drop_in_format import WriteOnlyFormat
 from sluice.runtime.storage.file_system_opening import is_object_store
 
@@ -28,7 +28,7 @@ class FilesFormat(WriteOnlyFormat):
         )
 
 
-def file_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> TaskSink:
+def file_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> DropInSink:
     """A query's sink; made in the user's process, which has the JVM."""
     zone = setting("spark.sql.session.timeZone")
     checked = FileDropIn.from_options(options, session_zone=zone, default_fs=default_fs())

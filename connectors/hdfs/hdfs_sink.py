@@ -433,7 +433,7 @@ def _require_mergeable(format_name: str, options: Mapping[str, str]) -> None:
     """Refuse options under which lines cannot be concatenated."""
     if format_name not in ("json", "csv"):
         return
-    given = {key.lower(): value.lower() for key, value in options.items()}
+    given = {key.strip().lower(): value.strip().lower() for key, value in options.items()}
     codec = given.get("compression", given.get("codec", "none"))
     encoding = given.get("encoding", given.get("charset", "utf-8"))
     if given.get("header") == "true" or codec not in _JOINABLE or encoding != "utf-8":

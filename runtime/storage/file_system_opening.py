@@ -1,10 +1,12 @@
 """Opens the file system of a URI; refuses unknown schemes by name."""
 
+import os
 import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.storage.file_system import FileSystem
@@ -14,6 +16,7 @@ from sluice.runtime.storage.objects.object_location import OBJECT_SCHEMES, objec
 
 __all__ = [
     "absolute_uri",
+    "canonical_uri",
     "hadoop_uri",
     "is_object_store",
     "needs_jvm",
@@ -22,6 +25,7 @@ __all__ = [
 ]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_HDFS_PORT = ":8020"  # where a URI has none
 _REMOTE = re.compile(r"(?P<scheme>\w+):(?://(?P<authority>[^/]+))?(?P<path>(?:/.*)?)", re.DOTALL)
 _LOCAL_AUTHORITY = re.compile(r"file:(?://(?:localhost)?(?=/)|(?=/(?!/)))", re.IGNORECASE)
 
@@ -46,6 +50,25 @@ def absolute_uri(uri: str) -> str:
     if is_object_store(uri):
         return object_location(uri).uri
     return f"file://{_local_path(uri).absolute().as_posix()}"
+
+
+def canonical_uri(uri: str, *, default_fs: str) -> str:
+    """The URI of a directory by which its other spellings are known, too.
+
+    Local links are followed, as this host has them. An hdfs URI gets the authority of
+    ``default_fs`` if it has none, and loses the port that HDFS has by default.
+
+    Args:
+        default_fs: Hadoop's ``fs.defaultFS``.
+    """
+    absolute = absolute_uri(uri)
+    if needs_jvm(uri):
+        authority, _, path = absolute.partition("://")[2].partition("/")
+        authority = (authority or urlsplit(default_fs).netloc).lower().removesuffix(_HDFS_PORT)
+        return f"hdfs://{authority}/{path}"
+    if is_object_store(uri):
+        return absolute
+    return f"file:///{os.path.realpath(without_scheme(absolute)).lstrip('/')}"
 
 
 def open_file_system(

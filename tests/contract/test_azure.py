@@ -164,5 +164,5 @@ def _staged(azure: AzureContainer, *names: str, tags: tuple[str, ...] | None = N
             UploadedFile(final=name, upload_id=upload_id, tags=put, length_bytes=4, rows=1)
         )
     target = f"{azure.uri}/lake/out"
-    found = UploadSet(target=target, mark=_MARK, files=tuple(files))
+    found = UploadSet(target=target, endpoint=None, mark=_MARK, files=tuple(files))
     return encode_upload_set(found, operator_id="op")

@@ -11,6 +11,7 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import (
     AuthenticationError,
@@ -18,7 +19,7 @@ from sluice.runtime.errors import (
     StorageError,
     StorageUnreachableError,
 )
-from sluice.runtime.model.checkpoint_record import Verdict
+from sluice.runtime.model.checkpoint_record import FENCING, Verdict
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from tests.kit.coordinator.checkpoint_records import record
@@ -58,6 +59,7 @@ def repeated(call: Callable[..., T], *arguments: object, **named: object) -> T:
         FaultKind.REPEATED,
         FaultKind.REFUSED,
         FaultKind.REFUSED_AFTER,
+        FaultKind.STRANGE,
     ],
 )
 @pytest.mark.parametrize(("status", "times"), [(500, 1), (503, 3)])
@@ -174,6 +176,30 @@ def test_an_answer_that_was_cut_short_is_asked_for_again(s3_proxied: ProxiedBuck
     assert store.read(1) == record(1)
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.read(1),
+        lambda store: store.is_committed(1),
+        lambda store: store.slots(),
+        lambda store: store.fs.exists("chk-000000000001/_metadata"),
+    ],
+    ids=["record", "marker", "listing", "look"],
+)
+def test_a_404_of_another_server_does_not_mean_that_there_is_nothing(
+    s3_proxied: ProxiedBucket, ask: Callable[[CheckpointStore], object]
+) -> None:
+    """A proxy whose store is away may answer so."""
+    store = store_at(s3_proxied)
+    publish(store, record(1))
+    there = ask(store)
+    s3_proxied.proxy.add(FaultKind.STRANGE, method="GET", times=3)
+    assert ask(store) == there
+    s3_proxied.proxy.add(FaultKind.STRANGE, method="GET", times=None)
+    with pytest.raises(StorageUnreachableError):
+        ask(store)
+
+
 def test_half_a_record_is_never_read(s3_proxied: ProxiedBucket) -> None:
     publish(store_at(s3_proxied), record(1))
     s3_proxied.proxy.add(FaultKind.TRUNCATED, method="GET", key=_RECORD, times=None)
@@ -230,7 +256,7 @@ def _unsupported(request: S3Request) -> Fault | None:
 
 class TestCosts:
     def test_a_checkpoint_costs_the_same_after_many(self, s3_proxied: ProxiedBucket) -> None:
-        """Requests of a checkpoint, and names in their answers, do not grow with those before."""
+        """Requests of a checkpoint do not grow with those before."""
         store = store_at(s3_proxied)
         publish(store, record(0))
         costs = []
@@ -243,6 +269,26 @@ class TestCosts:
             costs.append(len(s3_proxied.proxy.requests))
         assert max(costs[20:]) == max(costs[5:15]) <= 15
         assert len(store.fs.entries("")) <= 6
+
+    def test_a_start_costs_the_same_after_many(self, s3_proxied: ProxiedBucket) -> None:
+        """Each one leaves a fencing record for ever; no request is made for each of them."""
+        costs = []
+        for start in range(40):
+            s3_proxied.proxy.requests.clear()
+            store, session = store_at(s3_proxied), f"run-{start}"
+            others = name_other_records(store.slots(), store.known_fencing_records())
+            fencing = record(
+                2 * start,
+                leader_session_id=session,
+                verdict=Verdict.ABORTED,
+                requested_by=FENCING,
+                settings=others,
+            )
+            publish(store, fencing, record(2 * start + 1, leader_session_id=session))
+            store.mark_committed(2 * start + 1)
+            store.retire(store.retirable(retain=1))
+            costs.append(len(s3_proxied.proxy.requests))
+        assert max(costs[20:]) == max(costs[12:20]) <= 60
 
 
 class TestDeletion:

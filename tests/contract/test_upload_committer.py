@@ -36,7 +36,6 @@ class Place:
     parent: str
     open: Callable[[], MultipartUploads]
     read: Callable[[str], bytes | None]
-    is_moto: bool = False
     uploads: MultipartUploads = field(init=False)
     entries: list[StateEntry] = field(default_factory=list)
 
@@ -60,7 +59,7 @@ class Place:
                     final=name, upload_id=upload_id, tags=tags, length_bytes=length, rows=1
                 )
             )
-        found = UploadSet(target=f"{self.parent}/out", mark=mark, files=tuple(files))
+        found = UploadSet(target=f"{self.parent}/out", endpoint=None, mark=mark, files=tuple(files))
         return encode_upload_set(found, operator_id="op")
 
     def commit(self, *entries: StateEntry, after_crash: bool = False) -> list[CommitReport]:
@@ -108,7 +107,7 @@ def _s3_place(bucket: ProxiedBucket) -> Place:
                 return None
             raise
 
-    return Place(bucket.uri, lambda: uploads_at(location), read, is_moto=True)
+    return Place(bucket.uri, lambda: uploads_at(location), read)
 
 
 def _outcomes(reports: Sequence[CommitReport]) -> list[CommitOutcome]:
@@ -143,9 +142,8 @@ def test_upload_settled_an_aborted_upload_is_never_seen(place: Place) -> None:
     assert place.open_keys() == []
 
     (report,) = place.commit(entry)
-    # The server answers 500 there, where S3 says that there is no such upload.
-    assert report.outcome is (CommitOutcome.PENDING if place.is_moto else CommitOutcome.UNKNOWN)
-    assert place.is_moto or "out/part-1 has no object" in report.detail
+    assert report.outcome is CommitOutcome.UNKNOWN
+    assert "out/part-1 has no object" in report.detail
     assert place.read("out/part-1") is None
 
 
@@ -233,12 +231,14 @@ _ALWAYS = [
     (FaultKind.DROPPED_BEFORE, 503),
     (FaultKind.DROPPED_AFTER, 503),
     (FaultKind.REPEATED, 503),
+    (FaultKind.REFUSED, 200),
     (FaultKind.REFUSED, 500),
     (FaultKind.REFUSED, 503),
     (FaultKind.REFUSED, 412),
     (FaultKind.REFUSED_AFTER, 500),
     (FaultKind.REFUSED_AFTER, 503),
     (FaultKind.REFUSED_AFTER, 412),
+    (FaultKind.STRANGE, 404),
     (FaultKind.TRUNCATED, 503),
 ]
 
@@ -262,6 +262,53 @@ def test_upload_settled_a_completion_survives_what_a_network_does(
     assert report.outcome is CommitOutcome.COMMITTED
     assert place.read("out/part-1") == b"rows"
     assert place.open_keys() == []
+
+
+_COMPLETION = {"method": "POST", "query": "uploadId"}
+_NO_SUCH_UPLOAD = {"status": http.client.NOT_FOUND, "code": "NoSuchUpload"}
+
+
+@pytest.mark.parametrize("after_crash", [False, True])
+def test_upload_settled_no_such_upload_after_a_lost_answer_is_a_completed_file(
+    s3_proxied: ProxiedBucket, after_crash: bool
+) -> None:
+    """The store acted, and the repeated completion finds no upload: the object is there."""
+    place = _s3_place(s3_proxied)
+    entry = place.stage("part-1")
+    lost = s3_proxied.proxy.add(FaultKind.DROPPED_AFTER, **_COMPLETION)
+    refused = s3_proxied.proxy.add(FaultKind.REFUSED, **_COMPLETION, **_NO_SUCH_UPLOAD, times=None)
+
+    (report,) = place.commit(entry, after_crash=after_crash)
+    assert report.outcome is CommitOutcome.COMMITTED
+    assert lost.seen
+    assert refused.seen, "the client repeated the completion"
+    assert place.read("out/part-1") == b"rows"
+
+
+@pytest.mark.parametrize("after_crash", [False, True])
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "said to be gone"])
+def test_upload_settled_no_such_upload_without_an_object_is_lost_work(
+    s3_proxied: ProxiedBucket, after_crash: bool, is_gone: bool
+) -> None:
+    """A lifecycle rule aborts a decided upload, or the store forgets it: never a success, and the
+    report names file and upload. If the store finds it again, the next commit completes it."""
+    place = _s3_place(s3_proxied)
+    entry = place.stage("dt=1/part-1")
+    (upload,) = place.uploads.open_uploads("out/")
+    if is_gone:
+        place.uploads.abort(upload.key, upload.upload_id)
+    else:
+        s3_proxied.proxy.add(FaultKind.REFUSED, **_COMPLETION, **_NO_SUCH_UPLOAD)
+
+    (report,) = place.commit(entry, after_crash=after_crash)
+    assert report.outcome is CommitOutcome.UNKNOWN
+    assert f"{s3_proxied.uri}/out/dt=1/part-1 has no object" in report.detail
+    assert f"upload {upload.upload_id} is gone" in report.detail
+    assert "4 bytes and 1 rows" in report.detail
+    assert place.read("out/dt=1/part-1") is None
+
+    again = _outcomes(place.commit(entry, after_crash=True))
+    assert again == [CommitOutcome.UNKNOWN if is_gone else CommitOutcome.COMMITTED]
 
 
 @pytest.mark.extended

@@ -137,6 +137,21 @@ def test_row_of_one_null_is_kept(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.read.schema("s string").csv(str(tmp_path / "ours")).count() == 3
 
 
+@pytest.mark.parametrize("sep", ["\t", " ", "\x01", "\x7f", "-", ".", "1", "e"])
+def test_rows_are_kept_whatever_separates_their_values(
+    spark: SparkSession, tmp_path: Path, sep: str
+) -> None:
+    """Also a row of nulls alone, which may be a line of white space."""
+    full = rows().select(TEXT_COLUMNS)
+    nulls = [pa.nulls(2, field.type) for field in full.schema]
+    batch = pa.concat_batches([full, pa.RecordBatch.from_arrays(nulls, schema=full.schema)])
+    _write(tmp_path / "ours", "csv", batch, sep=sep)
+    frame = _frame(spark, batch)
+    reader = spark.read.schema(frame.schema).options(**RFC_4180, sep=sep)
+    found = reader.csv(str(tmp_path / "ours"))
+    assert _comparable(found) == _comparable(frame)
+
+
 def test_avro_is_read_by_avros_own_java_library(spark: SparkSession, tmp_path: Path) -> None:
     """PySpark ships no Avro format, but the library under it; each codec that it knows."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001

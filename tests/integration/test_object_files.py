@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,13 @@ from pyspark.sql import SparkSession
 from sluice import HdfsSink, Job, KafkaSource
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.failpoints import VARIABLE
+from sluice.runtime.storage.objects.object_location import object_location
+from sluice.runtime.storage.objects.object_uploads import uploads_at
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import Record, produce
 from tests.kit.objects.published_objects import PublishedObjects
-from tests.kit.objects.s3_fixture import S3Bucket
+from tests.kit.objects.s3_fixture import ProxiedBucket, S3Bucket
+from tests.kit.objects.s3_proxy import Fault, FaultKind, S3Request
 from tests.kit.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -83,9 +87,17 @@ def test_files_with_decision_a_chained_job_uploads_files_and_continues(
 
 
 def _start(
-    kafka: EmbeddedKafka, source: str, s3: S3Bucket, checkpoint: str, failpoints: str = ""
+    kafka: EmbeddedKafka,
+    source: str,
+    s3: S3Bucket,
+    checkpoint: str,
+    failpoints: str = "",
+    log: IO[bytes] | None = None,
 ) -> int:
-    """Run the example to its end in a session of its own, with environment variables alone."""
+    """Run the example to its end in a session of its own, with environment variables alone.
+
+    ``log``: gets its errors.
+    """
     flags = {
         "--bootstrap": kafka.bootstrap,
         "--input": source,
@@ -102,6 +114,7 @@ def _start(
             VARIABLE: failpoints,
             "PYTHONPATH": str(Path(__file__).parents[2]),
         },
+        stderr=log,
         start_new_session=True,
     )
     try:
@@ -164,3 +177,54 @@ def test_upload_settled_a_kill_in_the_look_of_a_restart_changes_nothing(
     seen = PublishedObjects(s3)
     assert seen.counted("lake/orders/") == _expected()
     assert seen.open_uploads() == []
+
+
+@pytest.mark.extended
+def test_upload_settled_every_completion_without_an_answer_is_found_out(
+    kafka: EmbeddedKafka, topic: TopicFactory, s3_proxied: ProxiedBucket, tmp_path: Path
+) -> None:
+    """The store acts, the answer is lost, and the repeated request finds no such upload."""
+    source = topic(partitions=2)
+    produce(kafka.bootstrap, source, _values())
+    completions: Counter[str] = Counter()
+
+    def lose_the_first(request: S3Request) -> Fault | None:
+        if request.method != "POST" or "uploadId" not in request.query:
+            return None
+        completions[request.key] += 1
+        is_first = completions[request.key] == 1
+        return Fault(kind=FaultKind.DROPPED_AFTER) if is_first else None
+
+    s3_proxied.proxy.choose = lose_the_first
+    assert _start(kafka, source, s3_proxied, str(tmp_path / "chk")) == 0
+    seen = PublishedObjects(s3_proxied.direct)
+    assert seen.counted("lake/orders/") == _expected()
+    assert sorted(completions) == seen.keys("lake/orders/")
+    assert min(completions.values()) > 1, "each completion was repeated"
+    assert seen.open_uploads() == []
+
+
+@pytest.mark.extended
+def test_upload_settled_a_decided_upload_that_the_store_aborted_stops_the_job(
+    kafka: EmbeddedKafka, topic: TopicFactory, s3_proxied: ProxiedBucket, tmp_path: Path
+) -> None:
+    """As by a lifecycle rule while the job is down: each start names the file and the upload."""
+    source = topic(partitions=2)
+    produce(kafka.bootstrap, source, _values())
+    checkpoint, direct = str(tmp_path / "chk"), s3_proxied.direct
+    ended = _start(kafka, source, s3_proxied, checkpoint, "before-complete=kill-session")
+    assert ended == -signal.SIGKILL
+    uploads = uploads_at(object_location(direct.uri, direct.storage_options, environment={}))
+    aborted = list(uploads.open_uploads("lake/"))
+    for upload in aborted:
+        uploads.abort(upload.key, upload.upload_id)
+    assert aborted
+    for attempt in (1, 2):
+        errors = tmp_path / f"errors-{attempt}"
+        with errors.open("wb") as log:
+            assert _start(kafka, source, s3_proxied, checkpoint, log=log) == 1
+        said = errors.read_text().splitlines()[-1]
+        named = [each for each in aborted if each.key in said and each.upload_id in said]
+        assert named, said
+        assert "has no object" in said
+    assert PublishedObjects(direct).counted("lake/orders/") == Counter()

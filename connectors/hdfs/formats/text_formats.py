@@ -6,15 +6,18 @@ microseconds; instants are in UTC. ADR 0020 lists the differences from Spark's o
 
 import base64
 import bz2
+import functools
 import io
 import json
 import math
+import string
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.types as kinds
 
@@ -40,6 +43,8 @@ __all__ = ["TEXT_CODECS", "Csv", "JsonLines"]
 
 _PORTION_BYTES = 1 << 20  # of Arrow data; rows become Python values portion by portion
 _LONGEST_SCALE = 6  # beyond it Arrow spells small decimals with an exponent
+_LAST_BLANK = " "  # Java trims it and each character before it
+_IN_NUMBERS = frozenset(f"{string.ascii_letters}{string.digits}+-.")  # and in booleans
 _GZIP_WINDOW = 31  # makes zlib write a gzip header
 
 TEXT_CODECS = {
@@ -82,9 +87,10 @@ class Csv(FileFormat):
 
     def _encode(self, portion: pa.RecordBatch) -> bytes:
         columns = [_csv_text(column) for column in portion.columns]
-        if len(columns) == 1:
-            # Readers skip an empty line: a row of one null would be lost.
-            columns = [columns[0].cast(pa.string()).fill_null("")]
+        if self.separator in _IN_NUMBERS:
+            columns = [column.cast(pa.string()) for column in columns]  # Arrow quotes strings
+        if len(columns) == 1 or self.separator <= _LAST_BLANK:
+            columns[0] = _first_without_blank_lines(columns)
         table = pa.Table.from_arrays(columns, names=portion.schema.names)
         return _csv_bytes(table, self.separator, has_header=False)
 
@@ -210,6 +216,15 @@ def _csv_bytes(table: pa.Table, separator: str, *, has_header: bool) -> bytes:
     stream = io.BytesIO()
     pyarrow.csv.write_csv(table, stream, options)
     return stream.getvalue()
+
+
+def _first_without_blank_lines(columns: list[pa.Array]) -> pa.Array:
+    """The first column, with an empty string in rows of nulls alone: Spark skips a blank line, but
+    reads two quotes as null."""
+    is_blank = functools.reduce(pc.and_, (column.is_null() for column in columns))
+    if not pc.any(is_blank).as_py():
+        return columns[0]
+    return pc.if_else(is_blank, "", columns[0].cast(pa.string()))
 
 
 def _csv_text(column: pa.Array) -> pa.Array:

@@ -167,7 +167,12 @@ class UploadedRolls(Publication):
             found = tuple(
                 self._uploaded(file, into, uploads, number) for number, file in enumerate(files)
             )
-        made = UploadSet(target=target, mark=into.attempt.attempt, files=found)
+        made = UploadSet(
+            target=target,
+            endpoint=factory.parent.endpoint,
+            mark=into.attempt.attempt,
+            files=found,
+        )
         entry = encode_upload_set(made, operator_id=scope.operator_id)
         return PublishedWork(committable=entry, staging=None)
 

@@ -63,11 +63,13 @@ class UploadSet:
 
     Attributes:
         target: URI of the directory that readers read.
+        endpoint: configured address of the store; None: the cloud's own.
         mark: kept with each object, so that a look recognises it.
         files: at least one.
     """
 
     target: str
+    endpoint: str | None
     mark: str
     files: tuple[UploadedFile, ...]
 
@@ -94,6 +96,7 @@ def encode_upload_set(uploads: UploadSet, *, operator_id: str) -> StateEntry:
     """The committable that stands in an acknowledgement and in ``_metadata``."""
     content = {
         "target": uploads.target,
+        "endpoint": uploads.endpoint,
         "mark": uploads.mark,
         "files": [
             [f.final, f.upload_id, list(f.tags), f.length_bytes, f.rows] for f in uploads.files
@@ -122,6 +125,7 @@ def decode_upload_set(entry: StateEntry) -> UploadSet:
 def _from_content(content: Mapping[str, object]) -> UploadSet:
     return UploadSet(
         target=text(content["target"]),
+        endpoint=None if content["endpoint"] is None else text(content["endpoint"]),
         mark=text(content["mark"]),
         files=tuple(
             UploadedFile(

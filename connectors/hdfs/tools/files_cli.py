@@ -13,12 +13,14 @@ from sluice.connectors.hdfs.tools.files_survey import (
     orphans_of,
     upload_lines,
 )
+from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import (
     command_file_systems,
     split_slot,
     store_at,
 )
-from sluice.runtime.checkpoint.inspect.inspection import Slot, survey
+from sluice.runtime.checkpoint.inspect.inspection import survey
+from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
 from sluice.runtime.cli_output import AsJson, CheckpointPath, print_json, print_table
 from sluice.runtime.storage.file_system import OpenFileSystem
 from sluice.runtime.storage.objects.multipart_uploads import MultipartUploads
@@ -33,7 +35,8 @@ app = typer.Typer(help="List a job's files, and delete orphans.", no_args_is_hel
 @app.command("list")
 def list_files(path: CheckpointPath, *, as_json: AsJson = False) -> None:
     """List each file that a checkpoint names: published, staged, pending or missing."""
-    with _opened(path) as (_, places, file_system):
+    with _opened(path) as (store, file_system):
+        places = survey(store)
         lines = [*file_lines(places, file_system), *upload_lines(places, _open_uploads)]
     lines.sort(key=lambda line: line.checkpoint_id)
     if as_json:
@@ -45,8 +48,8 @@ def list_files(path: CheckpointPath, *, as_json: AsJson = False) -> None:
 @app.command()
 def orphans(path: CheckpointPath, *, as_json: AsJson = False) -> None:
     """List staging directories and open uploads of earlier runs that no checkpoint names."""
-    with _opened(path) as (uri, places, file_system):
-        found = list(orphans_of(places, file_system, _open_uploads, checkpoint_uri=uri))
+    with _opened(path) as (store, file_system):
+        found = _orphans(store, file_system)
     if as_json:
         print_json({"orphans": [_of_orphan(one) for one in found]})
         return
@@ -64,8 +67,8 @@ def clean(
     as_json: AsJson = False,
 ) -> None:
     """Delete the orphans with --delete; keep named and published files."""
-    with _opened(path) as (uri, places, file_system):
-        found = list(orphans_of(places, file_system, _open_uploads, checkpoint_uri=uri))
+    with _opened(path) as (store, file_system):
+        found = _orphans(store, file_system)
         if delete:
             for one in found:
                 _delete(one, file_system)
@@ -78,13 +81,25 @@ def clean(
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[str, Sequence[Slot], OpenFileSystem]]:
-    """The checkpoint directory's URI, its slots, and a function that opens the files' file
-    systems with at most one JVM."""
+def _opened(path: str) -> Iterator[tuple[CheckpointStore, OpenFileSystem]]:
+    """The checkpoint directory, and a function that opens the files' file systems with at most one
+    JVM."""
     uri, _ = split_slot(path)
     with command_file_systems() as open_at:
-        store = store_at(uri, open_at)
-        yield store.uri, survey(store), open_at
+        yield store_at(uri, open_at), open_at
+
+
+def _orphans(store: CheckpointStore, file_system: OpenFileSystem) -> list[Orphan]:
+    places = survey(store)
+    return list(
+        orphans_of(
+            places,
+            file_system,
+            _open_uploads,
+            checkpoint_uri=store.uri,
+            resumable=ResumableAttempts(store.fs).running(),
+        )
+    )
 
 
 def _open_uploads(uri: str) -> MultipartUploads:

@@ -182,14 +182,17 @@ def orphans_of(
     open_uploads: OpenUploads,
     *,
     checkpoint_uri: str,
+    resumable: Mapping[str, int],
 ) -> Iterator[Orphan]:
     """Staged attempts and open uploads of earlier runs that no checkpoint in the directory names.
 
-    Those of the newest run are left out: it may be running, and it or the next start sweeps them.
+    Those of the newest run and of attempts that it has resumed are left out: it may be running, and
+    it or the next start sweeps them.
 
     Args:
         places: all of the checkpoint directory.
         checkpoint_uri: of that directory.
+        resumable: see `ResumableAttempts.running`; read after the places.
     Raises:
         DamagedCheckpointError: a checkpoint cannot be read, and may name any of them.
         FencedError: a run of another checkpoint directory has or had the lease, and its checkpoints
@@ -211,7 +214,7 @@ def orphans_of(
         for _, files in _upload_sets(record)
         for file in files.files
     }
-    newest_run = first_slot_of_newest_run(records)
+    oldest_running = min([first_slot_of_newest_run(records), *resumable.values()])
     for sink, job_uid in _sinks(records).items():
         parent, name = split_target(sink.target)
         root = staging_root(name, job_uid=job_uid, operator_id=sink.operator_id)
@@ -224,7 +227,7 @@ def orphans_of(
         )
         for attempt in attempts_below(fs, root):
             path = f"{root}/{attempt.path}"
-            if attempt.batch.attempt_id < newest_run and path not in named:
+            if attempt.batch.attempt_id < oldest_running and path not in named:
                 yield _orphan(fs, sink, parent, path)
         if parent.partition("://")[0] in OBJECT_SCHEMES:
             tag = sink_tag(job_uid=job_uid, operator_id=sink.operator_id)
@@ -232,7 +235,7 @@ def orphans_of(
             yield from (
                 _orphan_upload(sink, parent, upload)
                 for upload, its_name in uploads_of(open_ones, sink=tag)
-                if its_name.attempt.batch.attempt_id < newest_run
+                if its_name.attempt.batch.attempt_id < oldest_running
                 and upload.upload_id not in named_uploads
             )
 

@@ -101,7 +101,12 @@ class UploadFrameWriter(FrameWriter):
         failpoint("after-upload")
         if not files:
             return StagedFrame(rows=0)
-        found = UploadSet(target=self.factory.target, mark=attempt.attempt, files=files)
+        found = UploadSet(
+            target=self.factory.target,
+            endpoint=self.factory.parent.endpoint,
+            mark=attempt.attempt,
+            files=files,
+        )
         return StagedFrame(
             rows=sum(file.rows or 0 for file in files),
             committables=(encode_upload_set(found, operator_id=scope.operator_id),),

@@ -126,7 +126,10 @@ class UploadWriter(ContinuousWriter):
         self._close()
         failpoint("after-upload")
         self._uploaded = UploadSet(
-            target=self._factory.target, mark=self._attempt.attempt, files=files
+            target=self._factory.target,
+            endpoint=self._factory.parent.endpoint,
+            mark=self._attempt.attempt,
+            files=files,
         )
         return [encode_upload_set(self._uploaded, operator_id=self._scope.operator_id)]
 

@@ -12,7 +12,6 @@ from azure.core.exceptions import (
     AzureError,
     ClientAuthenticationError,
     HttpResponseError,
-    ResourceNotFoundError,
 )
 from azure.storage.blob import BlobBlock, ContainerClient, LinearRetry
 
@@ -147,7 +146,7 @@ def _typed(err: AzureError, action: str, uri: str) -> StreamError:
     code = getattr(err, "error_code", None) or ""
     code = str(getattr(code, "value", code))  # an enumeration, or text
     where = {"uri": uri, "status": status, "code": code}
-    if code in _GONE or (isinstance(err, ResourceNotFoundError) and code != "ContainerNotFound"):
+    if code in _GONE:
         return UploadGoneError(
             f"could not {action}: the store does not have it", where, "Report this message."
         )
@@ -157,7 +156,8 @@ def _typed(err: AzureError, action: str, uri: str) -> StreamError:
             where | {"error": err.message.partition("\n")[0]},
             "Give these credentials the right to read, write, list and delete blobs.",
         )
-    if not isinstance(err, HttpResponseError) or status is None or status in _OVERLOADED:
+    is_strange = status == 404 and not code  # of a proxy without the store behind it, for example
+    if not isinstance(err, HttpResponseError) or status in (None, *_OVERLOADED) or is_strange:
         return StorageUnreachableError(
             f"an object store could not {action}",
             where | {"error": type(err).__name__},

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 from sluice.runtime.extras import extras_named
 from sluice.runtime.storage.file_system import FileDigest
 from sluice.runtime.storage.local_fs import local_failure
-from sluice.runtime.storage.objects.object_errors import object_failure
+from sluice.runtime.storage.objects.object_errors import is_strange, object_failure, store_answer
 from sluice.runtime.storage.objects.object_location import ObjectLocation
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ PART_BYTES = 8 << 20
 """The most bytes of one request: larger objects are read and written in parts."""
 _UPLOADS = 4  # parts of one object at the same time
 _TRIES = 4
+_NO_OBJECT = re.compile(
+    r"<Code>(NoSuchKey|BlobNotFound)</Code>"
+    r"|The specified blob does not exist"  # Azure, of one of many deletions
+)
+_NO_SUCH_RANGE = re.compile(r"status code: 416|InvalidRange")
 _CUT_SHORT = re.compile(r"response body|IncompleteBody|IncompleteMessage|UnexpectedEof")
 
 T = TypeVar("T")
@@ -68,16 +73,16 @@ class ObjectClient:
             try:
                 return self._asked(lambda: bytes(self._api.get(self._store, key).bytes()))
             except FileNotFoundError as error:
-                _require_bucket(error)
+                _require_absence(error)
                 return None
 
     def length_bytes(self, key: str) -> int | None:
         """The length of an object; None: there is none."""
         with self._translated("look up an object", key):
             try:
-                return int(self._api.head(self._store, key)["size"])
+                return self._size(key)
             except FileNotFoundError as error:
-                _require_bucket(error)
+                _require_absence(error)
                 return None
 
     def read_range(self, key: str, offset: int, length: int) -> bytes:
@@ -89,7 +94,7 @@ class ObjectClient:
         if length <= 0:
             return b""
         with self._translated("read an object", key):
-            size = int(self._api.head(self._store, key)["size"])
+            size = self._size(key)
             end = min(size, offset + length)
             found = bytearray()
             while offset < end:
@@ -105,7 +110,7 @@ class ObjectClient:
             StorageError: there is no such object.
         """
         with self._translated("read an object", key):
-            size = int(self._api.head(self._store, key)["size"])
+            size = self._size(key)
         for offset in range(0, size, PART_BYTES):
             with self._translated("read an object", key):
                 end = min(size, offset + PART_BYTES)
@@ -120,7 +125,11 @@ class ObjectClient:
         """
         with self._translated("create an object", key):
             try:
-                self._api.put(self._store, key, data, mode="create", use_multipart=False)
+                self._sent(
+                    lambda: self._api.put(
+                        self._store, key, data, mode="create", use_multipart=False
+                    )
+                )
             except self._api.exceptions.AlreadyExistsError:
                 return False
             return True
@@ -128,14 +137,10 @@ class ObjectClient:
     def put(self, key: str, data: bytes | BinaryIO) -> None:
         """Write an object whole over an older one; a large one in parts."""
         with self._translated("write an object", key):
-            self._api.put(
-                self._store,
-                key,
-                data,
-                use_multipart=None if isinstance(data, bytes) else True,
-                chunk_size=PART_BYTES,
-                max_concurrency=_UPLOADS,
-            )
+            if isinstance(data, bytes):
+                self._sent(lambda: self._put(key, data, use_multipart=None))
+            else:
+                self._put(key, data, use_multipart=True)
 
     def put_parts(self, key: str, parts: Iterable[bytes]) -> FileDigest:
         """Write an object of parts, and return its digest. Many parts wait on the local disk:
@@ -158,7 +163,7 @@ class ObjectClient:
     def copy(self, source: str, key: str) -> None:
         """Copy an object of this bucket; the store copies, not this process."""
         with self._translated("copy an object", key):
-            self._api.copy(self._store, source, key, overwrite=True)
+            self._sent(lambda: self._api.copy(self._store, source, key, overwrite=True))
 
     def list_directory(self, key: str) -> tuple[list[FoundObject], list[str]]:
         """The objects directly below a key, and the keys of directories there."""
@@ -179,12 +184,40 @@ class ObjectClient:
         """Delete objects; those that are gone do not matter."""
         if not keys:
             return
-        with self._translated("delete objects", keys[0]), contextlib.suppress(FileNotFoundError):
-            self._api.delete(self._store, keys)
+        with self._translated("delete objects", keys[0]):
+            try:
+                self._sent(lambda: self._api.delete(self._store, keys))
+            except FileNotFoundError as error:
+                _require_absence(error)
 
     def close(self) -> None:
         """Forget the connections; a later call connects again."""
         self.__dict__.pop("_store", None)
+
+    def _put(self, key: str, data: bytes | BinaryIO, *, use_multipart: bool | None) -> None:
+        self._api.put(
+            self._store,
+            key,
+            data,
+            use_multipart=use_multipart,
+            chunk_size=PART_BYTES,
+            max_concurrency=_UPLOADS,
+        )
+
+    def _size(self, key: str) -> int:
+        """The answer to a HEAD has no body, which would say who gave it. So it asks for a byte."""
+
+        def first_byte() -> int:
+            found = self._api.get(self._store, key, options={"range": (0, 1)})
+            found.bytes()  # so that the connection can be used again
+            return int(found.meta["size"])
+
+        try:
+            return self._asked(first_byte)
+        except self._api.exceptions.GenericError as error:
+            if not _NO_SUCH_RANGE.search(str(error)):
+                raise
+            return int(self._api.head(self._store, key)["size"])  # it is empty
 
     def _range(self, key: str, start: int, end: int) -> bytes:
         return self._asked(
@@ -196,11 +229,14 @@ class ObjectClient:
         not one whose answer was cut short."""
         for _ in range(_TRIES - 1):
             try:
-                return call()
+                return self._sent(call)
             except self._api.exceptions.GenericError as error:
                 if not _CUT_SHORT.search(str(error)):
                     raise
-        return call()
+        return self._sent(call)
+
+    def _sent(self, call: Callable[[], T]) -> T:
+        return store_answer(call, lambda error: is_strange(str(error)))
 
     @contextlib.contextmanager
     def _translated(self, action: str, key: str) -> Iterator[None]:
@@ -215,9 +251,10 @@ class ObjectClient:
         return self.location.uri.removesuffix(self.location.prefix).rstrip("/")
 
 
-def _require_bucket(error: FileNotFoundError) -> None:
-    """A missing object is no error; a missing bucket is."""
-    if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
+def _require_absence(error: FileNotFoundError) -> None:
+    """A missing object is no error. A missing bucket is, and so is the answer of another server: of
+    a proxy without the store behind it, for example."""
+    if not _NO_OBJECT.search(str(error)):
         raise error
 
 

@@ -1,7 +1,9 @@
 """Sorts failures of obstore by their remedy: its exceptions, the store's status and error code."""
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from sluice.runtime.errors import (
     AuthenticationError,
@@ -12,7 +14,7 @@ from sluice.runtime.errors import (
 )
 from sluice.runtime.storage.file_system import NAME_TOO_LONG
 
-__all__ = ["object_failure"]
+__all__ = ["is_strange", "object_failure", "store_answer"]
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -25,6 +27,9 @@ _DENIED_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "Authen
 _FULL_CODES = {"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "EntityTooLarge"}
 _UNKNOWN_REQUESTS = {"405", "501"}
 _WAIT = {"408", "409", "425", "429"}
+_PAUSES_S = (0.05, 0.1, 0.2)  # as obstore's own
+
+T = TypeVar("T")
 
 
 def object_failure(error: Exception, what: str, where: Mapping[str, object]) -> StreamError:
@@ -67,13 +72,40 @@ def object_failure(error: Exception, what: str, where: Mapping[str, object]) -> 
         )
     if isinstance(error, ValueError) or code in ("KeyTooLongError", "InvalidObjectName"):
         return ConfigError(f"cannot {what}", where, NAME_TOO_LONG)
-    if status is None or status >= "500" or status in _WAIT:
+    if status is None or status >= "500" or status in _WAIT or is_strange(text):
         return StorageUnreachableError(
             f"could not {what}",
             where,
             "Check the endpoint, the network and the limits of the store.",
         )
     return StorageError(f"could not {what}", where, "Read the store's answer in `error`.")
+
+
+def is_strange(text: str) -> bool:
+    """Whether another server than the store has answered: a proxy whose store is away, for example.
+
+    Args:
+        text: of an error of obstore.
+    """
+    return _found(_STATUS, text) == "404" and _found(_CODE, text) is None
+
+
+def store_answer(call: Callable[[], T], has_strange: Callable[[Exception], bool]) -> T:
+    """The store's answer. Clients repeat what a store could not do, but not what a proxy before it
+    has answered.
+
+    Args:
+        call: a request that may be repeated.
+        has_strange: whether an error is such an answer.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            return call()
+        except Exception as error:
+            if not has_strange(error):
+                raise
+        time.sleep(pause_s)  # a proxy gets its store back in a moment, as clients expect of stores
+    return call()
 
 
 def _found(pattern: re.Pattern[str], text: str) -> str | None:

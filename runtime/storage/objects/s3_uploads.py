@@ -2,9 +2,9 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import urllib3
 from botocore.config import Config
@@ -29,6 +29,7 @@ from sluice.runtime.storage.objects.multipart_uploads import (
     OpenUpload,
     UploadGoneError,
 )
+from sluice.runtime.storage.objects.object_errors import store_answer
 
 __all__ = ["S3Uploads"]
 
@@ -39,6 +40,13 @@ _DENIED = frozenset({"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "Inva
 _DENIED |= {"ExpiredTokenException", "SignatureDoesNotMatch", "UnrecognizedClientException"}
 _OVERLOADED = frozenset({"RequestTimeout", "RequestTimeTooSkewed", "SlowDown", "Throttling"})
 _NO_BUCKET = "NoSuchBucket"
+_GONE = frozenset({"NoSuchKey", "NoSuchUpload"})
+
+T = TypeVar("T")
+
+
+class _NoSuchRangeError(StorageError):
+    """The object has not even one byte."""
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: it keeps its client
@@ -87,13 +95,17 @@ class S3Uploads(MultipartUploads):
 
     def create(self, key: str, *, mark: str) -> str:
         with self._translated("begin an upload", key):
-            made = self._s3.create_multipart_upload(**self._at(key), Metadata={_MARK: mark})
+            made = _sent(
+                lambda: self._s3.create_multipart_upload(**self._at(key), Metadata={_MARK: mark})
+            )
         return str(made["UploadId"])
 
     def put_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
         with self._translated("upload a part", key):
-            put = self._s3.upload_part(
-                **self._at(key), UploadId=upload_id, PartNumber=number, Body=data
+            put = _sent(
+                lambda: self._s3.upload_part(
+                    **self._at(key), UploadId=upload_id, PartNumber=number, Body=data
+                )
             )
         return str(put["ETag"])
 
@@ -101,35 +113,41 @@ class S3Uploads(MultipartUploads):
         del mark  # S3 keeps it from the beginning of the upload
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         with self._translated("complete an upload", key):
-            self._s3.complete_multipart_upload(
-                **self._at(key), UploadId=upload_id, MultipartUpload={"Parts": parts}
+            _sent(
+                lambda: self._s3.complete_multipart_upload(
+                    **self._at(key), UploadId=upload_id, MultipartUpload={"Parts": parts}
+                )
             )
 
     def abort(self, key: str, upload_id: str) -> None:
         with contextlib.suppress(UploadGoneError), self._translated("abort an upload", key):
-            self._s3.abort_multipart_upload(**self._at(key), UploadId=upload_id)
+            _sent(lambda: self._s3.abort_multipart_upload(**self._at(key), UploadId=upload_id))
 
     def open_uploads(self, prefix: str) -> Iterator[OpenUpload]:
         with self._translated("list uploads", prefix):
             pages = self._s3.get_paginator("list_multipart_uploads").paginate(
                 Bucket=self.bucket, Prefix=f"{self.prefix}{prefix}"
             )
-            found = [each for page in pages for each in page.get("Uploads", ())]
+            found = _sent(lambda: [each for page in pages for each in page.get("Uploads", ())])
         for each in found:
             key = str(each["Key"]).removeprefix(self.prefix)
             yield OpenUpload(key=key, upload_id=str(each["UploadId"]))
 
     def look(self, key: str) -> CompletedObject | None:
+        """See `MultipartUploads.look`. The answer to a HEAD has no body, which would say who gave
+        it. So it asks for a byte."""
         try:
             with self._translated("look at an object", key):
-                found = self._s3.head_object(**self._at(key))
+                found = _sent(lambda: self._s3.get_object(**self._at(key), Range="bytes=0-0"))
+                found["Body"].read()  # so that the connection can be used again
         except UploadGoneError:
             return None
+        except _NoSuchRangeError:
+            return CompletedObject(length_bytes=0, mark=None)  # no upload makes an empty object
         headers = found["ResponseMetadata"]["HTTPHeaders"]
         marks = (headers.get(name) for name in _MARK_HEADERS)
-        return CompletedObject(
-            length_bytes=int(found["ContentLength"]), mark=next(filter(None, marks), None)
-        )
+        length = str(found.get("ContentRange", "")).rpartition("/")[2] or found["ContentLength"]
+        return CompletedObject(length_bytes=int(length), mark=next(filter(None, marks), None))
 
     def close(self) -> None:
         opened = self.__dict__.pop("_s3", None)
@@ -159,6 +177,18 @@ class S3Uploads(MultipartUploads):
             ) from err
 
 
+def _sent(call: Callable[[], T]) -> T:
+    return store_answer(call, _is_strange)
+
+
+def _is_strange(err: Exception) -> bool:
+    """Whether the answer has no code of the store: of a proxy without the store behind it."""
+    if not isinstance(err, ClientError):
+        return False
+    status = err.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status == 404 and err.response.get("Error", {}).get("Code") in (None, "", "404")
+
+
 def _of_answer(err: ClientError, action: str, uri: str) -> StreamError:
     """The typed error for an answer that refuses."""
     code = str(err.response.get("Error", {}).get("Code", ""))
@@ -166,9 +196,17 @@ def _of_answer(err: ClientError, action: str, uri: str) -> StreamError:
     where = {"uri": uri, "status": status, "code": code}
     if code == _NO_BUCKET:
         return StorageError(f"could not {action}: there is no bucket", where, "Make the bucket.")
-    if status == 404 or code == "NoSuchUpload":
+    if code in _GONE:
         return UploadGoneError(
             f"could not {action}: the store does not have it", where, "Report this message."
+        )
+    if code == "InvalidRange":
+        return _NoSuchRangeError(f"could not {action}: it is empty", where, "Report this message.")
+    if _is_strange(err):
+        return StorageUnreachableError(
+            f"could not {action}: not the store has answered",
+            where,
+            "Check AWS_ENDPOINT_URL, and the proxies before the store; the call is repeated.",
         )
     if status in (401, 403) or code in _DENIED:
         return AuthenticationError(

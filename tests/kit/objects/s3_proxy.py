@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
@@ -23,20 +24,23 @@ _HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "content-length
 class FaultKind(enum.Enum):
     """What happens to a request."""
 
-    HELD = "held"  # arrives at the server after `Fault.release`
+    HELD = "held"  # arrives at the server after `Fault.release`, or after `Fault.held_s`
     DROPPED_BEFORE = "dropped before"  # the connection ends; the server sees no request
     DROPPED_AFTER = "dropped after"  # the server acts; the connection ends without an answer
     REPEATED = "repeated"  # the server acts twice; the client gets the second answer
     REFUSED = "refused"  # the client gets `Fault.status`; the server sees no request
     REFUSED_AFTER = "refused after"  # the server acts; the client gets `Fault.status`
+    STRANGE = "strange"  # the client gets a 404 of another server; the store sees no request
     TRUNCATED = "truncated"  # half the answer's body, then the connection ends
     UNCONDITIONAL = "unconditional"  # the server does not see If-None-Match and If-Match
 
 
+_UNHEARD = (FaultKind.DROPPED_BEFORE, FaultKind.REFUSED, FaultKind.STRANGE)
 _GENERATION = "x-goog-if-generation-match"
 _CONDITIONS = ("if-none-match", "if-match", _GENERATION)
 _SIGNED = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, Signature=0"
 _CODES = {
+    200: "InternalError",  # S3 may begin the answer to a completion before the completion fails
     400: "ExpiredToken",
     403: "InvalidAccessKeyId",
     404: "NoSuchBucket",
@@ -68,6 +72,8 @@ class Fault:
         query: a text within the query of the request, such as ``uploadId``.
         times: to so many requests; None: to all.
         status: of `FaultKind.REFUSED` and `FaultKind.REFUSED_AFTER`.
+        code: of such an answer; empty: the usual one of the status.
+        held_s: bound of `FaultKind.HELD`.
         seen: the requests that it was done to.
     """
 
@@ -77,6 +83,8 @@ class Fault:
     query: str = ""
     times: int | None = 1
     status: int = http.client.SERVICE_UNAVAILABLE
+    code: str = ""
+    held_s: float = _TIMEOUT_S
     seen: list[S3Request] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -105,22 +113,28 @@ class Fault:
 Choose = Callable[[S3Request], Fault | None]
 
 
-def random_faults(seed: int, probability: float) -> Choose:
-    """Any fault but a held or an unconditional request, for a share of all requests."""
-    rng = random.Random(seed)
-    kinds = [
-        FaultKind.DROPPED_BEFORE,
-        FaultKind.DROPPED_AFTER,
-        FaultKind.REPEATED,
-        FaultKind.REFUSED,
-        FaultKind.REFUSED_AFTER,
-        FaultKind.TRUNCATED,
-    ]
+_LONGEST_S = 1.0
+"""Of a random delay: shorter than the time-outs of clients, else it is a dropped request."""
 
-    def choose(_: S3Request) -> Fault | None:
+
+def random_faults(seed: int, probability: float) -> Choose:
+    """Any fault but an unconditional request, for a share of all requests.
+
+    A conditional put may also be refused with 412 or 409: S3 answers no other request so.
+    """
+    rng = random.Random(seed)
+    kinds = [kind for kind in FaultKind if kind is not FaultKind.UNCONDITIONAL]
+
+    def choose(request: S3Request) -> Fault | None:
         if rng.random() >= probability:
             return None
-        return Fault(kind=rng.choice(kinds), status=rng.choice([500, 503]))
+        may_conflict = request.conditional and request.method == "PUT"
+        statuses = [500, 503, 412, 409] if may_conflict else [500, 503]
+        return Fault(
+            kind=rng.choice(kinds),
+            status=rng.choice(statuses),
+            held_s=rng.uniform(0.0, _LONGEST_S),
+        )
 
     return choose
 
@@ -204,6 +218,13 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's name
         """Say nothing: a test reads `S3Proxy.requests`."""
 
+    def handle_expect_100(self) -> bool:
+        """Answer at once: a client waits a second for it before it sends the body."""
+        self.send_response_only(HTTPStatus.CONTINUE)
+        self.end_headers()
+        self.wfile.flush()
+        return True
+
     def _pass(self) -> None:
         body = self._body()
         target = urlsplit(self.path)
@@ -215,9 +236,9 @@ class _Handler(BaseHTTPRequestHandler):
         )
         fault = self.server.proxy.fault_of(request)
         kind = None if fault is None else fault.kind
-        if fault is None or kind not in (FaultKind.DROPPED_BEFORE, FaultKind.REFUSED):
+        if fault is None or kind not in _UNHEARD:
             if kind is FaultKind.HELD and fault is not None:
-                fault.released.wait(_TIMEOUT_S)
+                fault.released.wait(fault.held_s)
             if kind is FaultKind.REPEATED:
                 self._forwarded(body, unconditional=False)
             answer = self._forwarded(body, unconditional=kind is FaultKind.UNCONDITIONAL)
@@ -225,7 +246,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(*answer, truncated=kind is FaultKind.TRUNCATED)
                 return
         if fault is not None and kind in (FaultKind.REFUSED, FaultKind.REFUSED_AFTER):
-            self._answer(fault.status, {"Content-Type": "application/xml"}, _error(fault.status))
+            body = _error(fault.code or _CODES.get(fault.status, "Error"))
+            self._answer(fault.status, {"Content-Type": "application/xml"}, body)
+            return
+        if kind is FaultKind.STRANGE:
+            self._answer(404, {"Content-Type": "text/plain"}, b"default backend - 404")
             return
         self._end()
 
@@ -244,19 +269,29 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forwarded(self, body: bytes, *, unconditional: bool) -> tuple[int, dict[str, str], bytes]:
         """The server's answer: status, headers, body."""
-        path = self.path
+        answer = self._asked(self.command, self.path, body, unconditional=unconditional)
+        gone = _of_upload(self.path)
+        if answer[0] == http.client.INTERNAL_SERVER_ERROR and gone:
+            # moto fails where S3 says NoSuchUpload; to a list of the parts it gives S3's answer.
+            listed = self._asked("GET", gone, None, unconditional=False)
+            return listed if listed[0] == http.client.NOT_FOUND else answer
+        return answer
+
+    def _asked(
+        self, method: str, path: str, body: bytes | None, *, unconditional: bool
+    ) -> tuple[int, dict[str, str], bytes]:
+        dropped = {"transfer-encoding"} if body is not None else _HOP_HEADERS
         headers = {
             name: value
             for name, value in self.headers.items()
-            if name.lower() != "transfer-encoding"
-            and not (unconditional and name.lower() in _CONDITIONS)
+            if name.lower() not in dropped and not (unconditional and name.lower() in _CONDITIONS)
         }
         if self.server.proxy.plays_google:
             headers = _as_s3(headers)
             path = path.replace("%2D", "-", 1)  # moto does not decode the name of a bucket
         connection = http.client.HTTPConnection(self.server.target, timeout=_TIMEOUT_S)
         try:
-            connection.request(self.command, path, body=body, headers=headers)
+            connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
             found = dict(answer.getheaders())
             if self.server.proxy.plays_google:
@@ -288,6 +323,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
 
+def _of_upload(path: str) -> str | None:
+    """The address of the upload that a request names; None if it names none. Pure."""
+    target = urlsplit(path)
+    names = [each for each in target.query.split("&") if each.startswith("uploadId=")]
+    return f"{target.path}?{names[0]}" if names else None
+
+
 def _as_s3(headers: dict[str, str]) -> dict[str, str]:
     """A request to Google's XML interface as one to S3, signed with a key that moto never checks."""
     made = {"Authorization": _SIGNED}
@@ -300,8 +342,7 @@ def _as_s3(headers: dict[str, str]) -> dict[str, str]:
     return made
 
 
-def _error(status: int) -> bytes:
-    code = _CODES.get(status, "Error")
+def _error(code: str) -> bytes:
     return (
         f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code>'
         f"<Message>a fault of the test</Message></Error>"

@@ -28,8 +28,8 @@ MUTANTS = (
         edits=(
             Edit(
                 function=f"{_CLIENT}:ObjectClient.create",
-                old='self._api.put(self._store, key, data, mode="create", use_multipart=False)',
-                new='self._api.put(self._store, key, data, mode="overwrite", use_multipart=False)',
+                old='self._store, key, data, mode="create", use_multipart=False',
+                new='self._store, key, data, mode="overwrite", use_multipart=False',
             ),
         ),
     ),
@@ -247,7 +247,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.connectors.hdfs.tools.files_survey:orphans_of",
-                old="if its_name.attempt.batch.attempt_id < newest_run",
+                old="if its_name.attempt.batch.attempt_id < oldest_running",
                 new="if its_name.attempt.batch.attempt_id >= 0",
             ),
         ),
@@ -342,6 +342,34 @@ MUTANTS = (
                 function="sluice.runtime.storage.divided_directory:DividedDirectory.holder",
                 old='is_sparks = path == SPARK or path.startswith(f"{SPARK}/")',
                 new="is_sparks = path == SPARK",
+            ),
+        ),
+    ),
+    Mutant(
+        name="any-404-is-an-absence",
+        rules=("restore-by-attempt", "fence-first"),
+        wrong="A record counts as absent because a proxy before the store answers 404.",
+        catchers=(f"{_STORES}::test_a_404_of_another_server_does_not_mean_that_there_is_nothing",),
+        edits=(
+            Edit(
+                function=f"{_CLIENT}:_require_absence",
+                old="if not _NO_OBJECT.search(str(error)):",
+                new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="clean-aborts-a-resumed-attempt",
+        rules=("upload-settled",),
+        wrong="`sluice files clean` aborts uploads of an attempt that a later leader has resumed.",
+        catchers=(
+            f"{_CLEAN}::test_clean_leaves_uploads_of_an_attempt_that_a_later_leader_has_resumed",
+        ),
+        edits=(
+            Edit(
+                function="sluice.connectors.hdfs.tools.files_survey:orphans_of",
+                old="oldest_running = min([first_slot_of_newest_run(records), *resumable.values()])",
+                new="oldest_running = first_slot_of_newest_run(records)",
             ),
         ),
     ),

@@ -184,6 +184,46 @@ def test_webhdfs_that_tasks_cannot_use_is_told_before_any_task_starts() -> None:
             sink.coordinator()
 
 
+def _place(path: str) -> tuple[str, ...]:
+    """By which `df.write` knows a target, with HDFS as Hadoop's default."""
+    options = FileDropIn.from_options({"path": path}, session_zone="UTC", default_fs="hdfs://nn")
+    return FileDropInSink(options=options, files=LocalTaskFiles()).target()
+
+
+def test_batch_identity_a_target_is_known_however_it_is_spelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a repeated batch would be written twice."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "link").symlink_to("bin")
+    (tmp_path / "orders").symlink_to("bin/out")
+    paths = ["bin/../bin//out/", "link/out", "bin/../link/../bin/out", "orders"]
+    found = {_place(f"file:{tmp_path}/{path}") for path in paths}
+    monkeypatch.chdir(tmp_path / "bin")
+    bare = _made({"path": "out"}, None).target()
+    assert found == {bare, *(_place(f"{uri}{tmp_path}/bin/out") for uri in ("FILE://", "file:///"))}
+    assert found != {_place(f"file:{tmp_path}/bin/other")}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("hdfs:///lake/a", "hdfs://nn/lake/a", True),
+        ("hdfs:/lake/a", "HDFS://NN:8020//lake/b/../a/", True),
+        ("hdfs://nn/lake/a", "hdfs://nn:9000/lake/a", False),
+        ("hdfs://nn/lake/a", "hdfs://other/lake/a", False),
+        ("hdfs://nn/lake/a", "hdfs://nn/lake/A", False),
+        ("s3a://lake//x/../a/", "s3://lake/a", True),
+        ("s3://lake/a", "gs://lake/a", False),
+    ],
+)
+def test_batch_identity_a_remote_target_is_known_by_its_store(
+    one: str, other: str, *, is_same: bool
+) -> None:
+    """The default port and ``fs.defaultFS`` are the same place; S3 has two schemes."""
+    assert (_place(one) == _place(other)) is is_same
+
+
 @pytest.mark.parametrize("path", ["/lake/orders", "lake/orders"])
 def test_a_path_that_spark_looks_for_elsewhere_is_refused(path: str) -> None:
     """Its own file sink would write it where ``fs.defaultFS`` points, and not to a local disk."""

@@ -128,7 +128,13 @@ def test_a_policy_out_of_range_is_refused(settings: dict[str, object]) -> None:
 @pytest.mark.parametrize("form", ["csv", "json"])
 @pytest.mark.parametrize(
     "options",
-    [{"header": True}, {"compression": "snappy"}, {"codec": "bzip2"}, {"encoding": "UTF-16"}],
+    [
+        {"header": True},
+        {" Header": " True "},
+        {"compression": "snappy"},
+        {"codec": "bzip2"},
+        {"encoding": "UTF-16"},
+    ],
 )
 def test_lines_that_cannot_be_put_behind_one_another_do_not_roll(
     form: str, options: dict[str, str]

@@ -50,14 +50,15 @@ class TestCommittable:
         """The bytes of an older checkpoint give the same upload set, and are written alike."""
         entry = _entry(VERSION_1.read_bytes().strip())
         found = decode_upload_set(entry)
-        assert found.parent == "s3://lake/data"
+        assert (found.parent, found.endpoint) == ("s3://lake/data", "http://127.0.0.1:9000")
         (file,) = found.files
         assert found.key(file).startswith("orders/dt=1/part-000000000042-main-")
         assert (file.upload_id, file.tags, file.rows) == ("upload-1", ('"tag-1"', '"tag-2"'), 3)
         assert encode_upload_set(found, operator_id="op") == entry
 
     @pytest.mark.parametrize(
-        "payload", [b"{}", b"[]", b"x", b'{"target":"s3://b/o","mark":"m","files":[["f"]]}']
+        "payload",
+        [b"{}", b"[]", b"x", b'{"target":"s3://b/o","endpoint":null,"mark":"m","files":[["f"]]}'],
     )
     def test_a_damaged_payload_is_refused(self, payload: bytes) -> None:
         """No upload is completed or aborted by what cannot be read."""
@@ -145,7 +146,7 @@ def _committable(upload: OpenUpload, *, operator_id: str = "op") -> StateEntry:
         length_bytes=1,
         rows=1,
     )
-    found = UploadSet(target="s3://b/out", mark="m", files=(file,))
+    found = UploadSet(target="s3://b/out", endpoint=None, mark="m", files=(file,))
     return encode_upload_set(found, operator_id=operator_id)
 
 

@@ -17,6 +17,8 @@ from sluice.connectors.hdfs.staging.uploaded_files import (
 )
 from sluice.connectors.hdfs.tools.files_cli import app
 from sluice.runtime.checkpoint.checkpoint_store import open_store
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
+from sluice.runtime.errors import DamagedCheckpointError
 from sluice.runtime.model.checkpoint_record import OperatorNode, RegionRecord, StateEntry
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.objects.multipart_uploads import MultipartUploads
@@ -52,7 +54,7 @@ class Ended:
         file = UploadedFile(
             final=str(name), upload_id=upload_id, tags=(tag,), length_bytes=4, rows=2
         )
-        found = UploadSet(target=f"{self.parent}/orders", mark=mark, files=(file,))
+        found = UploadSet(target=f"{self.parent}/orders", endpoint=None, mark=mark, files=(file,))
         return f"orders/{name}", encode_upload_set(found, operator_id="op")
 
     def decide(self, checkpoint_id: int, *entries: StateEntry) -> None:
@@ -126,3 +128,21 @@ def test_upload_settled_clean_aborts_unnamed_uploads_of_earlier_runs_alone(job: 
     assert job.run("orphans")["orphans"] == []
     (line,) = job.run("list")["files"]
     assert line["standing"] == "staged"
+
+
+def test_clean_leaves_uploads_of_an_attempt_that_a_later_leader_has_resumed(job: Ended) -> None:
+    """Its next decision names them. If that is unknown, it deletes nothing."""
+    resumed_key, _ = job.upload(1)
+    job.upload(0)
+    for checkpoint_id in (0, 1, 3):
+        job.decide(checkpoint_id)
+    attempts = ResumableAttempts(open_store(str(job.directory / "checkpoint")).fs)
+    attempts.write(ListedAttempts(run_attempt_id=3, resumed_from=1, attempts={"r0": 1}))
+    assert job.run("clean", "--delete")["deleted"]
+    assert job.open_keys() == {resumed_key}
+
+    (job.directory / "checkpoint" / "_attempts-3").write_bytes(b"{")
+    place = str(job.directory / "checkpoint")
+    answer = CliRunner().invoke(app, ["clean", place, "--delete"])
+    assert isinstance(answer.exception, DamagedCheckpointError)
+    assert job.open_keys() == {resumed_key}

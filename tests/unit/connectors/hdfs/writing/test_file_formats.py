@@ -3,6 +3,7 @@
 import io
 import pickle
 import re
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -242,6 +243,21 @@ def test_csv_row_of_one_null_is_an_empty_string() -> None:
     """Readers skip an empty line."""
     assert _text("csv", pa.record_batch({"a": ["x", None]}), sep="\\t") == '"x"\n""\n'
     assert _text("csv", pa.record_batch({"a": [1, None]})) == '"1"\n""\n'
+
+
+def test_csv_row_of_nulls_alone_is_no_blank_line() -> None:
+    """Spark skips a line of white space, but reads two quotes as null."""
+    batch = pa.record_batch({"a": [1, None, None], "b": [None, None, True]})
+    assert _text("csv", batch, sep="\\t") == '"1"\t\n""\t\n\ttrue\n'
+    assert _text("csv", batch, sep=" ") == '"1" \n"" \n true\n'
+    assert _text("csv", batch) == "1,\n,\n,true\n"
+
+
+@pytest.mark.parametrize("separator", ["-", ".", "1", "t"])
+def test_csv_number_with_the_separator_in_it_is_in_quotes(separator: str) -> None:
+    """Else readers would take it for two values."""
+    batch = pa.record_batch({"a": [-11], "b": [Decimal("1.5")], "c": [True]})
+    assert _text("csv", batch, sep=separator) == f'"-11"{separator}"1.5"{separator}"true"\n'
 
 
 @pytest.mark.parametrize("name", ["csv", "json"])
