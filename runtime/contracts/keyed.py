@@ -221,6 +221,8 @@ class OperatorScope:
         count_late: notes that so many rows came after the watermark.
         write_late: writes late rows to a side topic, in the epoch's transaction.
         count: adds to a counter of the user, by name.
+        now_ms: processing time of the rows that come now, by the driver's clock. In micro-batches
+            it is that of their barrier.
         closed_ms: watermark of the barrier that last ended an epoch of a split, by its ordinal, in
             this attempt or before it: rows before it are late. None: no barrier had one yet.
         time_column: the column of the rows' event time; None: the source has no time.
@@ -231,6 +233,7 @@ class OperatorScope:
     count_late: Callable[[int], None]
     write_late: Callable[[str, pa.RecordBatch], None]
     count: Callable[[str, int], None]
+    now_ms: Callable[[], int]
     closed_ms: Callable[[int], int | None] = _no_watermark
     time_column: str | None = None
 

@@ -21,6 +21,7 @@ __all__ = [
     "CheckedSink",
     "DeadLetterSink",
     "DeserializingSource",
+    "DropInSink",
     "EndableSource",
     "EventTimeSink",
     "ForgettingSource",
@@ -360,6 +361,33 @@ class TaskSink(Sink, Protocol):
 
     def writer_factory(self) -> WriterFactory:
         """Executor side."""
+        ...
+
+
+@runtime_checkable
+class DropInSink(TaskSink, Protocol):
+    """A sink of a drop-in format: ``writeStream`` and ``df.write`` make one from their options."""
+
+    def target(self) -> tuple[str, ...]:
+        """Where it writes. Two sinks of a format with one target are one sink to ``df.write``,
+        which knows a batch by its target and id. Without credentials, and without settings that
+        may change while the target stays the same.
+        """
+        ...
+
+    def may_have_written(self, committable: StateEntry) -> bool:
+        """Whether a committable of this target is this sink's.
+
+        False where settings that are no part of the target name another place than then: a repeated
+        batch is refused.
+        """
+        ...
+
+    def may_share_output(self, settings: Mapping[str, str]) -> bool:
+        """Whether readers of this sink's output may find there what another sink has written.
+
+        ``settings``: of the other sink, which may have another format; see `Sink.settings`.
+        """
         ...
 
 

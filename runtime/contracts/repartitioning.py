@@ -13,6 +13,7 @@ from sluice.runtime.model.event_time import EventTime
 from sluice.runtime.model.splits import SplitKey, SplitRange
 from sluice.runtime.model.state.batch_lineage import BatchLineage
 from sluice.runtime.model.state.key_groups import default_max_parallelism
+from sluice.runtime.model.state.keyed_state import KeyedState
 
 __all__ = [
     "SIDE_COLUMN",
@@ -154,9 +155,14 @@ class TopicStart:
 
     @property
     def max_parallelism(self) -> int:
-        """Number of key groups, as recorded, else as it follows from the partitions."""
+        """Number of key groups, as recorded with the state of the topic's splits, else as it
+        follows from the partitions.
+
+        Raises:
+            DamagedCheckpointError: two readers have other numbers.
+        """
         states = (region.keyed_state for region in self.readers)
-        recorded = max((s.max_parallelism for s in states if s is not None), default=0)
+        recorded = KeyedState.key_groups_of(state for state in states if state is not None)
         return recorded or default_max_parallelism(self.partitions)
 
 

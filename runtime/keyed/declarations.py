@@ -215,8 +215,8 @@ class ValueState:
 
     Attributes:
         type: of the value.
-        ttl: time from the barrier of the last change until the value is removed, at a barrier; > 0.
-            None: it stays.
+        ttl: time from the barrier of the last change until the value is gone; > 0. By event time, a
+            barrier removes it. None: it stays.
         ttl_time: ``processing``: the barriers' wall clock; ``event``: their watermark, for a source
             with event time.
     """

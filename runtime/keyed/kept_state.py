@@ -116,7 +116,7 @@ class OpenKeyedBatch:
 
     def begin(self, functions: Sequence[ChainedFunction]) -> KeyedRun:
         """The run of the batch; ``functions``: of the pipeline, with their own states."""
-        return self._task.begin_epoch(functions)
+        return self._task.begin_epoch(functions, now_ms=self.time.now_ms)
 
     def end(self, batch: BatchKey) -> KeyedBatchResult:
         """Write the state's changes, after all output.

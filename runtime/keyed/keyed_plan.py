@@ -30,7 +30,7 @@ class KeyedPlan:
         store: where the state's files are.
         source_id: operator id of the source.
         settings: how a task keeps it.
-        max_parallelism: number of key groups; 0: keys belong to the input's partitions.
+        max_parallelism: see `KeyedTask`.
         time_column: see `sluice.runtime.contracts.keyed.OperatorScope`.
     """
 

@@ -50,7 +50,7 @@ class KeyedOperators:
         source_id: of the splits.
         tables: the keyed state of the task.
         numbers: of each operator's tables, by operator id and name.
-        closed_ms, time_column: see `OperatorScope`.
+        now_ms, closed_ms, time_column: see `OperatorScope`.
         job_name: for dead letters.
     """
 
@@ -61,11 +61,12 @@ class KeyedOperators:
         source_id: str,
         tables: TaskTables,
         numbers: Mapping[str, Mapping[str, int]],
+        now_ms: Callable[[], int],
         closed_ms: Callable[[int], int | None] = lambda _: None,
         time_column: str | None = None,
         job_name: str = "",
     ) -> None:
-        self._closed_ms, self._time_column = closed_ms, time_column
+        self._closed_ms, self._time_column, self._now_ms = closed_ms, time_column, now_ms
         keyed = [at for at, function in enumerate(functions) if function.keyed is not None]
         first, end = keyed[0], keyed[-1] + 1
         self.first, self.end = first, end
@@ -95,6 +96,7 @@ class KeyedOperators:
             count_late=count_late,
             write_late=lambda topic, rows: self._run.write_late(topic, rows),
             count=count,
+            now_ms=self._now_ms,
             closed_ms=self._closed_ms,
             time_column=self._time_column,
         )

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sluice.runtime.contracts.keyed import BarrierTime, KeyBy, TaskTables
-from sluice.runtime.errors import ConfigError, IllegalTransitionError
+from sluice.runtime.errors import ConfigError, DamagedCheckpointError, IllegalTransitionError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.keyed.keyed_run import KeyedOperators, KeyedRun
+from sluice.runtime.keyed.processing_clock import ProcessingClock
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
 from sluice.runtime.model.state.key_groups import murmur2
 from sluice.runtime.model.state.key_sample import KeySample
@@ -106,9 +107,11 @@ class KeyedTask:
         writer: of the ended epochs; closed with this.
         restored: in the record that the attempt begins with: the state of ``splits``.
         splits: that the task begins with, at their positions.
-        max_parallelism: number of key groups; 0: keys belong to the input's partitions.
+        max_parallelism: number of key groups by which the writers of this run divide its rows; 0:
+            keys belong to the input's partitions.
         time_column: see `sluice.runtime.contracts.keyed.OperatorScope`.
         job_name: for dead letters.
+        clock: of rows whose barrier has not come yet.
     """
 
     def __init__(
@@ -123,11 +126,13 @@ class KeyedTask:
         max_parallelism: int = 0,
         time_column: str | None = None,
         job_name: str = "",
+        clock: ProcessingClock | None = None,
     ) -> None:
+        self._clock = clock or ProcessingClock()
         before = restored or KeyedState()
         self._state, self._writer = state, writer
         self._tables = numbered_tables(functions, before.tables)
-        self._max_parallelism = before.max_parallelism or max_parallelism
+        self._max_parallelism = max_parallelism
         self._closed_ms: dict[SplitKey, int | None] = {}
         self._keys: dict[int, SplitKey] = {}
         self.adopt(splits, before.covering({split.key for split in splits}))
@@ -137,6 +142,7 @@ class KeyedTask:
             tables=state,
             numbers=_numbers(self._tables),
             job_name=job_name,
+            now_ms=self._clock.now_ms,
             closed_ms=self._closed,
             time_column=time_column,
         )
@@ -146,8 +152,17 @@ class KeyedTask:
         """Whether the epoch has changed so much that its barrier should come first."""
         return self._state.is_full
 
-    def begin_epoch(self, functions: Sequence[ChainedFunction] = ()) -> KeyedRun:
-        """The run of the next epoch; ``functions``: instead of those that are not keyed."""
+    def begin_epoch(
+        self, functions: Sequence[ChainedFunction] = (), *, now_ms: int | None = None
+    ) -> KeyedRun:
+        """The run of the next epoch.
+
+        Args:
+            functions: instead of those that are not keyed.
+            now_ms: of its barrier; None: that is not known yet.
+        """
+        if now_ms is not None:
+            self._clock.stop_at(now_ms)
         return self._operators.begin_epoch(functions)
 
     def adopt(self, splits: Sequence[SplitRange], new_state: KeyedState | None) -> None:
@@ -157,7 +172,8 @@ class KeyedTask:
             new_state: of each split that is new, and of those that another task has had.
         Raises:
             IllegalTransitionError: the state of a new split is missing, or has other numbers.
-            DamagedCheckpointError: a file is not as the checkpoint names it.
+            DamagedCheckpointError: a file is not as the checkpoint names it. Or the state of a new
+                split was divided by another number of key groups than its rows.
         """
         brought = new_state or KeyedState()
         wanted = {split.key: split for split in splits}
@@ -171,6 +187,7 @@ class KeyedTask:
                 {"splits": ",".join(f"{topic}-{number}" for _, topic, number in missing)},
                 "Let the region restart: its next attempt loads the state of all its splits.",
             )
+        self._require_key_groups(brought.of(new))
         for key in self._closed_ms.keys() - kept:
             del self._closed_ms[key]
             self._state.drop_split(key)
@@ -178,6 +195,22 @@ class KeyedTask:
         self._state.add_splits({k: s if s.files else None for k, s in states.items()})
         self._closed_ms |= {key: wanted[key].barrier_watermark_ms for key in new}
         self._keys = {self._state.ordinal(key): key for key in self._closed_ms}
+
+    def _require_key_groups(self, brought: KeyedState) -> None:
+        """Refuse state of keys whose rows go to other splits."""
+        has_state = any(split.parts for split in brought.splits)
+        if has_state and self._max_parallelism not in (0, brought.max_parallelism):
+            names = sorted(f"{split.topic}-{split.partition}" for split in brought.splits)
+            raise DamagedCheckpointError(
+                "keyed state has another number of key groups than its rows",
+                {
+                    "splits": ",".join(names),
+                    "state": brought.max_parallelism,
+                    "rows": self._max_parallelism,
+                },
+                "Start from an older checkpoint, and report this one: keys would begin without "
+                "their state.",
+            )
 
     def restart_at(self, splits: Sequence[SplitRange]) -> None:
         """Continue with the present state, at these positions of its splits: the last epoch may
@@ -187,6 +220,7 @@ class KeyedTask:
     def end_epoch(self, time: BarrierTime) -> EndedState:
         """Freeze the state of the epoch, whose output is complete; the next one begins."""
         watermark_ms, due = time.watermark_ms, self._operators.due()
+        self._clock.note_barrier(time.now_ms)
         for key, closed_ms in self._closed_ms.items():
             self._closed_ms[key] = later(closed_ms, watermark_ms)
         return EndedState(
@@ -264,6 +298,7 @@ def _numbers(tables: Iterable[StateTableInfo]) -> dict[str, dict[str, int]]:
 
 
 def _agree(brought: Iterable[StateTableInfo], own: Iterable[StateTableInfo]) -> bool:
-    """Whether the same states have the same numbers."""
-    numbers = {(table.operator_id, table.name): table.number for table in own}
+    """Whether the same states have the same numbers. States that a restore has dropped have no
+    operator, so several of them may have one name."""
+    numbers = {(table.operator_id, table.name): table.number for table in own if table.operator_id}
     return all(numbers.get((t.operator_id, t.name), t.number) == t.number for t in brought)

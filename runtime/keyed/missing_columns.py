@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import column_index
 
 __all__ = ["require_columns"]
 
@@ -18,10 +19,10 @@ def require_columns(
     Args:
         what: the function that needs them, for the message.
     Raises:
-        ConfigError: one is missing.
+        ConfigError: one is missing, or several columns have its name.
     """
     names = list(columns)
-    missing = [name for name in names if name not in batch.schema.names]
+    missing = [name for name in names if column_index(batch.schema, name) is None]
     if missing:
         raise ConfigError(
             f"{what} names a column that its rows do not have",

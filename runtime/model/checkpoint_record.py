@@ -126,7 +126,8 @@ class RegionRecord:
         attempt_id: of the attempt that ran ``batch_id``.
         status: completed in this checkpoint, or skipped with its last snapshot.
         snapshot_id: checkpoint id of the snapshot if skipped, else None.
-        query_id: Spark's query id (UUID text), "" before the first batch.
+        query_id: Spark's query id (UUID text), "" before the first batch. Of a frame without a
+            query: "", or ``beside`` and the ids of queries with a callback.
         batch_id: last batch in this checkpoint, None before the first.
         splits: start and end offsets of that last batch; the next batch starts at the ends.
         least_watermark_ms: minimum over the live splits, if watermarks are defined.

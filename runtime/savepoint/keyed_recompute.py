@@ -97,12 +97,15 @@ class Recompute:
         """The regions of each repartition topic whose state is recomputed, by source."""
         record = self.savepoint.record
         where = {"uri": self.savepoint.uri, "max_parallelism": self.max_parallelism}
-        states = [region for region in record.regions if region.keyed_state is not None]
-        found: dict[str, list[RegionRecord]] = {}
-        for region in states:
-            if region.keyed_state is not None and region.keyed_state.max_parallelism:
-                for source_id in {split.source_id for split in region.splits}:
-                    found.setdefault(source_id, []).append(region)
+        states = [r.keyed_state for r in record.regions if r.keyed_state is not None]
+        topics = sorted(
+            {split.source_id for s in states if s.max_parallelism for split in s.splits}
+        )
+        # A reader that has had no row yet has no state, but it has partitions of the topic.
+        found = {
+            topic: [r for r in record.regions if any(s.source_id == topic for s in r.splits)]
+            for topic in topics
+        }
         if not found:
             what = (
                 "keyed state of this savepoint belongs to the partitions of its input"
@@ -132,9 +135,9 @@ class Recompute:
         return found
 
     def _is_same(self, regions: Sequence[RegionRecord]) -> bool:
-        before = {r.keyed_state.max_parallelism for r in regions if r.keyed_state is not None}
         count = _partitions(regions)
-        return before == {self.max_parallelism} and (self.partitions or count) == count
+        before = KeyedState.key_groups_of(_states(regions))
+        return before == self.max_parallelism and (self.partitions or count) == count
 
     # --- other state: as it is -------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class Recompute:
     def _of_topic(
         self, regions: Sequence[RegionRecord], scratch: Path, progress: Callable[[int], None]
     ) -> Iterator[RegionRecord]:
-        state = KeyedState.merged(r.keyed_state for r in regions if r.keyed_state is not None)
+        state = KeyedState.merged(_states(regions))
         assert state is not None  # `_chosen` looks
         groups = KeyGroups(
             max_parallelism=self.max_parallelism,
@@ -281,7 +284,7 @@ class Recompute:
         copied = self_contained(
             replace(before, regions=tuple(others)), of_spark, kept, kind=CheckpointKind.SAVEPOINT
         )
-        regions = {region.region: region for region in copied.regions} | made
+        regions = {region.region: self._divided_alike(region) for region in copied.regions} | made
         whole = tuple(regions[region.region] for region in before.regions)
         return replace(
             copied,
@@ -292,6 +295,17 @@ class Recompute:
             reason=f"{self.max_parallelism} key groups, from {self.savepoint.uri}",
             created_at_ms=time.time_ns() // 1_000_000,
         )
+
+    def _divided_alike(self, region: RegionRecord) -> RegionRecord:
+        """A region without splits has the number of key groups of all repartition topics."""
+        state = region.keyed_state
+        if state is None or state.splits or not state.max_parallelism:
+            return region
+        return replace(region, keyed_state=replace(state, max_parallelism=self.max_parallelism))
+
+
+def _states(regions: Sequence[RegionRecord]) -> list[KeyedState]:
+    return [region.keyed_state for region in regions if region.keyed_state is not None]
 
 
 def _damaged(uri: str, path: str) -> DamagedCheckpointError:

@@ -36,7 +36,8 @@ _LEAST_PIECE_BYTES = 64 << 10
 _NO_TIME = np.iinfo(np.int64).min
 _MASK = 0xFFFFFFFFFFFFFFFF
 _FACTORS = {"key": np.uint64(0x9E3779B97F4A7C15), "value": np.uint64(0xC2B2AE3D27D4EB4F)}
-_TIME_KEY = b"time"  # of `sluice.runtime.keyed.operators.operator_memory`
+_TIME_KEY, _SCHEMAS = b"time", b"schemas of "
+"""Of `sluice.runtime.keyed.operators.operator_memory`; all other keys are flags."""
 _TIMES = struct.Struct(">qq")
 _Int32s = npt.NDArray[np.int32]
 
@@ -100,7 +101,8 @@ class Redistribution:
         progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._groups = groups
-        self._memories = [table.number for table in state.tables if table.kind == MEMORY]
+        self._memories = {t.number: t.operator_id for t in state.tables if t.kind == MEMORY}
+        self._flags: dict[int, frozenset[bytes]] = {}
         self._remembered: dict[tuple[int, bytes], bytes] = {}
         self._before = Checksum()
         self._after = Checksum()
@@ -152,27 +154,47 @@ class Redistribution:
             raise _differs({"rows": self._before.rows, "found": self._after.rows})
 
     def _read(self, rows: Iterator[pa.RecordBatch], spill: "_Spill") -> None:
+        known: dict[int, set[bytes]] = {}
         for batch in rows:
             keyed = self._with_keys(batch)
             if keyed.num_rows < batch.num_rows:
-                self._remember(batch)
+                self._remember(batch, known)
             if keyed.num_rows:
                 self._before.add(keyed)
                 spill.add(keyed, self._groups.partitions_of(keyed["key"]))
         spill.flush()
+        for number, keys in known.items():
+            if self._memories[number]:  # else a restore has dropped its function
+                self._require_same_flags(number, frozenset(filter(_is_flag, keys)))
 
     def _with_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that belong to a key: each split has what an operator remembers."""
         if not self._memories:
             return batch
-        return batch.filter(pa.array(~np.isin(batch["table"].to_numpy(), self._memories)))
+        return batch.filter(pa.array(~np.isin(batch["table"].to_numpy(), list(self._memories))))
 
-    def _remember(self, batch: pa.RecordBatch) -> None:
+    def _remember(self, batch: pa.RecordBatch, keys: dict[int, set[bytes]]) -> None:
         for row in batch.to_pylist():
             if row["table"] in self._memories:
+                keys.setdefault(row["table"], set()).add(row["key"])
                 place = row["table"], row["key"]
                 known = self._remembered.get(place, row["value"])
                 self._remembered[place] = _combined(row["key"], known, row["value"])
+
+    def _require_same_flags(self, number: int, flags: frozenset[bytes]) -> None:
+        """A flag says what the entries of its split are like. If splits differ, it would be wrong
+        for some entries of each new split."""
+        known = self._flags.setdefault(number, flags)
+        if known != flags:
+            raise ConfigError(
+                "two splits have state of functions with other settings",
+                {
+                    "operator_id": self._memories[number],
+                    "remembered": ",".join(sorted(key.decode() for key in known ^ flags)),
+                },
+                "Start the job from this savepoint, and take another one once every region has "
+                "completed a checkpoint.",
+            )
 
     def _memory_rows(self) -> Iterator[pa.RecordBatch]:
         rows = [
@@ -228,6 +250,11 @@ class _Spill:
             with pa.ipc.new_stream(sink, ROW_SCHEMA) as stream:
                 stream.write_batch(rows.slice(start, step))
             yield sink.getvalue()
+
+
+def _is_flag(key: bytes) -> bool:
+    """Whether it is neither the time of a barrier nor the schemas of rows."""
+    return key != _TIME_KEY and not key.startswith(_SCHEMAS)
 
 
 def _combined(key: bytes, first: bytes, second: bytes) -> bytes:

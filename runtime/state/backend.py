@@ -81,6 +81,10 @@ class StateBackend(Protocol):
         """The entries at each time <= ``until_ms``, or all; earliest first, read as needed."""
         ...
 
+    def timed_keys(self, split: int, table: int) -> Iterator[tuple[int, bytes]]:
+        """Time and key of each entry, earliest time first, read as needed."""
+        ...
+
     def close(self) -> None:
         """Free memory and files. Safe to repeat."""
         ...

@@ -43,6 +43,8 @@ class Entries:
 
     def put(self, keys: Collection[bytes], values: Collection[Value]) -> None:
         """Set the values of different keys."""
+        if not keys:
+            return
         if self._index is None and self._are_alike(values):
             before = len(self.values)
             self.values.update(zip(keys, values, strict=True))
@@ -143,6 +145,13 @@ class TimedEntries:
             if time_ms != last and time_ms in self._by_time:
                 last = time_ms
                 yield time_ms, self._by_time[time_ms].values
+
+    def earliest_ms(self) -> int | None:
+        """The earliest time with an entry that is not a removal."""
+        for time_ms, entries in self.until(None):
+            if any(value is not None for value in entries.values()):
+                return time_ms
+        return None
 
 
 def by_time(

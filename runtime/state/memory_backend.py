@@ -74,6 +74,10 @@ class MemoryBackend(StateBackend):
         found = entries.until(until_ms) if entries else iter(())
         return cast(Iterator[tuple[int, Mapping[bytes, bytes]]], found)
 
+    def timed_keys(self, split: int, table: int) -> Iterator[tuple[int, bytes]]:
+        for time_ms, entries in self.until(split, table, None):
+            yield from ((time_ms, key) for key in entries)
+
     def load(self, split: int, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:
             for number, times, keys, values in slices(batch):

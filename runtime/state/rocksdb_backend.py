@@ -131,25 +131,21 @@ class RocksDbBackend(StateBackend):
     def until(
         self, split: int, table: int, until_ms: int | None
     ) -> Iterator[tuple[int, Mapping[bytes, bytes]]]:
-        head = _place(table)
-        start = self._earliest.get((split, table))
-        begin = head if start is None else _place(table, start)
         last = _END_OF_TIME if until_ms is None else until_ms
         time_ms: int | None = None
         entries: dict[bytes, bytes] = {}
-        for place, value in self._iterate(split, begin, _after(_place(table, last))):
-            of_entry = int.from_bytes(place[4:12], "big") - _SIGN
+        for of_entry, key, value in self._timed(split, table, last):
             if of_entry != time_ms:
-                if time_ms is None:
-                    self._earliest[split, table] = of_entry  # before it, only removed entries are
-                else:
+                if time_ms is not None:
                     yield time_ms, entries
                 time_ms, entries = of_entry, {}
-            entries[place[12:]] = value
-        if time_ms is None:
-            self._earliest[split, table] = min(last, _END_OF_TIME - 1) + 1
-        else:
+            entries[key] = value
+        if time_ms is not None:
             yield time_ms, entries
+
+    def timed_keys(self, split: int, table: int) -> Iterator[tuple[int, bytes]]:
+        for time_ms, key, _ in self._timed(split, table, _END_OF_TIME):
+            yield time_ms, key
 
     def close(self) -> None:
         databases, self._databases = self._databases, {}
@@ -187,6 +183,20 @@ class RocksDbBackend(StateBackend):
                     batch[place] = value
             with self._failures_named(split):
                 self._databases[split].write(batch, self._unlogged)
+
+    def _timed(self, split: int, table: int, last: int) -> Iterator[tuple[int, bytes, bytes]]:
+        """Time, key and value of each entry of a timed table up to a time, in order."""
+        start = self._earliest.get((split, table))
+        begin = _place(table, start)
+        is_empty = True
+        for place, value in self._iterate(split, begin, _after(_place(table, last))):
+            time_ms = int.from_bytes(place[4:12], "big") - _SIGN
+            if is_empty:
+                self._earliest[split, table] = time_ms  # before it, only removed entries are
+                is_empty = False
+            yield time_ms, place[12:], value
+        if is_empty:
+            self._earliest[split, table] = min(last, _END_OF_TIME - 1) + 1
 
     def _iterate(self, split: int, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounds = self._rocks.ReadOptions()

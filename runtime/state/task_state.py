@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import repeat
 from operator import itemgetter
+from typing import cast
 
 from sluice.runtime.contracts.keyed import StateTable, TaskTables, TimedTable
 from sluice.runtime.errors import ConfigError
@@ -260,7 +261,17 @@ class _TimedTable(_Tables, TimedTable):
         return self._merged(split, until_ms)
 
     def earliest_ms(self, split: int) -> int | None:
-        return next((time for time, _ in self._merged(split, None)), None)
+        changed = self._overlays[split].timed.get(self._number)
+        added = None if changed is None else changed.earliest_ms()
+        last, now = None, cast(Mapping[bytes, Value], {})
+        for time, key in self._backend.timed_keys(split, self._number):
+            if time != last:
+                if added is not None and time >= added:
+                    break
+                last, now = time, {} if changed is None else changed.at(time)
+            if now.get(key, ABSENT) is not None:
+                return time
+        return added
 
     def _merged(
         self, split: int, until_ms: int | None

@@ -171,6 +171,21 @@ class TestTimes:
         state.end_epoch()
         assert table.earliest_ms(split) == 50
 
+    def test_the_earliest_time_is_of_an_entry_that_is_still_there(self, state: TaskState) -> None:
+        """Whatever the epoch has removed, added and kept at the times before it."""
+        table, split = state.timed_table(1), state.ordinal(P0)
+        table.put(split, [1, 1, 2, 5], [b"a", b"b", b"a", b"a"], [b""] * 4)
+        state.end_epoch()
+        for time, key, expected in ((1, b"a", 1), (1, b"b", 2), (2, b"a", 5), (5, b"a", None)):
+            table.put(split, [time], [key], [None])
+            assert table.earliest_ms(split) == expected
+        table.put(split, [4], [b"n"], [b""])
+        assert table.earliest_ms(split) == 4
+        table.put(split, [2, 3], [b"a", b"n"], [b"", None])
+        assert table.earliest_ms(split) == 2
+        state.end_epoch()
+        assert table.earliest_ms(split) == 2
+
     def test_extreme_times_are_in_order(self, state: TaskState) -> None:
         table, split = state.timed_table(1), state.ordinal(P0)
         times = [-(1 << 63), -1, 0, (1 << 63) - 1]

@@ -2,14 +2,17 @@
 regions, and after kills."""
 
 import itertools
+import os
+import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from sluice import Count, Job, KafkaConnection, KafkaSink, KafkaSource
+from sluice import Count, EventTime, Job, KafkaConnection, KafkaSink, KafkaSource, Tumbling
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.connectors.testing import killing
 from sluice.connectors.testing.topics import created_topics
@@ -123,6 +126,52 @@ def test_counts_are_exact_after_kills(kafka: EmbeddedKafka, tmp_path: Path, engi
         )
         assert len(report.kills) == len(KILLS)
         assert counted(kafka.bootstrap, sink.name) == expected(100)
+
+
+@dataclass(frozen=True, slots=True)
+class _DiesOnce:
+    """Passes windows on as text; its first process dies."""
+
+    mark: Path
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            self.mark.touch(exist_ok=False)
+        except FileExistsError:
+            counts = batch["count"].cast(pa.string()).cast(pa.binary())
+            return pa.RecordBatch.from_pydict({"key": batch["key"], "value": counts})
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("it lives")
+
+
+def test_windows_of_a_batch_without_records_come_out_of_spark_s_second_attempt(
+    spark: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The end of the input has a batch of its own, and its worker dies."""
+    source, sink = topic(partitions=1), topic(partitions=1)
+    produce(kafka.bootstrap, source, [Record(key=b"a", value=b"", partition=0)] * 3)
+    job = Job(
+        "windows",
+        spark,
+        checkpoint_dir=tmp_path / "checkpoint",
+        interval_s=0.1,
+        engine="micro-batch",
+    )
+    stream = job.source(
+        KafkaSource(
+            bootstrap_servers=kafka.bootstrap,
+            topics=[source],
+            bounded=True,
+            time=EventTime("kafka"),
+        )
+    )
+    windows = stream.key_by("key", partitioned=True).window(Tumbling("1 minute"), on="event_time")
+    windows.aggregate(count=Count()).map_batches(_DiesOnce(tmp_path / "died")).sink(
+        KafkaSink(bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=sink)
+    )
+    job.run()
+    assert (tmp_path / "died").exists()
+    assert [record.value for record in read(kafka.bootstrap, sink)] == [b"3"]
 
 
 @pytest.mark.extended

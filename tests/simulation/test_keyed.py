@@ -33,7 +33,7 @@ def test_state_with_output_worlds_decide_move_and_delete_state() -> None:
 def test_worlds_share_lists_topics_and_broadcast_streams() -> None:
     """Or the worlds with them prove little."""
     names = [name for name in PROFILES if name.startswith("what regions share")]
-    worlds = [World(seed, PROFILES[name]) for name in names for seed in range(3)]
+    worlds = [World(seed, PROFILES[name]) for name in names for seed in range(4)]
     for world in worlds:
         world.run()
     watches = [world.watch.shared for world in worlds]

@@ -247,9 +247,7 @@ class RepartitionSource(
 
     def decoder(self) -> RepartitionDecoder:
         return RepartitionDecoder(
-            topic=self._topic_name,
-            lineage=self._run.lineage,
-            sides=len(self._repartition.keys),
+            topic=self._topic_name, run=self._run, sides=len(self._repartition.keys)
         )
 
     def _records_reader(self) -> KafkaSplitReader:

@@ -34,7 +34,7 @@ from sluice.connectors.kafka.sink.producers.preparation import transactional_con
 from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey
 from sluice.connectors.kafka.source.reader.range_reader import KafkaSplitReader
-from sluice.connectors.kafka.source.splits import TopicFacts
+from sluice.connectors.kafka.source.splits import TopicFacts, is_recreated
 from sluice.runtime.contracts import JobTopic, TopicCopy
 from sluice.runtime.errors import DataLostError, SourceChangedError, UnreachableError
 from sluice.runtime.failpoints import failpoint
@@ -135,7 +135,7 @@ def _ranges(
     keys = [(copy.topic, partition) for partition in copy.offsets]
     facts = cluster.describe([copy.topic], timeout_s=_REQUEST_S)
     found = facts.get(copy.topic)
-    if found is None or (copy.topic_id and found.topic_id != copy.topic_id):
+    if found is None or is_recreated(copy.topic_id, found.topic_id):
         raise SourceChangedError(
             "the repartition topic of the restored job does not exist any more",
             {"topic": copy.topic, "topic_id": copy.topic_id},

@@ -2,6 +2,9 @@
 
 Rows wait for the other side in buckets of time: (start of the bucket, key) -> rows. So a row's
 partners are in a few known buckets, and a bucket leaves as a whole.
+
+A row before the watermark is late, as in Flink's interval join. A row that waits is forgotten once
+only late rows would be its partners. So no row that is accepted has lost a partner.
 """
 
 from __future__ import annotations
@@ -160,14 +163,14 @@ class _Operator:
         return Due(event_ms=None if first is None else first + self._reach[LEFT] + 1)
 
     def _on_time(self, side: int, rows: KeyedRows) -> KeyedRows:
-        """The rows that may still have partners."""
+        """The rows that are not before the watermark: none of their partners is forgotten."""
         times = times_of(rows.batch, self._function.on[side])
         late = times.is_null().to_numpy(zero_copy_only=False)
         values: _Longs = times.fill_null(0).to_numpy()
         for split in present(rows.splits):
             watermark = self._memory.watermark_ms(split)
             if watermark is not None:
-                late |= (rows.splits == split) & (values + self._reach[side] < watermark)
+                late |= (rows.splits == split) & (values < watermark)
         if not late.any():
             return rows
         self._late.note(rows.batch, late)

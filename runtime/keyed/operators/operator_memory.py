@@ -19,7 +19,11 @@ from sluice.runtime.model.state.wide_indexes import with_wide_types
 from sluice.runtime.model.timestamps import duration_ms
 from sluice.runtime.state.codec.schema_text import schema_from_json, schema_to_json
 
-__all__ = ["MEMORY_TABLE", "OperatorMemory", "declared_as", "present"]
+__all__ = ["FORGETTING_PARTS", "MEMORY_TABLE", "OperatorMemory", "declared_as", "present"]
+
+FORGETTING_PARTS = 16
+"""A region without records gets a barrier once its oldest state is over, and one part more of the
+time that state is kept. So it gets few barriers. Until then, what is over does not count."""
 
 MEMORY_TABLE = TableSpec(name="memory", kind="memory")
 _SCHEMAS, _TIME = b"schemas of ", b"time"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import inspect
 import operator
-import time as clock
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +102,7 @@ class Timers:
     Attributes:
         watermark_ms: of the last barrier before these rows. None: there was none, or no source has
             event time.
-        now_ms: processing time of that barrier; before the first one the executor's clock.
+        now_ms: processing time of these rows: that of their barrier if they have waited for it.
     """
 
     def __init__(self, scope: OperatorScope, *, can_fire: bool) -> None:
@@ -243,19 +242,22 @@ class _Operator:
         self._timers = Timers(scope, can_fire=function.on_timer is not None)
         self._memory = OperatorMemory(scope)
         self._buffer = RowBuffer(None)
+        self._now_ms = scope.now_ms
+        self._latest_ms = 0  # of the epoch's calls
 
     def apply(self, rows: KeyedRows) -> Iterator[KeyedRows]:
         if not self._buffer.add(rows):
-            yield from self._call_waiting()
+            yield from self._call_waiting(self._clock_ms())
             self._buffer.add(rows)
         if self._buffer.rows >= RowBuffer.LARGEST:
-            yield from self._call_waiting()
+            yield from self._call_waiting(self._clock_ms())
 
     def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
-        yield from self._call_waiting()
+        now_ms, self._latest_ms = max(time.now_ms, self._latest_ms), 0
+        yield from self._call_waiting(now_ms)
         now = _FOREVER if time.is_end else time.watermark_ms
         for split in self._tables.splits():
-            self._timers.watermark_ms, self._timers.now_ms = time.watermark_ms, time.now_ms
+            self._timers.watermark_ms, self._timers.now_ms = time.watermark_ms, now_ms
             if now is not None:
                 yield from self._fire(_EVENT, split, now, once=time.is_end)
             yield from self._fire(_TIME, split, time.now_ms, once=time.is_end)
@@ -265,21 +267,27 @@ class _Operator:
 
     def rollback(self) -> None:
         self._buffer.clear()
+        self._latest_ms = 0
         self._timers.rollback()
         self._memory.rollback()
         for handle in self._handles:
             handle.rollback()
 
     def due(self) -> Due:
-        if self._function.on_timer is None:
-            return Due()  # timers of an earlier program stay, and do not fire
         splits = self._tables.splits()
-        return Due(
-            event_ms=self._timers.earliest_ms(_EVENT, splits),
-            time_ms=self._timers.earliest_ms(_TIME, splits),
-        )
+        found = [handle.due(splits) for handle in self._handles]
+        if self._function.on_timer is not None:  # else timers of an earlier program do not fire
+            event_ms = self._timers.earliest_ms(_EVENT, splits)
+            time_ms = self._timers.earliest_ms(_TIME, splits)
+            found.append(Due(event_ms=event_ms, time_ms=time_ms))
+        return Due.first(found)
 
-    def _call_waiting(self) -> Iterator[KeyedRows]:
+    def _clock_ms(self) -> int:
+        """Processing time of calls before the barrier."""
+        self._latest_ms = max(self._latest_ms, self._now_ms())
+        return self._latest_ms
+
+    def _call_waiting(self, now_ms: int) -> Iterator[KeyedRows]:
         rows = self._buffer.take()
         if rows is None or not rows.batch.num_rows:
             return
@@ -299,8 +307,8 @@ class _Operator:
             groups = codes[first[mine]].tolist()
             calls = zip(groups, first[mine].tolist(), lengths[mine].tolist(), strict=True)
             self._timers.watermark_ms = self._memory.watermark_ms(split)
-            now = self._memory.now_ms(split)
-            self._timers.now_ms = int(clock.time() * 1000) if now is None else now
+            last_ms = self._memory.now_ms(split)
+            self._timers.now_ms = now_ms if last_ms is None else max(now_ms, last_ms)
             yield from self._chunk(
                 split,
                 [names[code] for code in groups],
@@ -319,7 +327,7 @@ class _Operator:
     ) -> Iterator[KeyedRows]:
         """Call a function for each key, in order; each key once."""
         for handle in self._handles:
-            handle.begin_chunk(split, keys)
+            handle.begin_chunk(split, keys, self._timers.now_ms)
         made = _Made(self._function.output)
         state, timers, handles = self._states, self._timers, self._handles
         for at, (key, given) in enumerate(calls):
@@ -327,6 +335,7 @@ class _Operator:
             for handle in handles:
                 handle.at = at
             made.add(at, function(key, given, state, timers))
+        timers.end_chunk(split)
         yield from self._end_chunk(split, keys, key_schema, made)
 
     def _end_chunk(
@@ -334,7 +343,6 @@ class _Operator:
     ) -> Iterator[KeyedRows]:
         for handle in self._handles:
             handle.end_chunk()
-        self._timers.end_chunk(split)
         batch, owners = made.batch()
         if batch.num_rows:
             yield KeyedRows(
@@ -353,17 +361,13 @@ class _Operator:
         on_timer = self._function.on_timer
         if on_timer is None:
             return
-        first = [self._timers.due(kind, split, until_ms)]
-        while once and len(first[-1]) >= _MOST_FIRED:
-            first.append(self._timers.due(kind, split, until_ms))
-        while first and first[0]:
-            due = first.pop(0)
+        while due := self._timers.due(kind, split, until_ms):
             keys = list(dict.fromkeys(key for _, key in due))
             (key_schema,) = self._memory.schemas() or (pa.schema([]),)
             objects = _objects(pa.array(keys, pa.large_binary()), key_schema)
             places = {key: at for at, key in enumerate(keys)}
             for handle in self._handles:
-                handle.begin_chunk(split, keys)
+                handle.begin_chunk(split, keys, self._timers.now_ms)
             made = _Made(self._function.output)
             is_all = len(due) < _MOST_FIRED
             until = None if once else until_ms if is_all else due[-1][0]
@@ -373,9 +377,12 @@ class _Operator:
                 for handle in self._handles:
                     handle.at = at
                 made.add(at, on_timer(objects[at], ms, self._states, self._timers))
-            yield from self._end_chunk(split, keys, key_schema, made)
             if not once:
-                first.append(self._timers.due(kind, split, until_ms))
+                self._timers.end_chunk(split)
+            yield from self._end_chunk(split, keys, key_schema, made)
+        # At the end of the input, later chunks have to see which of their timers these deleted or
+        # set again, and must not find those that were set meanwhile.
+        self._timers.end_chunk(split)
 
 
 class _Made:

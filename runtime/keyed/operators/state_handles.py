@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from sluice.runtime.contracts.keyed import BarrierTime, OperatorScope, TableSpec
+from sluice.runtime.contracts.keyed import BarrierTime, Due, OperatorScope, TableSpec
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.keyed.declarations import ListState, MapState, State, ValueState
+from sluice.runtime.keyed.operators.operator_memory import FORGETTING_PARTS
 from sluice.runtime.model.timestamps import duration_ms
 from sluice.runtime.state.codec.row_codec import RowCodec
 from sluice.runtime.state.codec.schema_text import Clock, schema_to_json
@@ -56,6 +57,7 @@ class _Handle:
         "_is_new",
         "_keys",
         "_name",
+        "_over",
         "_schema",
         "_split",
         "_table",
@@ -80,6 +82,7 @@ class _Handle:
 
     def _begin(self, split: int, keys: Sequence[bytes]) -> None:
         self._split, self._keys = split, keys
+        self._over: bytes | None = None
         self._values: list[Any] | None = None
         self._changed: set[int] = set()
         self.at = 0
@@ -99,8 +102,13 @@ class _Handle:
 
     def _load(self) -> list[Any]:
         stored = self._table.get(self._split, self._keys)
-        has = [at for at, value in enumerate(stored) if value is not None]
         self._is_new = [value is None for value in stored]
+        over = self._over
+        if over is not None:
+            gone = [at for at, value in enumerate(stored) if value is not None and value < over]
+            stored = [None if value is None or value < over else value for value in stored]
+            self._changed.update(gone)  # they stay removed, whatever the barrier's time is
+        has = [at for at, value in enumerate(stored) if value is not None]
         self._values = [None] * len(stored)
         if has:
             skip = 0 if self._ttl_ms is None else _STAMP.size
@@ -109,9 +117,26 @@ class _Handle:
                 self._values[at] = value
         return self._values
 
-    def begin_chunk(self, split: int, keys: Sequence[bytes]) -> None:
-        """Calls for these keys of a split follow."""
+    def begin_chunk(self, split: int, keys: Sequence[bytes], now_ms: int) -> None:
+        """Calls for these keys of a split follow.
+
+        Args:
+            now_ms: processing time: values that have expired by then are gone, also if no barrier
+                has removed them. In event time, the last barrier has.
+        """
         self._begin(split, keys)
+        if self._ttl_ms is not None and not self._is_event_time:
+            self._over = _STAMP.pack(now_ms + 1)  # a value with an earlier stamp is less
+
+    def due(self, splits: Sequence[int]) -> Due:
+        """When a barrier has to remove the first value."""
+        if self._ttl_ms is None:
+            return Due()
+        times = (self._expiry.earliest_ms(split) for split in splits)
+        first = min((ms for ms in times if ms is not None), default=None)
+        if first is None or self._is_event_time:
+            return Due(expiry_ms=first)
+        return Due(time_ms=first + self._ttl_ms // FORGETTING_PARTS)
 
     def end_chunk(self) -> None:
         """Write the changes.

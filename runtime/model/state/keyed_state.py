@@ -16,15 +16,17 @@ __all__ = ["Due", "KeyedState", "SplitState", "StatePart", "StateTableInfo"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """When keyed functions have more output though no record comes; None: never.
+    """When keyed functions want a barrier though no record comes; None: never.
 
     Attributes:
-        event_ms: once the watermark has reached it.
+        event_ms: once the watermark has reached it: output waits for it.
         time_ms: once the processing time has.
+        expiry_ms: once the watermark has reached it: state expires, and nothing comes out.
     """
 
     event_ms: int | None = None
     time_ms: int | None = None
+    expiry_ms: int | None = None
 
     @staticmethod
     def first(found: Iterable["Due"]) -> "Due":
@@ -33,6 +35,7 @@ class Due:
         return Due(
             event_ms=min((d.event_ms for d in every if d.event_ms is not None), default=None),
             time_ms=min((d.time_ms for d in every if d.time_ms is not None), default=None),
+            expiry_ms=min((d.expiry_ms for d in every if d.expiry_ms is not None), default=None),
         )
 
 
@@ -97,7 +100,8 @@ class KeyedState:
     """The keyed state of a region, or of some of its splits.
 
     Attributes:
-        max_parallelism: number of key groups; 0: the keys belong to the input's partitions.
+        max_parallelism: number of key groups; 0: the keys belong to the input's partitions. It
+            says nothing if there are no splits.
         partitions: of the topic by which keys are partitioned, as of this checkpoint.
         tables: every declared state.
         files: relative to the checkpoint directory, each once.
@@ -144,7 +148,8 @@ class KeyedState:
         """The state of several regions as one; None: there is none.
 
         Raises:
-            DamagedCheckpointError: a split has its state twice, or they disagree on a table.
+            DamagedCheckpointError: a split has its state twice, or they disagree on a table or on
+                the number of key groups.
         """
         found = list(states)
         if not found:
@@ -169,12 +174,26 @@ class KeyedState:
                     parts=tuple(replace(p, file=index[state.files[p.file]]) for p in split.parts),
                 )
         return KeyedState(
-            max_parallelism=max(state.max_parallelism for state in found),
+            max_parallelism=KeyedState.key_groups_of(found),
             partitions=max(state.partitions for state in found),
             tables=tuple(tables.values()),
             files=files,
             splits=tuple(splits.values()),
         )
+
+    @staticmethod
+    def key_groups_of(states: Iterable["KeyedState"]) -> int:
+        """The number of key groups that divides the splits of several regions; 0: none has one.
+
+        A region without splits has no number: it may be that of another source.
+
+        Raises:
+            DamagedCheckpointError: they have two numbers.
+        """
+        found = {state.max_parallelism for state in states if state.splits} - {0}
+        if len(found) > 1:
+            raise _contradiction("key groups", ",".join(map(str, sorted(found))))
+        return max(found, default=0)
 
 
 def _with_needed_files(state: KeyedState, splits: list[SplitState]) -> KeyedState:

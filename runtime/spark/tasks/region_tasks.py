@@ -218,7 +218,8 @@ class Chain:
     def _writing(
         self, checkpoint_id: int, splits: tuple[SplitRange, ...], keyed: KeyedBatch | None
     ) -> Writing:
-        if offsets_in(splits) <= self.most_dropped and _is_second_attempt():
+        # A task without offsets still ends windows and fires timers.
+        if 0 < offsets_in(splits) <= self.most_dropped and _is_second_attempt():
             return _dropping(self.tasks, splits)
         read = splits if keyed is None else tuple(s for s in splits if not s.is_empty)
         return _write_and_pre_commit(

@@ -24,6 +24,7 @@ class OperatorBed:
         late: number of late rows.
         late_rows: those that were written to a topic.
         refusal: raised for rows that are written to a topic.
+        now_ms: processing time: that of the last barrier, until a test sets a later one.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class OperatorBed:
                 count_late=count_late,
                 write_late=write_late,
                 count=lambda *_: None,
+                now_ms=lambda: self.now_ms,
             )
         )
 

@@ -95,12 +95,14 @@ class OperatorRun:
     Attributes:
         late: values of the late rows of all epochs that were not rolled back.
         late_count: their number.
+        now_ms: processing time: that of the last barrier.
     """
 
     function: KeyedFunction
     batches_of: Callable[[Sequence[Any]], Iterator[tuple[Sequence[Timed], pa.RecordBatch]]]
     late: list[Mapping[str, Any]] = field(default_factory=list)
     late_count: int = 0
+    now_ms: int = 0
     tables: PlainTables = field(default_factory=lambda: PlainTables(SPLITS))
     _operator: KeyedOperator | None = None
 
@@ -116,6 +118,7 @@ class OperatorRun:
         made = list(self._applied(operator, given, len(given.rows)))
         made += [row for out in operator.at_barrier(given.time) for row in _listed(out)]
         self.tables.end_epoch()
+        self.now_ms = given.time.now_ms
         operator.due()
         if given.restarts:
             self._operator = None
@@ -129,6 +132,7 @@ class OperatorRun:
             count_late=self._count_late,
             write_late=lambda _, rows: self.late.extend(rows.to_pylist()),
             count=lambda name, number: None,
+            now_ms=lambda: self.now_ms,
         )
         self._operator = self.function.open(scope)
         return self._operator

@@ -25,8 +25,8 @@ class Sided:
 class ReferenceJoin:
     """Pairs of rows with one key, where the right time is in [left - before, left + after].
 
-    A row is late, and a row that waits is forgotten, if a barrier has passed the last time that a
-    partner of it may have.
+    A row is late if it is before the watermark of the last barrier. A row that waits is forgotten
+    if a barrier has passed the last time that a partner of it may have.
 
     Attributes:
         is_left: a left row that is forgotten without a partner comes out alone.
@@ -44,7 +44,7 @@ class ReferenceJoin:
         """The pairs of the epoch of ``rows``, and what its barrier adds."""
         made: list[Pair] = []
         for given in rows:
-            if given.row.time_ms is None or self._is_over(given):
+            if given.row.time_ms is None or self._is_late(given.row.time_ms):
                 self.late.append(given.row)
                 continue
             partners: list[Timed] = []
@@ -70,6 +70,9 @@ class ReferenceJoin:
         assert right.row.time_ms is not None
         return -self.before_ms <= right.row.time_ms - left.row.time_ms <= self.after_ms
 
+    def _is_late(self, time_ms: int) -> bool:
+        return self._watermark_ms is not None and time_ms < self._watermark_ms
+
     def _is_over(self, given: Sided) -> bool:
         assert given.row.time_ms is not None
         reach = self.after_ms if given.side == LEFT else self.before_ms
@@ -79,39 +82,50 @@ class ReferenceJoin:
 
 @dataclass(slots=True)
 class ReferenceDeduplication:
-    """The first row of each key passes, until a barrier is ``within_ms`` later than that row.
+    """The first row of each key passes. By processing time, its key is forgotten ``within_ms``
+    after the barrier of that row. By event time, nothing is forgotten: a row passes unless a row of
+    its key has passed that is less than ``within_ms`` earlier or later.
 
     Attributes:
         by_event: the rows' own time counts; else the processing time of their barrier.
-        late: rows that a barrier would have forgotten, or have no time.
+        late: rows that are ``within_ms`` before the watermark, or have no time.
     """
 
     within_ms: int
     by_event: bool
     late: list[Timed] = field(default_factory=list)
-    _first: dict[Key, int | None] = field(default_factory=dict)
+    _passed: dict[Key, list[int]] = field(default_factory=dict)
+    _new: list[Key] = field(default_factory=list)
     _watermark_ms: int | None = None
 
     def epoch(self, rows: Sequence[Timed], time: BarrierTime) -> list[Timed]:
         """The rows that pass."""
-        passed = []
-        for row in rows:
-            if self.by_event and (row.time_ms is None or self._is_over(row.time_ms)):
-                self.late.append(row)
-            elif row.key not in self._first:
-                self._first[row.key] = row.time_ms if self.by_event else None
-                passed.append(row)
+        passed = [row for row in rows if (self._by_event if self.by_event else self._is_new)(row)]
+        self._passed |= {key: [time.now_ms] for key in self._new}
+        self._new.clear()
         if not self.by_event:
-            new = [key for key, first in self._first.items() if first is None]
-            self._first |= dict.fromkeys(new, time.now_ms)
-        self._watermark_ms = time.watermark_ms if self.by_event else time.now_ms
-        self._first = {
-            key: first
-            for key, first in self._first.items()
-            if first is not None and not self._is_over(first)
-        }
+            self._passed = {
+                key: times
+                for key, times in self._passed.items()
+                if times[0] + self.within_ms > time.now_ms
+            }
+        self._watermark_ms = time.watermark_ms
         return passed
 
-    def _is_over(self, time_ms: int) -> bool:
-        known = self._watermark_ms
-        return known is not None and time_ms + self.within_ms <= known
+    def _by_event(self, row: Timed) -> bool:
+        if row.time_ms is None or (
+            self._watermark_ms is not None and row.time_ms + self.within_ms <= self._watermark_ms
+        ):
+            self.late.append(row)
+            return False
+        times = self._passed.setdefault(row.key, [])
+        if any(abs(row.time_ms - time_ms) < self.within_ms for time_ms in times):
+            return False
+        times.append(row.time_ms)
+        return True
+
+    def _is_new(self, row: Timed) -> bool:
+        if row.key in self._passed or row.key in self._new:
+            return False
+        self._new.append(row.key)
+        return True

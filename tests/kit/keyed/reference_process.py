@@ -23,8 +23,8 @@ def effect(number: int) -> tuple[str, int]:
 
 @dataclass(slots=True)
 class ReferenceProcess:
-    """Counts its calls for a key, in a state that a barrier removes ``ttl_ms`` after the barrier of
-    its last change."""
+    """Counts its calls for a key, in a state that is gone ``ttl_ms`` after the barrier of its last
+    change. The time of a call is that of its barrier."""
 
     ttl_ms: int
     _counts: dict[Key, int] = field(default_factory=dict)
@@ -36,6 +36,9 @@ class ReferenceProcess:
 
     def epoch(self, rows: Sequence[Timed], time: BarrierTime) -> list[Emission]:
         """Every call, in order for each key."""
+        for key in list(self._counts):
+            if time.now_ms >= self._changed_ms[key] + self.ttl_ms:
+                del self._counts[key]
         made = [self._call(row.key, None, row.value or 0) for row in rows]
         for split in (0, 1):
             now = _END_MS if time.is_end else time.watermark_ms
@@ -44,9 +47,6 @@ class ReferenceProcess:
         for key in self._touched & self._counts.keys():
             self._changed_ms[key] = time.now_ms
         self._touched.clear()
-        for key in list(self._counts):
-            if time.now_ms >= self._changed_ms[key] + self.ttl_ms:
-                del self._counts[key]
         return made
 
     def _fire(self, kind: str, split: int, until: int | None, *, once: bool) -> list[Emission]:

@@ -81,6 +81,21 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="idle-although-nothing-looks",
+        rules=("late-by-barrier",),
+        wrong="An idle split stays idle while its region is down, so rows that come meanwhile are late.",
+        catchers=(
+            f"{_JOB_TIME}::test_an_idle_split_of_a_region_without_attempt_counts_until_a_look_finds_it_idle",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.region.job_time:JobTime.note_unwatched",
+                old="self._empty_s.pop(key, None)",
+                new="pass",
+            ),
+        ),
+    ),
+    Mutant(
         name="rows-read-again-keep-their-watermark",
         rules=("late-by-barrier",),
         wrong="A task keeps the watermark of rows that it has read and that another task reads now.",
@@ -137,6 +152,56 @@ MUTANTS = (
                 function="sluice.runtime.continuous.task_loop:TaskLoop._require_progress",
                 old="elif before != at[split.key] or split.key in active or split.key in self._time.paused:",
                 new="elif before != at[split.key] or split.key in active:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="key-forgotten-at-a-barrier-only",
+        rules=("state-with-output",),
+        wrong="A row is dropped long after its key's time, because no barrier has come.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_deduplicate.py::test_by_processing_time_a_key_is_forgotten_in_time_although_no_barrier_comes",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.deduplicate:_ByProcessingTime.apply",
+                old="self._forget_until(split, now_ms)",
+                new="pass",
+            ),
+        ),
+    ),
+    Mutant(
+        name="key-remembered-by-its-latest-time-alone",
+        rules=("state-with-output",),
+        wrong="A row passes twice: after it, a later row of its key has passed.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_deduplicate.py::test_by_event_time_rows_that_are_far_apart_pass_wherever_an_epoch_ends",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.deduplicate:_ByEventTime._first_rows",
+                old="is_odd |= is_known[codes[far]] & (times[far] < last[codes[far]])",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="key-forgotten-before-rows-near-it-are-late",
+        rules=("state-with-output",),
+        wrong="A row passes that is near one that has passed before a barrier.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_deduplicate.py::test_by_event_time_a_row_passes_so_long_after_one_that_has_passed",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.deduplicate:_ByEventTime._keep_until",
+                old="until = [time_ms + 2 * self._within_ms for time_ms in times]",
+                new="until = [time_ms + self._within_ms for time_ms in times]",
+            ),
+            Edit(
+                function="sluice.runtime.keyed.operators.deduplicate:_ByEventTime._forget_until",
+                old="kept = self._kept(known, watermark_ms - 2 * self._within_ms)",
+                new="kept = self._kept(known, watermark_ms - self._within_ms)",
             ),
         ),
     ),

@@ -174,6 +174,62 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="key-groups-of-another-topic",
+        rules=("state-with-output",),
+        wrong="A region without splits says by how many key groups the rows of a topic are divided.",
+        catchers=(
+            "tests/unit/runtime/coordinator/start/test_topic_key_groups.py::test_the_number_of_a_reader_without_splits_does_not_count",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.model.state.keyed_state:KeyedState.key_groups_of",
+                old="found = {state.max_parallelism for state in states if state.splits} - {0}",
+                new="found = {max((state.max_parallelism for state in states), default=0)} - {0}",
+            ),
+        ),
+    ),
+    Mutant(
+        name="state-of-other-key-groups-loaded",
+        rules=("state-with-output",),
+        wrong="A task loads state of keys whose rows go to other partitions.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_keyed_task.py::test_state_of_another_number_of_key_groups_is_refused",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.keyed_task:KeyedTask.adopt",
+                old="self._require_key_groups(brought.of(new))",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="reader-without-rows-not-recomputed",
+        rules=("state-with-output",),
+        wrong="A recomputed savepoint leaves out the partitions of a reader without state, and their rows in flight.",
+        catchers=(f"{_RECOMPUTE}::test_a_reader_that_has_had_no_row_keeps_its_part_of_the_topic",),
+        edits=(
+            Edit(
+                function="sluice.runtime.savepoint.keyed_recompute:Recompute._chosen",
+                old="topic: [r for r in record.regions if any(s.source_id == topic for s in r.splits)]",
+                new="topic: [r for r in record.regions if r.keyed_state and any(s.source_id == topic for s in r.splits)]",
+            ),
+        ),
+    ),
+    Mutant(
+        name="flag-of-another-split-taken",
+        rules=("state-with-output",),
+        wrong="Windows without marks get the flag that they have some, and never come out.",
+        catchers=(f"{_RECOMPUTE}::test_a_flag_of_some_splits_alone_is_refused",),
+        edits=(
+            Edit(
+                function="sluice.runtime.savepoint.state_redistribution:Redistribution._require_same_flags",
+                old="if known != flags:",
+                new="if False:",
+            ),
+        ),
+    ),
+    Mutant(
         name="recomputed-state-not-compared",
         rules=("state-with-output",),
         wrong="A recomputed savepoint lacks entries, and nothing notices.",
@@ -311,7 +367,7 @@ MUTANTS = (
         rules=("state-with-output",),
         wrong="A removed value's marker takes the value that was set after it along.",
         catchers=(
-            "tests/unit/runtime/keyed/test_process.py::TestTimeToLive::test_a_value_that_was_removed_and_set_again_lives_on",
+            "tests/unit/runtime/keyed/test_time_to_live.py::TestTimeToLive::test_a_value_that_was_removed_and_set_again_lives_on",
         ),
         edits=(
             Edit(
@@ -326,13 +382,73 @@ MUTANTS = (
         rules=("state-with-output",),
         wrong="A key is forgotten a millisecond after its horizon.",
         catchers=(
-            "tests/unit/runtime/keyed/test_deduplicate.py::test_by_event_time_a_key_is_forgotten_so_long_after_its_first_row",
+            "tests/unit/runtime/keyed/test_deduplicate.py::test_by_processing_time_a_key_is_forgotten_so_long_after_its_barrier",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.keyed.operators.deduplicate:_Operator._forget_until",
-                old="for time_ms, entries in list(self._forget.due(split, now)):",
-                new="for time_ms, entries in list(self._forget.due(split, now - 1)):",
+                function="sluice.runtime.keyed.operators.deduplicate:_ByProcessingTime._forget_until",
+                old="for time_ms, entries in list(self._forget.due(split, now_ms)):",
+                new="for time_ms, entries in list(self._forget.due(split, now_ms - 1)):",
+            ),
+        ),
+    ),
+    Mutant(
+        name="expired-value-seen",
+        rules=("state-with-output",),
+        wrong="A call sees a value that has expired, because no barrier has removed it.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_time_to_live.py::TestTimeToLive::test_a_value_is_gone_in_time_although_no_barrier_has_removed_it",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.state_handles:_Handle.begin_chunk",
+                old="self._over = _STAMP.pack(now_ms + 1)",
+                new="self._over = None",
+            ),
+        ),
+    ),
+    Mutant(
+        name="expired-value-comes-back",
+        rules=("state-with-output",),
+        wrong="A value that one call did not see is there for a later one.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_time_to_live.py::TestTimeToLive::test_a_value_is_gone_in_time_although_no_barrier_has_removed_it",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.state_handles:_Handle._load",
+                old="self._changed.update(gone)",
+                new="pass",
+            ),
+        ),
+    ),
+    Mutant(
+        name="rows-have-the-time-of-the-last-barrier",
+        rules=("state-with-output",),
+        wrong="After a quiet time, a timer of a minute fires at once.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_process.py::TestTimers::test_a_timer_of_a_minute_fires_a_minute_after_its_row",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.process:_Operator._call_waiting",
+                old="self._timers.now_ms = now_ms if last_ms is None else max(now_ms, last_ms)",
+                new="self._timers.now_ms = now_ms if last_ms is None else last_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        name="row-accepted-after-its-partner-left",
+        rules=("state-with-output",),
+        wrong="A row of a join is accepted though its partners may be forgotten.",
+        catchers=(
+            "tests/unit/runtime/keyed/test_interval_join.py::TestLateRows::test_an_accepted_row_has_all_its_partners",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.keyed.operators.interval_join:_Operator._on_time",
+                old="late |= (rows.splits == split) & (values < watermark)",
+                new="late |= (rows.splits == split) & (values + self._reach[side] < watermark)",
             ),
         ),
     ),
@@ -341,13 +457,13 @@ MUTANTS = (
         rules=("state-with-output",),
         wrong="A row passes whose key a barrier has forgotten.",
         catchers=(
-            "tests/unit/runtime/keyed/test_deduplicate.py::test_a_row_whose_key_may_be_forgotten_is_late",
+            "tests/unit/runtime/keyed/test_deduplicate.py::test_a_row_near_which_keys_may_be_forgotten_is_late",
         ),
         edits=(
             Edit(
-                function="sluice.runtime.keyed.operators.deduplicate:_Operator._on_time",
-                old="is_over = values + self._function.within_ms <= watermark",
-                new="is_over = values + self._function.within_ms < watermark",
+                function="sluice.runtime.keyed.operators.deduplicate:_ByEventTime._on_time",
+                old="is_over = values + self._within_ms <= watermark",
+                new="is_over = values + self._within_ms < watermark",
             ),
         ),
     ),

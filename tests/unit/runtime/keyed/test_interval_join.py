@@ -137,15 +137,44 @@ class TestLeftJoin:
 
 
 class TestLateRows:
-    def test_a_row_is_late_once_a_barrier_has_passed_its_interval(self) -> None:
+    def test_a_row_before_the_watermark_of_the_last_barrier_is_late(self) -> None:
         bed = bed_of(before=5, after=3)
         put(bed, LEFT, left(97))
+        put(bed, RIGHT, right(95))
         bed.barrier(100)
-        put(bed, LEFT, left(97), left(96))
+        put(bed, LEFT, left(100), left(99))
         assert bed.late == 1
-        put(bed, RIGHT, right(95), right(94))
+        put(bed, RIGHT, right(100), right(99))
         assert bed.late == 2
-        assert pairs(bed.barrier(100)) == [(97, 95), (97, 95)]
+        assert pairs(bed.barrier(100)) == [(100, 100), (100, 95), (97, 100)]
+
+    @pytest.mark.parametrize("is_left", [False, True])
+    @pytest.mark.parametrize("side", [LEFT, RIGHT])
+    @pytest.mark.parametrize(("before", "after"), [(5, 5), (5, 3), (5, 0), (0, 5), (0, 0)])
+    def test_an_accepted_row_has_all_its_partners(
+        self, before: int, after: int, side: int, is_left: bool
+    ) -> None:
+        """Whatever came, and was forgotten, before the watermark."""
+        waiting, given = (right, left) if side == LEFT else (left, right)
+        for time_ms in range(85, 110):
+            bed = bed_of(before=before, after=after, is_left=is_left)
+            put(bed, 1 - side, *(waiting(at) for at in range(70, 125)))
+            put(bed, side, given(70))  # the columns of both sides are known
+            bed.barrier(0)
+            made = bed.barrier(100)
+            put(bed, side, given(time_ms))
+            made += bed.barrier(100) + bed.barrier(1_000)
+            early, late = (before, after) if side == LEFT else (after, before)
+            partners = range(time_ms - early, time_ms + late + 1)
+            column, other = ("t", "at") if side == LEFT else ("at", "t")
+            found = sorted(row[other] for row in made if row[column] == time_ms)
+            assert bed.late == int(time_ms < 100)
+            assert found == ([] if bed.late else list(partners))
+            alone, paired = (
+                {row["t"] for row in made if (row["at"] is None) == is_alone}
+                for is_alone in (True, False)
+            )
+            assert not alone & paired
 
     def test_rows_without_a_time_are_late(self) -> None:
         bed = bed_of()
@@ -214,7 +243,7 @@ class NestedLoop:
 
     def add(self, side: int, row: Any) -> list[Any]:
         time = row["t" if side == LEFT else "at"]
-        if time is None or time + self.reach[side] < self.watermark:
+        if time is None or time < self.watermark:
             self.late += 1
             return []
         entry, made = [row, time, False], []

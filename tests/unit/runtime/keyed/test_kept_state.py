@@ -20,6 +20,7 @@ from sluice.runtime.errors import StorageError
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.keyed.kept_state import KeptTasks, KeyedBatch
 from sluice.runtime.keyed.keyed_task import KeyedTask
+from sluice.runtime.keyed.processing_clock import ProcessingClock
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
 from tests.kit.coordinator.core_driver import split
@@ -78,7 +79,7 @@ class Worker:
 @dataclass(frozen=True)
 class _Closed:
     """A keyed function without state: at a barrier it returns the watermark that closed the
-    split's last epoch."""
+    split's last epoch, and the time of the rows before the barrier."""
 
     tables: tuple[TableSpec, ...] = ()
     late_topic: str | None = None
@@ -97,7 +98,9 @@ class _ClosedOperator(KeyedOperator):
     def at_barrier(self, time: BarrierTime) -> Iterator[KeyedRows]:
         (split,) = self._scope.tables.splits()
         yield KeyedRows(
-            batch=pa.RecordBatch.from_pydict({"closed_ms": [self._scope.closed_ms(split)]}),
+            batch=pa.RecordBatch.from_pydict(
+                {"closed_ms": [self._scope.closed_ms(split)], "now_ms": [self._scope.now_ms()]}
+            ),
             splits=np.array([split], np.int16),
             keys=pa.array([b"k"], pa.large_binary()),
             key_schema=pa.schema([]),
@@ -110,18 +113,40 @@ class _ClosedOperator(KeyedOperator):
         return Due()
 
 
+_FUNCTIONS = (
+    ChainedFunction(name="key", operator_id="key", keyed=KeyBy(columns=("key",))),
+    ChainedFunction(name="closed", operator_id="closed", keyed=_Closed()),
+)
+
+
+def test_rows_of_a_batch_have_the_time_of_its_barrier_and_others_that_after_the_last_one() -> None:
+    files, at = PlayedStateFiles(), split(0, 0, 0)
+    task = KeyedTask(
+        _FUNCTIONS,
+        source_id="source",
+        state=files.state(),
+        writer=files,
+        restored=KeyedState().covering({at.key}),
+        splits=(at,),
+        clock=ProcessingClock(wall_s=lambda: 1.0, monotonic_s=lambda: 0.0),
+    )
+    found = []
+    for known_ms, barrier_ms in ((None, 7_000), (None, 8_000), (9_000, 9_500), (None, 9_900)):
+        time = BarrierTime(watermark_ms=None, now_ms=barrier_ms)
+        (made,) = task.begin_epoch(now_ms=known_ms).at_barrier(time, _no_letters)
+        task.end_epoch(time)
+        found.append(made.column("now_ms")[0].as_py())
+    assert found == [1_000, 7_000, 9_000, 9_500]
+
+
 def test_a_batch_that_is_tried_again_closes_no_window_earlier() -> None:
     """Its first try has changed no state, so the worker keeps it, but its barrier may count no more."""
-    functions = (
-        ChainedFunction(name="key", operator_id="key", keyed=KeyBy(columns=("key",))),
-        ChainedFunction(name="closed", operator_id="closed", keyed=_Closed()),
-    )
     files, kept, loads = PlayedStateFiles(), KeptTasks(), []
 
     def load(state: KeyedState, splits: tuple[SplitRange, ...]) -> KeyedTask:
         loads.append(splits)
         return KeyedTask(
-            functions,
+            _FUNCTIONS,
             source_id="source",
             state=files.state(),
             writer=files,
@@ -132,11 +157,12 @@ def test_a_batch_that_is_tried_again_closes_no_window_earlier() -> None:
     def run(closed_ms: int | None, watermark_ms: int) -> int | None:
         splits = (replace(split(0, 0, 0), barrier_watermark_ms=closed_ms),)
         batch = KeyedBatch(
-            time=BarrierTime(watermark_ms=watermark_ms, now_ms=0),
+            time=BarrierTime(watermark_ms=watermark_ms, now_ms=2 * watermark_ms),
             state=KeyedState().covering({splits[0].key}),
         )
         opened = kept.open(OWNER, batch, splits, load)
-        (made,) = opened.begin(functions).at_barrier(batch.time, _no_letters)
+        (made,) = opened.begin(_FUNCTIONS).at_barrier(batch.time, _no_letters)
+        assert made.column("now_ms")[0].as_py() == batch.time.now_ms
         opened.keep(opened.end(BatchKey(region="main", attempt_id=7, batch_id=0)))
         found: int | None = made.column("closed_ms")[0].as_py()
         return found

@@ -105,7 +105,11 @@ class Task:
         self.state.add_splits({split(number, 0, 0).key: None for number in range(2)})
         self.late: list[tuple[str, int]] = []
         self.operators = KeyedOperators(
-            functions, source_id="source", tables=self.state, numbers=numbers or {}
+            functions,
+            source_id="source",
+            tables=self.state,
+            numbers=numbers or {},
+            now_ms=lambda: 0,
         )
         self.run: KeyedRun = self.operators.begin_epoch()
 
@@ -217,6 +221,7 @@ def test_types_of_narrow_dictionaries_in_the_state_are_those_of_wide_ones() -> N
         count_late=lambda _: None,
         write_late=lambda *_: None,
         count=lambda *_: None,
+        now_ms=lambda: 0,
     )
     memory = OperatorMemory(scope)
     assert memory.schemas() == [wide]

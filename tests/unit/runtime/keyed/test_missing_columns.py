@@ -51,3 +51,9 @@ def test_a_function_of_key_by_returns_one_key_for_each_row(returned: object) -> 
     keys = RowKeys(key_by=KeyBy(function=lambda batch: returned), name="orders-key_by")
     with pytest.raises(ConfigError, match=r"one key for each row.*Return a pyarrow\.Array"):
         keys(ROWS)
+
+
+def test_two_columns_of_a_name_are_an_error_with_the_name() -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array([1])] * 2, names=["key", "key"])
+    with pytest.raises(ConfigError, match=r"several columns have one name .*column=key "):
+        require_columns(rows, ["key"])

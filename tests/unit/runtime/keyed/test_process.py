@@ -1,4 +1,4 @@
-"""`process`: calls, states, timers and times to live."""
+"""`process`: calls, states and timers; `test_time_to_live` has times to live."""
 
 from typing import Any
 
@@ -259,6 +259,11 @@ def noted(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:
     return {"key": key, "r": time_ms}
 
 
+def set_both(key: str, rows: Any, state: Any, timers: Any) -> None:
+    timers.at_event_time(10)
+    timers.at_event_time(20)
+
+
 class TestTimers:
     def fired(self, made: list[Any]) -> list[tuple[str, int]]:
         return [(r["key"], r["r"]) for r in made]
@@ -339,6 +344,64 @@ class TestTimers:
         bed.apply([row("a", 5), row("b", 50)])
         assert self.fired(bed.barrier(0, is_end=True)) == [("a", 5), ("b", 50)]
 
+    @pytest.mark.parametrize("most", [1, 2, 100_000])
+    @pytest.mark.parametrize("is_end", [False, True])
+    def test_a_timer_of_a_later_chunk_does_not_fire_after_an_earlier_one_deletes_it(
+        self, most: int, is_end: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process, "_MOST_FIRED", most)
+
+        def reminder(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:
+            timers.delete_event_time(20)
+            return {"key": key, "r": time_ms}
+
+        bed = bed_of(set_both, on_timer=reminder)
+        bed.apply([row("a"), row("b"), row("c")])
+        fired = self.fired(bed.barrier(100, is_end=is_end))
+        assert fired == [("a", 10), ("b", 10), ("c", 10)]
+        bed.restart()
+        assert bed.barrier(100, is_end=True) == []
+
+    @pytest.mark.parametrize("most", [1, 2, 100_000])
+    def test_a_timer_of_a_later_chunk_that_is_set_again_fires_once(
+        self, most: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(process, "_MOST_FIRED", most)
+
+        def again(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:
+            if time_ms == 10:
+                timers.at_event_time(20)
+            return {"key": key, "r": time_ms}
+
+        bed = bed_of(set_both, on_timer=again)
+        bed.apply([row("a"), row("b"), row("c")])
+        fired = self.fired(bed.barrier(100, is_end=True))
+        bed.restart()
+        fired += self.fired(bed.barrier(100, is_end=True))
+        assert sorted(fired) == [(key, time_ms) for key in "abc" for time_ms in (10, 20)]
+
+    @pytest.mark.parametrize("most", [1, 2, 100_000])
+    def test_timers_that_are_set_at_the_end_of_the_input_are_for_the_next_run(
+        self, most: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also one that has fired, and one that was deleted; each fires once there."""
+        monkeypatch.setattr(process, "_MOST_FIRED", most)
+
+        def again(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:
+            timers.at_event_time(time_ms)
+            timers.at_event_time(15)
+            if key == "b":
+                timers.delete_event_time(15)
+            return {"key": key, "r": time_ms}
+
+        bed = bed_of(set_both, on_timer=again)
+        bed.apply([row("a"), row("b")])
+        first = self.fired(bed.barrier(100, is_end=True))
+        assert first == [("a", 10), ("b", 10), ("a", 20), ("b", 20)]
+        bed.restart()
+        second = self.fired(bed.barrier(100, is_end=True))
+        assert second == [("a", 10), ("b", 10), ("a", 15), ("a", 20), ("b", 20)]
+
     def test_a_timer_that_a_timer_sets_fires_at_the_same_barrier_if_it_is_due(self) -> None:
         def again(key: str, time_ms: int, state: Any, timers: Any) -> dict[str, Any]:
             timers.at_event_time(time_ms + 10)
@@ -390,21 +453,74 @@ class TestTimers:
         bed.rollback()
         assert bed.barrier(100) == []
 
-    def test_times_are_those_of_the_last_barrier(self) -> None:
+    def times(self) -> tuple[OperatorBed, list[Any]]:
+        """The watermark and the time of each call; a row sets a timer of now."""
         seen: list[Any] = []
 
-        def times(key: str, rows: Any, state: Any, timers: Any) -> None:
+        def note(timers: Any) -> None:
             seen.append((timers.watermark_ms, timers.now_ms))
 
-        bed = bed_of(times)
+        def times(key: str, rows: Any, state: Any, timers: Any) -> None:
+            note(timers)
+            timers.at_time(timers.now_ms)
+
+        return bed_of(times, on_timer=lambda key, ms, state, timers: note(timers)), seen
+
+    def test_rows_have_the_watermark_before_them_and_the_time_of_their_barrier(self) -> None:
+        """The last barrier may be hours before them."""
+        bed, seen = self.times()
         bed.apply([row("a")])
-        bed.barrier(7, now_ms=1234)
+        bed.barrier(7, now_ms=1_234)
         bed.restart()
         bed.apply([row("a")])
-        bed.barrier(8, now_ms=2345)
-        assert seen[0][0] is None
-        assert seen[0][1] > 1_600_000_000_000  # no barrier yet: the clock
-        assert seen[1] == (7, 1234)
+        bed.barrier(8, now_ms=2_345)
+        assert seen == [(None, 1_234), (7, 1_234), (7, 2_345), (8, 2_345)]
+
+    def test_calls_before_the_barrier_have_the_time_of_the_task(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(RowBuffer, "LARGEST", 2)
+        bed, seen = self.times()
+        bed.barrier(7, now_ms=1_000)
+        bed.now_ms = 9_000
+        bed.apply([row("a"), row("b")], [row("a")])
+        bed.barrier(8, now_ms=9_500)
+        assert [now_ms for _, now_ms in seen] == [9_000, 9_000, 9_500, 9_500, 9_500, 9_500]
+
+    def test_the_time_of_calls_does_not_go_back(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The clock of a host may be wrong by some time."""
+        monkeypatch.setattr(RowBuffer, "LARGEST", 2)
+        bed, seen = self.times()
+        bed.barrier(7, now_ms=1_000)
+        bed.restart()
+        bed.now_ms = 900
+        bed.apply([row("a"), row("a")])
+        bed.now_ms = 3_000
+        bed.apply([row("a"), row("a")])
+        bed.now_ms = 2_900
+        bed.apply([row("a"), row("a")], [row("a")])
+        bed.barrier(8, now_ms=2_950)
+        times = [now_ms for _, now_ms in seen]
+        assert times == [1_000, 3_000, 3_000, 3_000, 3_000]
+        bed.apply([row("a")])
+        bed.barrier(8, now_ms=2_960)
+        assert [now_ms for _, now_ms in seen[5:]] == [2_960, 2_960]
+
+    def test_a_timer_of_a_minute_fires_a_minute_after_its_row(self) -> None:
+        """Also after hours without rows: the first key's timer fires, and no barrier comes."""
+
+        def first_seen(key: str, rows: Any, state: Any, timers: Any) -> None:
+            timers.at_time(timers.now_ms + 60_000)
+
+        bed = bed_of(first_seen, on_timer=noted)
+        bed.apply([row("a")])
+        bed.barrier(now_ms=1_000)
+        assert self.fired(bed.barrier(now_ms=61_000)) == [("a", 61_000)]
+        bed.now_ms = 10_800_000
+        bed.apply([row("b")])
+        assert bed.barrier(now_ms=10_801_000) == []
+        assert bed.barrier(now_ms=10_860_999) == []
+        assert self.fired(bed.barrier(now_ms=10_861_000)) == [("b", 10_861_000)]
 
     def test_timers_need_a_function_and_a_whole_number(self) -> None:
         bed = bed_of(lambda key, rows, state, timers: timers.at_time(5))
@@ -415,98 +531,3 @@ class TestTimers:
         bed.apply([row("a")])
         with pytest.raises(ConfigError, match="whole milliseconds"):
             bed.barrier()
-
-
-def has(key: str, rows: Any, state: Any, timers: Any) -> dict[str, Any]:
-    before = state.v.value
-    if rows.column("x")[0].as_py():
-        state.v.value = 1
-    return {"key": key, "r": before}
-
-
-class TestTimeToLive:
-    def read(self, bed: OperatorBed) -> int | None:
-        (made,) = bed.apply([row("a", 0)])
-        return made["r"]
-
-    @pytest.fixture(autouse=True)
-    def _each_batch_is_a_chunk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(RowBuffer, "LARGEST", 1)
-
-    def test_a_value_leaves_at_the_first_barrier_that_is_so_much_later(self) -> None:
-        bed = bed_of(has, states={"v": ValueState(pa.int64(), ttl="10 s")})
-        bed.apply([row("a", 1)])
-        bed.barrier(now_ms=1_000)
-        bed.barrier(now_ms=10_999)
-        bed.restart()
-        assert self.read(bed) == 1
-        bed.barrier(now_ms=11_000)
-        assert self.read(bed) is None
-        bed.barrier(now_ms=12_000)
-        assert list(bed.state.table(0).scan(0)) == []
-        assert bed.state.timed_table(1).earliest_ms(0) is None
-
-    def test_a_write_begins_it_anew_and_a_read_does_not(self) -> None:
-        bed = bed_of(has, states={"v": ValueState(pa.int64(), ttl="10 s")})
-        bed.apply([row("a", 1)])
-        bed.barrier(now_ms=1_000)
-        bed.apply([row("a", 1)])
-        bed.barrier(now_ms=6_000)
-        assert self.read(bed) == 1
-        bed.barrier(now_ms=11_000)
-        assert self.read(bed) == 1
-        bed.barrier(now_ms=15_999)
-        assert self.read(bed) == 1
-        bed.barrier(now_ms=16_000)
-        assert self.read(bed) is None
-
-    def test_event_time_follows_the_watermark(self) -> None:
-        state = ValueState(pa.int64(), ttl="10 s", ttl_time="event")
-        bed = bed_of(has, states={"v": state})
-        bed.apply([row("a", 1)])
-        bed.barrier(None)
-        assert self.read(bed) == 1
-        bed.barrier(1_000)
-        bed.barrier(10_999)
-        assert self.read(bed) == 1
-        bed.barrier(11_000)
-        assert self.read(bed) is None
-
-    def test_a_value_that_was_removed_and_set_again_lives_on(self) -> None:
-        def toggled(key: str, rows: Any, state: Any, timers: Any) -> dict[str, Any]:
-            before, x = state.v.value, rows.column("x")[0].as_py()
-            if x:
-                state.v.value = x if x > 0 else None
-            return {"key": key, "r": before}
-
-        bed = bed_of(toggled, states={"v": ValueState(pa.int64(), ttl="10 s")})
-        bed.apply([row("a", 1)])
-        bed.barrier(now_ms=1_000)
-        bed.apply([row("a", -1)])
-        bed.barrier(now_ms=2_000)
-        bed.apply([row("a", 3)])
-        bed.barrier(now_ms=5_000)
-        bed.barrier(now_ms=11_000)
-        assert self.read(bed) == 3
-        bed.barrier(now_ms=15_000)
-        assert self.read(bed) is None
-
-    def test_lists_and_maps_live_as_a_whole(self) -> None:
-        def noting(key: str, rows: Any, state: Any, timers: Any) -> dict[str, Any]:
-            if rows.column("x")[0].as_py():
-                state.items.append(1)
-                state.seen[1] = 2
-            return {"key": key, "r": len(state.items) + len(state.seen)}
-
-        states = {
-            "items": ListState(pa.int64(), ttl="1 s"),
-            "seen": MapState(pa.int64(), pa.int64(), ttl="2 s"),
-        }
-        bed = bed_of(noting, states=states)
-        bed.apply([row("a", 1)])
-        bed.barrier(now_ms=1_000)
-        assert self.read(bed) == 2
-        bed.barrier(now_ms=2_000)
-        assert self.read(bed) == 1
-        bed.barrier(now_ms=3_000)
-        assert self.read(bed) == 0

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from sluice.runtime.contracts.keyed import TableSpec
+from sluice.runtime.contracts.keyed import BarrierTime, TableSpec
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_run import ChainedFunction
-from sluice.runtime.keyed.keyed_task import numbered_tables
-from sluice.runtime.model.state.keyed_state import StateTableInfo
+from sluice.runtime.keyed.keyed_task import KeyedTask, numbered_tables
+from sluice.runtime.model.state.keyed_state import KeyedState, StateTableInfo
+from tests.kit.coordinator.core_driver import split
+from tests.kit.keyed_parts import PlayedStateFiles, counting
 
 
 @dataclass(frozen=True)
@@ -43,3 +45,22 @@ def test_a_dropped_state_stays_on_record_and_gives_its_number_to_none() -> None:
     assert numbered_tables([_function("first")], [dropped])[0] == dropped
     with pytest.raises(ConfigError, match="two states of keyed functions have the same number"):
         numbered_tables([_function("last")], [dropped])
+
+
+def test_a_task_begins_with_two_dropped_states_of_one_name() -> None:
+    """A restore has dropped two keyed functions, and each had a memory."""
+    dropped = tuple(
+        StateTableInfo(number=number, operator_id="", name="memory", kind="memory")
+        for number in (11, 12)
+    )
+    files = PlayedStateFiles()
+    task = KeyedTask(
+        counting(),
+        source_id="source",
+        state=files.state(),
+        writer=files,
+        restored=KeyedState(tables=dropped),
+        splits=(split(0, 0, 5),),
+    )
+    declared = task.end_epoch(BarrierTime(watermark_ms=None, now_ms=0)).declared
+    assert set(dropped) < set(declared.tables)

@@ -3,7 +3,7 @@
 import json
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.runtime.checkpoint.format.metadata import decode, encode
+from sluice.runtime.contracts import TopicStart
 from sluice.runtime.errors import ConfigError, DamagedCheckpointError
 from sluice.runtime.model.checkpoint_record import CheckpointKind, CheckpointRecord, RegionRecord
 from sluice.runtime.model.splits import SplitKey, SplitRange
@@ -36,6 +37,7 @@ _TABLES = [
     StateTableInfo(number=_TIMERS, operator_id="counts", name="timers", kind="timers"),
     StateTableInfo(number=_MEMORY, operator_id="counts", name="memory", kind="memory"),
 ]
+_FLAG = b"windows have marks"
 _TIME = struct.Struct(">qq")
 _PARTITIONS, _GROUPS = 4, 16
 
@@ -51,7 +53,9 @@ def _key(partition: int) -> SplitKey:
 class Old:
     """A savepoint of two regions that read a repartition topic, and one that writes it."""
 
-    def __init__(self, root: Path, *, keys: int = 300, seed: int = 1) -> None:
+    def __init__(
+        self, root: Path, *, keys: int = 300, seed: int = 1, flagged: Collection[int] = ()
+    ) -> None:
         self.root = root
         random = Random(seed)
         self.entries: dict[tuple[int, int | None, bytes], bytes] = {}
@@ -77,6 +81,8 @@ class Old:
                 (_MEMORY, None, b"schemas of rows", b"[]"),
                 (_MEMORY, None, b"time", seen),
             ]
+            if partition in flagged:
+                memory.append((_MEMORY, None, _FLAG, b""))
             parts[0].setdefault(_key(partition), []).extend(memory)
         state = written_state(
             root, parts, tables=_TABLES, max_parallelism=_GROUPS, partitions=_PARTITIONS
@@ -107,7 +113,12 @@ class Old:
                 ),
             ),
         )
-        (root / "_metadata").write_bytes(encode(self.record))
+        self.write(*self.record.regions)
+
+    def write(self, *regions: RegionRecord) -> None:
+        """Let the savepoint have these regions."""
+        self.record = replace(self.record, regions=regions)
+        (self.root / "_metadata").write_bytes(encode(self.record))
 
     def recompute(self, to: Path, **numbers: Any) -> CheckpointRecord:
         """Write the new savepoint ``to/new``."""
@@ -270,6 +281,70 @@ def test_entries_that_differ_afterwards_leave_no_savepoint(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("flagged", [(0, 1, 2, 3), (), (1,)])
+def test_a_flag_of_some_splits_alone_is_refused(tmp_path: Path, flagged: tuple[int, ...]) -> None:
+    """A region was suspended when the settings of its windows changed: its windows have no marks.
+    With the flag of another split they would never come out."""
+    (tmp_path / "old").mkdir()
+    old = Old(tmp_path / "old", keys=20, flagged=flagged)
+    if len(flagged) in (0, _PARTITIONS):
+        made = old.recompute(tmp_path, max_parallelism=64)
+        for entries in _stored(tmp_path / "new", made.regions).values():
+            assert ((_MEMORY, None, _FLAG) in entries) is bool(flagged)
+        return
+    with pytest.raises(ConfigError, match=r"other settings.*windows have marks"):
+        old.recompute(tmp_path, max_parallelism=64)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_reader_that_has_had_no_row_keeps_its_part_of_the_topic(tmp_path: Path) -> None:
+    """It has no state yet, but positions: rows in flight are copied from there."""
+    (tmp_path / "old").mkdir()
+    old = Old(tmp_path / "old")
+    orders, first, second = old.record.regions
+    assert first.keyed_state is not None
+    assert second.keyed_state is not None
+    waiting = replace(second, batch_id=None, keyed_state=None)
+    old.write(orders, first, waiting)
+    made = old.recompute(tmp_path, max_parallelism=64)
+    verify(open_savepoint(str(tmp_path / "new")))
+    _, *readers = made.regions
+    splits = [split.partition for region in readers for split in region.splits]
+    assert sorted(splits) == [*range(_PARTITIONS)]
+    assert json.loads(made.settings[IN_FLIGHT])["topic"]["offsets"].keys() == {*"0123"}
+    assert TopicStart(readers=readers, is_first=False).max_parallelism == 64
+    stored = _stored(tmp_path / "new", made.regions)
+    found = {place for entries in stored.values() for place in entries if place[0] != _MEMORY}
+    assert found == {
+        place for place in old.entries if _partition(place[2], _GROUPS, _PARTITIONS) in (0, 2)
+    }
+
+
+def test_a_reader_without_splits_has_the_new_number_of_key_groups(tmp_path: Path) -> None:
+    """There are more regions than partitions."""
+    (tmp_path / "old").mkdir()
+    old = Old(tmp_path / "old")
+    state = old.record.regions[1].keyed_state
+    assert state is not None
+    idle = RegionRecord(region="counts-2", attempt_id=0, keyed_state=state.of(()))
+    old.write(*old.record.regions, idle)
+    *readers, last = old.recompute(tmp_path, max_parallelism=8).regions
+    assert last.keyed_state is not None
+    assert last.keyed_state.max_parallelism == 8
+    assert TopicStart(readers=[*readers[1:], last], is_first=False).max_parallelism == 8
+
+
+def test_readers_with_other_numbers_of_key_groups_are_damage(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    old = Old(tmp_path / "old")
+    orders, first, second = old.record.regions
+    assert second.keyed_state is not None
+    other = replace(second, keyed_state=replace(second.keyed_state, max_parallelism=32))
+    old.write(orders, first, other)
+    with pytest.raises(DamagedCheckpointError, match="key groups name=16,32"):
+        old.recompute(tmp_path, max_parallelism=64)
+
+
 @pytest.mark.parametrize(
     ("numbers", "problem"),
     [
@@ -300,7 +375,7 @@ def test_state_that_follows_partitions_is_refused(
     old = Old(tmp_path / "old", keys=3)
     region = old.record.regions[0]
     region = region if has_state else replace(region, keyed_state=None)
-    (tmp_path / "old/_metadata").write_bytes(encode(replace(old.record, regions=(region,))))
+    old.write(region)
     with pytest.raises(ConfigError, match=problem):
         old.recompute(tmp_path, max_parallelism=64)
 

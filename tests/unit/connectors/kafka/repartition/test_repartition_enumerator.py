@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Uuid
 
 from sluice.connectors.kafka.repartition.repartition_source import RepartitionEnumerator
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
@@ -66,6 +67,20 @@ def test_a_restored_reader_goes_on_and_names_a_topic_that_was_made_again() -> No
     bed.create(topic_id="another")
     with pytest.raises(SourceChangedError, match="recreated"):
         bed.enumerator().restore(positions, timeout_s=S)
+
+
+def test_brokers_without_topic_ids_serve_it_too() -> None:
+    bed = Bed()
+    splits = bed.source.resolve_start(timeout_s=S)
+    bed.create(topic_id=str(Uuid(0, 0)))
+    bed.cluster.log("t", 0).latest = 9
+    positions = bed.source.cut(splits, max_records=4, timeout_s=S)
+    bed.create(topic_id="id")
+    bed.cluster.log("t", 0).latest = 9
+    again = bed.enumerator()
+    again.restore(positions, timeout_s=S)
+    cut = again.cut(positions, max_records=None, timeout_s=S)
+    assert [(split.topic_id, split.end_offset) for split in cut] == [("id", 9), ("id", 0)]
 
 
 def test_another_number_of_partitions_is_refused_with_both_numbers() -> None:

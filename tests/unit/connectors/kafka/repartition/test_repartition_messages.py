@@ -89,7 +89,17 @@ def read(records: Sequence[pa.RecordBatch], first_offset: int = 0) -> pa.RecordB
     return table.select(COLUMNS_READ).cast(schema_of(COLUMNS_READ)).to_batches()[0]
 
 
-DECODER = RepartitionDecoder(topic="t", lineage=BatchLineage(), sides=1)
+def decoder_of(*rewinds: Rewind, sides: int = 1, max_parallelism: int = 0) -> RepartitionDecoder:
+    """Of the topic that `written` writes, as a run with these rewinds reads it."""
+    run = JobTopic(
+        partitions=8,
+        max_parallelism=max_parallelism or default_max_parallelism(8),
+        lineage=BatchLineage(rewinds),
+    )
+    return RepartitionDecoder(topic="t", run=run, sides=sides)
+
+
+DECODER = decoder_of()
 
 
 @given(st.lists(st.lists(st.sampled_from(["", "a", "b", "grün", "x" * 50, None]), max_size=30)))
@@ -162,21 +172,24 @@ def test_the_origin_of_a_message_is_read_as_it_was_written() -> None:
 
 def test_rows_of_rewound_batches_are_left_out() -> None:
     rewind = Rewind(attempt_id=9, run_attempt_id=4, batches={"orders-1": (4, 6)})
-    decoder = RepartitionDecoder(topic="t", lineage=BatchLineage((rewind,)), sides=1)
+    decoder = decoder_of(rewind)
     records = read(written(rows(["a"])))
     assert not list(decoder(records))
-    kept = RepartitionDecoder(
-        topic="t",
-        lineage=BatchLineage(
-            (Rewind(attempt_id=9, run_attempt_id=4, batches={"orders-1": (4, 7)}),)
-        ),
-        sides=1,
-    )
+    kept = decoder_of(Rewind(attempt_id=9, run_attempt_id=4, batches={"orders-1": (4, 7)}))
     assert [part.batch.num_rows for part in kept(records)] == [1]
 
 
+def test_rows_that_were_divided_by_another_number_of_key_groups_are_refused() -> None:
+    """Else their keys would begin without the state that another partition has."""
+    records = read(written(rows([f"account {n}" for n in range(100)])))
+    assert sum(part.batch.num_rows for part in DECODER(records)) == 100
+    with pytest.raises(SourceChangedError, match="outside of the partition of their key") as found:
+        list(decoder_of(max_parallelism=2 * default_max_parallelism(8))(records))
+    assert found.value.args[1]["key_groups"] == 2 * default_max_parallelism(8)
+
+
 def test_sides_come_in_batches_of_their_own() -> None:
-    decoder = RepartitionDecoder(topic="t", lineage=BatchLineage(), sides=2)
+    decoder = decoder_of(sides=2)
     left, right = written(rows(["a", "b"]), side=0), written(rows(["a"], 10), side=1)
     parts = list(decoder(read([*right, *left])))
     assert [part.batch.column(SIDE_COLUMN).to_pylist() for part in parts] == [[0, 0], [1]]

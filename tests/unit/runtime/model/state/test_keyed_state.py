@@ -63,6 +63,15 @@ class TestMerging:
         assert again.tables == state.tables
         assert (again.max_parallelism, again.partitions) == (1024, 3)
 
+    def test_the_number_of_key_groups_is_that_of_the_splits(self) -> None:
+        """A region without splits may have that of another topic."""
+        state, other = keyed_state(_A), replace(keyed_state(_B), max_parallelism=64)
+        merged = KeyedState.merged([other.of(()), state])
+        assert merged is not None
+        assert merged.max_parallelism == 1024
+        with pytest.raises(DamagedCheckpointError, match="key groups name=64,1024"):
+            KeyedState.merged([state, other])
+
     def test_a_file_of_two_regions_is_named_once(self) -> None:
         state = keyed_state(_A, _B)
         merged = KeyedState.merged([state.of({_A}), replace(keyed_state(_B, _C)).of({_B})])
