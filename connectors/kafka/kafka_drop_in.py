@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 from sluice.connectors.kafka.kafka_drop_in_source import KafkaSourceFormat
 from sluice.connectors.kafka.kafka_sink import KafkaSink
 from sluice.connectors.kafka.source.source_options import SourceOptions
-from sluice.runtime.contracts import TaskSink
+from sluice.runtime.contracts import DropInSink
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.spark.drop_in.drop_in_writer import DropInStreamWriter, refuse_frame
 
@@ -53,7 +53,7 @@ def check_kafka_write(options: Mapping[str, str], schema: StructType, *, mode: s
     KafkaSink.from_options(options, schema)
 
 
-def kafka_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> TaskSink:
+def kafka_sink(options: Mapping[str, str], setting: Callable[[str], str]) -> DropInSink:
     """A query's sink; the same whatever its session has set."""
     del setting
     return KafkaSink.from_options(options)

@@ -11,9 +11,9 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -47,15 +47,13 @@ __all__ = [
     "tasks_of",
 ]
 
-_T = TypeVar("_T")
-
 _KEY = "kafka-frames"
 _SOURCE_ID = "sluice-kafka"
 _TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 15.0  # an unreachable cluster is reported within 30 s
 _CALL_TIMEOUT_S = 60.0
 _MOST_FRAMES = 10_000
-_MOST_RUNS = 1_000
+_MOST_RUNS = 1_000  # of each frame
 
 Tasks = Sequence[Sequence[SplitRange]]
 
@@ -198,17 +196,52 @@ def range_of_task(task: int, tasks: Tasks, ranges: Sequence[SplitRange]) -> tupl
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_Run = tuple[str, int]  # kind and number; numbers of a kind rise
+
+
+@dataclass(slots=True, kw_only=True)
 class _Frame:
+    """A loaded frame and its newest runs.
+
+    Attributes:
+        runs: the least recently used first.
+        forgotten: highest number of the runs that were removed, by kind.
+    """
+
     options: SourceOptions
     tasks: Tasks
+    runs: "OrderedDict[_Run, Future[tuple[SplitRange, ...]]]" = field(default_factory=OrderedDict)
+    forgotten: dict[str, int] = field(default_factory=dict)
+
+    def find(self, run: _Run) -> tuple[Future[tuple[SplitRange, ...]], bool]:
+        """The run's answer, and whether the caller must resolve it.
+
+        Raises:
+            FencedError: the run may have had an answer, which was removed.
+        """
+        future = self.runs.get(run)
+        is_first = future is None
+        kind, count = run
+        if is_first and count <= self.forgotten.get(kind, -1):
+            raise FencedError(
+                "the ranges of this run of a loaded frame are no longer known",
+                {"run": f"{kind}-{count}", "later_runs": f"{_MOST_RUNS} or more"},
+                "Run the query again. Load the frame once for each query that uses it.",
+            )
+        self.runs[run] = future = future or Future()
+        self.runs.move_to_end(run)
+        while len(self.runs) > _MOST_RUNS:
+            (kind, count), _ = self.runs.popitem(last=False)
+            self.forgotten[kind] = max(count, self.forgotten.get(kind, -1))
+        return future, is_first
 
 
 class FrameRuns:
     """Resolves the ranges of each run of each loaded frame. Driver, service threads.
 
-    Implements `sluice.runtime.service.coordinator_app.QueryHandler`. Keeps the newest frames and
-    runs only.
+    Implements `sluice.runtime.service.coordinator_app.QueryHandler`. Keeps the newest frames, and
+    the newest runs of each, only. A task of an older one is refused: other ends than those of the
+    run's first tasks would lose or double records.
     """
 
     key = _KEY
@@ -216,7 +249,6 @@ class FrameRuns:
 
     def __init__(self) -> None:
         self._frames: OrderedDict[str, _Frame] = OrderedDict()
-        self._runs: OrderedDict[tuple[str, str], Future[tuple[SplitRange, ...]]] = OrderedDict()
         self._lock = Lock()
 
     def call(self, call: str, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
@@ -224,7 +256,7 @@ class FrameRuns:
 
         Raises:
             ConfigError: the message is not of this version of Sluice.
-            FencedError: the frame is not known here.
+            FencedError: the frame or its run is not known here, or not any more.
             StreamError: the ranges cannot be resolved; as of the first run.
         """
         try:
@@ -234,10 +266,11 @@ class FrameRuns:
                 tasks = from_json(tuple[tuple[SplitRange, ...], ...], payload["tasks"])
                 parsed = SourceOptions.of(options, bounded=True, stream=False)
                 frame = _Frame(options=parsed, tasks=tasks)
-                run, task = "", 0
+                run, task = ("", 0), 0
             else:
                 frame = self._frame(frame_id)
-                run, task = text(payload["run"]), number(payload["task"])
+                kind, _, count = text(payload["run"]).rpartition("-")
+                run, task = (kind, int(count)), number(payload["task"])
             if not 0 <= task < len(frame.tasks):
                 raise LookupError(task)
         except (AttributeError, LookupError, TypeError, ValueError) as err:
@@ -247,10 +280,13 @@ class FrameRuns:
                 "Call sluice.install(spark) with the Sluice version that Spark's processes import.",
             ) from err
         with self._lock:
-            _keep(self._frames, frame_id, frame, _MOST_FRAMES)
+            frame = self._frames.setdefault(frame_id, frame)  # a repeated load keeps the runs
+            self._frames.move_to_end(frame_id)
+            while len(self._frames) > _MOST_FRAMES:
+                self._frames.popitem(last=False)
         if call == "load":
             return None
-        return to_json(range_of_task(task, frame.tasks, self._ranges(frame_id, run, frame.options)))
+        return to_json(range_of_task(task, frame.tasks, self._ranges(frame, run)))
 
     def _frame(self, frame_id: str) -> _Frame:
         with self._lock:
@@ -263,25 +299,15 @@ class FrameRuns:
             )
         return frame
 
-    def _ranges(self, frame_id: str, run: str, options: SourceOptions) -> tuple[SplitRange, ...]:
+    def _ranges(self, frame: _Frame, run: _Run) -> tuple[SplitRange, ...]:
         """One answer for a run: the first task's call resolves it, other calls wait."""
         with self._lock:
-            future = self._runs.get((frame_id, run))
-            is_first = future is None
-            future = future or Future()
-            _keep(self._runs, (frame_id, run), future, _MOST_RUNS)
+            future, is_first = frame.find(run)
         if is_first:
             try:
-                future.set_result(_resolve(options))
+                future.set_result(_resolve(frame.options))
             except BaseException as err:  # noqa: BLE001 - every waiting call raises it
                 with self._lock:  # no task has a range yet, so the next call may resolve it
-                    self._runs.pop((frame_id, run), None)
+                    frame.runs.pop(run, None)
                 future.set_exception(err)
         return future.result()
-
-
-def _keep(kept: "OrderedDict[Any, _T]", key: object, value: _T, most: int) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    while len(kept) > most:
-        kept.popitem(last=False)

@@ -218,8 +218,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         _require_ours(end, start)
         ranges = offsets.decode(end).splits
         if not self._cut_here:
-            # A batch of an earlier process, from Spark's log, is read again as it was.
-            ranges = self._enumerator.replayable(ranges, timeout_s=_TIMEOUT_S)
+            # A batch of an earlier process, from Spark's log, is read again as it was. Its sink
+            # knows whether it has decided it; this process does not.
+            ranges = self._enumerator.replayable(ranges, timeout_s=_TIMEOUT_S, is_decided=False)
         return [InputPartition(task) for task in tasks_of(self._options, ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

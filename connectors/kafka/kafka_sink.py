@@ -27,6 +27,7 @@ from sluice.connectors.kafka.client.credentials import TokenFunction
 from sluice.connectors.kafka.records.rows import COLUMNS_USED, check_spark_columns
 from sluice.connectors.kafka.sink.handles import decode_handle
 from sluice.connectors.kafka.sink.writer.kafka_writer import Guarantee, KafkaWriterFactory
+from sluice.connectors.kafka.source.enumerator.discovery import KafkaCluster
 from sluice.connectors.kafka.source.source_options import SOURCE_OPTIONS
 from sluice.runtime.contracts import DeadLetterSink, SinkCoordinator, TunedSink
 from sluice.runtime.errors import ConfigError
@@ -39,6 +40,9 @@ __all__ = ["KafkaSink"]
 _MOST_DIGITS = 9  # of a number of MiB
 _LONGEST_TIMEOUT_S = (2**31 - 1) // 1000  # Kafka counts milliseconds in 32 bits
 _LONGEST_PREFIX_BYTES = 30_000  # logs of brokers keep names of 32,767; ids add to it
+_LOOK_S = 60.0
+_cluster_ids: dict[str, str] = {}
+"""By the addresses of the brokers; see `KafkaSink.target`."""
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -160,6 +164,33 @@ class KafkaSink(TunedSink, DeadLetterSink):
     def topic(self) -> str | None:
         """Topic of every record; None: each record has its own."""
         return self._topic
+
+    def target(self) -> tuple[str, ...]:
+        """See `sluice.runtime.contracts.DropInSink`. Asks the brokers for the cluster's id once in
+        a process: their addresses may change, and two clusters may have a topic of one name.
+
+        Raises: UnreachableError, AuthenticationError.
+        """
+        servers = ",".join(sorted(self._connection.servers))
+        if servers not in _cluster_ids:
+            cluster = KafkaCluster(self._connection)
+            try:
+                _cluster_ids[servers] = cluster.cluster_id(timeout_s=_LOOK_S)
+            finally:
+                cluster.close()
+        return (self._topic or "", self._prefix, _cluster_ids[servers])
+
+    def may_have_written(self, committable: StateEntry) -> bool:
+        """See `sluice.runtime.contracts.DropInSink`: the target says it."""
+        del committable
+        return True
+
+    def may_share_output(self, settings: Mapping[str, str]) -> bool:
+        """See `sluice.runtime.contracts.DropInSink`: a column may name any topic."""
+        if "kafka.bootstrap.servers" not in settings:
+            return False
+        other = settings.get("topic")
+        return self._topic is None or other is None or other == self._topic
 
     @property
     def connection(self) -> KafkaConnection:

@@ -255,8 +255,11 @@ class KafkaSource(
         cluster = self._cluster()
         try:
             cluster_id = cluster.cluster_id(timeout_s=timeout_s)
-            self._require_requests(cluster.missing_requests(timeout_s=timeout_s))
-            partitions = self._made("", cluster).check(timeout_s=timeout_s)
+            missing = cluster.missing_requests(timeout_s=timeout_s)
+            self._require_requests(missing)
+            enumerator = self._made("", cluster)
+            partitions = enumerator.check(timeout_s=timeout_s)
+            self._warn_without_topic_ids(missing, is_found=enumerator.lacks_topic_ids)
         finally:
             cluster.close()
         if not partitions:
@@ -282,11 +285,25 @@ class KafkaSource(
                 {"missing": ", ".join(lacking), **where},
                 "Use Kafka 2.1 or later. Nothing of Sluice works without them.",
             )
-        if any(name in TRUNCATION for name in missing):
+        lacking = [name for name in missing if name in TRUNCATION]
+        if lacking:
             log.warning(
                 "the brokers lack a request, so truncated logs are not detected: "
                 "source=%s missing=%s servers=%s. An unclean leader election may lose records.",
-                *(self._name, ", ".join(TRUNCATION), where["servers"]),
+                *(self._name, ", ".join(lacking), where["servers"]),
+            )
+
+    def _warn_without_topic_ids(self, missing: Sequence[str], *, is_found: bool) -> None:
+        from sluice.connectors.kafka.client.broker_requests import TOPIC_IDS
+
+        # Brokers that know the request give no ids while their inter.broker.protocol.version is
+        # below 2.8.
+        if is_found or any(name in TOPIC_IDS for name in missing):
+            log.warning(
+                "the brokers give no topic ids, so a topic that is deleted and created again is "
+                "not noticed: source=%s missing=%s servers=%s. Records of the new topic may be "
+                "skipped: stop the job first, and use a new checkpoint directory.",
+                *(self._name, ", ".join(TOPIC_IDS), self._options.connection.bootstrap_servers),
             )
 
     def enumerator(self, source_id: str) -> SplitEnumerator:

@@ -13,7 +13,7 @@ from sluice.runtime.errors import ConfigError, FencedError, SourceChangedError
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.ownership.lease import LeaseRecord
 from tests.kit.kafka.kafka_fixture import BrokerByLevel
-from tests.kit.kafka.kafka_records import unique
+from tests.kit.kafka.kafka_records import create_topic, delete_topic, unique
 from tests.kit.kafka.transaction_harness import JOB_UID, RealHarness, committable
 
 pytestmark = pytest.mark.integration
@@ -90,6 +90,43 @@ def test_ids_never_reused_the_sweep_frees_readers_and_spares_decided_and_living_
     coordinator.committer.commit(entries, timeout_s=60, after_crash=True)
     coordinator.close()
     assert real.visible() == 3
+
+
+def test_a_first_sweep_names_open_transactions_of_another_job(
+    real: RealHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a kill, and a start with a new checkpoint directory."""
+    left = real.open(real.name(attempt_id=1))
+    left.produce(1)
+    view = SweepView(job_uid="another-job", attempt_ids={"main": 2}, protected=(), orphans=())
+    coordinator = _coordinator(real)
+
+    assert coordinator.sweep(view, timeout_s=60).aborted == 0
+    (warning,) = [r.getMessage() for r in caplog.records if "another job" in r.getMessage()]
+    assert left.identity.transactional_id in warning
+    real.await_state(left.identity, TransactionState.ONGOING)
+    coordinator.close()
+
+
+def test_a_recreated_output_topic_is_reported_once(
+    modern: RealHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its transactions commit without an error, and what they wrote before is gone."""
+    servers = modern.connection.bootstrap_servers
+    name = create_topic(servers, partitions=1)
+    coordinator = _coordinator(modern, topics=(name,))
+    coordinator.check(timeout_s=60)
+    coordinator.claim(CONTEXT, timeout_s=300)
+    coordinator.renew()
+    assert "created again" not in caplog.text
+
+    delete_topic(servers, name)
+    create_topic(servers, name, partitions=1)
+    for _ in range(2):
+        coordinator.renew()
+    coordinator.close()
+    (warning,) = [r.getMessage() for r in caplog.records if "created again" in r.getMessage()]
+    assert f"topic={name} " in warning
 
 
 def test_lease_guards_outputs_the_lease_lies_in_kafka(modern: RealHarness) -> None:

@@ -32,7 +32,7 @@ from sluice.runtime.errors import FencedError, StreamError, TransactionAbortedEr
 from tests.kit.kafka.kafka_fixture import TopicFactory
 from tests.kit.kafka.kafka_records import unique
 from tests.kit.task_scopes import SCOPE
-from tests.kit.waiting import wait_for
+from tests.kit.waiting import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -95,13 +95,13 @@ def make(kafka: EmbeddedKafka, watched: Watched) -> Iterator[Make]:
 
     yield ready
     for producer in made:
-        producer.abort(timeout_s=10)
+        producer.abort(timeout_s=PATIENCE_S)
         producer.release()
 
 
 def send(producer: TransactionalProducer, topic: str) -> None:
     rows = pa.record_batch({"value": pa.array([b"value"])})
-    sender = RecordSender(producer.client, DeliveryLog(SCOPE), queue_full_timeout_s=10)
+    sender = RecordSender(producer.client, DeliveryLog(SCOPE), queue_full_timeout_s=PATIENCE_S)
     sender.send(rows, RecordColumns.of(rows.schema, topic))
 
 
@@ -174,14 +174,20 @@ def test_handle_from_producer_another_producer_epoch_is_taken_only_after_the_tra
         producer.client.flush(10)
         # The delivery report comes first (`pre-commit-confirmed`), and a moment later the state
         # does.
-        wait_for(lambda: is_refused(producer))
+        wait_for(lambda: is_refused(producer), what="the refusal by the client's state")
         epoch = producer.identity.producer_epoch
         seen = len(watched.seen)
-        wait_for(lambda: producer.keep_alive() and len(watched.seen) > seen + 10)
+        wait_for(
+            lambda: producer.keep_alive() and len(watched.seen) > seen + 10,
+            what="ten statistics while the broker is paused",
+        )
         assert {status.producer_epoch for status in watched.seen[seen:]} == {epoch}
     finally:
         kafka.resume()
     with pytest.raises(StreamError):
         producer.confirm()
     assert producer.abort(timeout_s=30)
-    wait_for(lambda: producer.keep_alive() and watched.seen[-1].producer_epoch > epoch)
+    wait_for(
+        lambda: producer.keep_alive() and watched.seen[-1].producer_epoch > epoch,
+        what="the next epoch after the abort",
+    )

@@ -21,7 +21,7 @@ from sluice.connectors.kafka.sink.committer.wire_answers import STATE_TOPIC, par
 from sluice.runtime.embedded.ports import HOST, free_ports
 from sluice.runtime.errors import UnreachableError
 from tests.kit.kafka.kafka_fixture import BrokerByLevel
-from tests.kit.kafka.kafka_records import end_offsets, unique
+from tests.kit.kafka.kafka_records import create_topic, delete_topic, end_offsets, unique
 from tests.kit.kafka.transaction_harness import RealHarness
 from tests.kit.waiting import join
 
@@ -150,6 +150,17 @@ def test_missing_topics_are_found_and_not_created(real: RealHarness) -> None:
 
     for _ in range(2):
         assert real.wire.missing_topics([real.topic, absent], timeout_s=300) == (absent,)
+
+
+def test_topic_ids_differ_after_a_topic_was_recreated(real: RealHarness) -> None:
+    name = create_topic(real.connection.bootstrap_servers, partitions=1)
+    (before,) = real.wire.topic_ids([name, unique("absent")], timeout_s=300).items()
+    delete_topic(real.connection.bootstrap_servers, name)
+    create_topic(real.connection.bootstrap_servers, name, partitions=1)
+    (after,) = real.wire.topic_ids([name], timeout_s=300).items()
+    assert before[0] == after[0] == name
+    assert None not in (before[1], after[1])
+    assert before[1] != after[1]
 
 
 def test_calls_from_several_threads_do_not_mix_up(real: RealHarness) -> None:

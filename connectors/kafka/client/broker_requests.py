@@ -24,6 +24,7 @@ __all__ = [
     "IDEMPOTENCE",
     "READING",
     "REQUESTS",
+    "TOPIC_IDS",
     "TRUNCATION",
     "WRITING",
     "fetch_missing_requests",
@@ -37,6 +38,8 @@ REQUESTS: Mapping[str, tuple[int, int]] = {
     "Produce v3": (0, 3),
     "Fetch v4": (1, 4),
     "ListOffsets v2": (2, 2),
+    "ListOffsets v4": (2, 4),
+    "Metadata v10": (3, 10),
     "OffsetCommit": (8, 0),
     "OffsetFetch": (9, 0),
     "FindCoordinator v4": (10, 4),
@@ -52,8 +55,11 @@ REQUESTS: Mapping[str, tuple[int, int]] = {
 READING = ("Fetch v4", "ListOffsets v2")
 """Every source sends these."""
 
-TRUNCATION = ("OffsetForLeaderEpoch",)
-"""Detects that a new leader lacks records that were read."""
+TRUNCATION = ("ListOffsets v4", "OffsetForLeaderEpoch")
+"""Detect that a new leader lacks records that were read; the first gives leader epochs."""
+
+TOPIC_IDS = ("Metadata v10",)
+"""Distinguishes a topic from a later one of the same name."""
 
 WRITING = ("Produce v3",)
 """Every sink sends these."""

@@ -194,6 +194,7 @@ _OWNED: Mapping[str, str] = {
     "group.protocol": "Remove it: Sluice assigns partitions itself.",
     "group.remote.assignor": "Remove it: Sluice assigns partitions itself.",
     "partition.assignment.strategy": "Remove it: Sluice assigns partitions itself.",
+    "queuing.strategy": "Remove it: the rows of a partition keep their order.",
     "transaction.timeout.ms": "Use the option transactionTimeout, which is checked at the start.",
     "transactional.id": "Use the option transactionalIdPrefix.",
 }
@@ -267,6 +268,12 @@ def refuse_owned(
             raise ConfigError(
                 "this Kafka option is set by Sluice", {"option": PREFIX + name}, _OWNED[name]
             )
+    if not reads_only and not is_no(options.get("partitioner.ignore.keys", "false")):
+        raise ConfigError(
+            "records with a key cannot be spread over all partitions",
+            {"option": f"{PREFIX}partitioner.ignore.keys"},
+            "Remove it, and drop the column key or set the column partition.",
+        )
     if not exactly_once:
         return
     _refuse_value(options, "isolation.level", lambda level: level == "read_uncommitted")

@@ -27,6 +27,7 @@ REGION = "sasl.aws.region"
 _ADDRESS = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:\d+$")
 _REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _SESSION_NAME = "sluice"
+_THROTTLED = {"Throttling", "ThrottlingException", "RequestLimitExceeded"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,19 +91,16 @@ class MskIamToken:
             AuthenticationError: there are no credentials, or AWS refuses them.
             UnreachableError: the service that gives credentials does not answer.
         """
-        with extras_named():
-            import botocore.exceptions as aws  # only processes that log in so pay for it
+        with extras_named():  # only processes that log in so pay for the imports
             from aws_msk_iam_sasl_signer import MSKAuthTokenProvider as signer
+        import botocore.exceptions as aws
+
         try:
-            if self.role_arn:
-                found = signer.generate_auth_token_from_role_arn(
-                    self.region, self.role_arn, self.session_name
-                )
-            elif self.profile:
-                found = signer.generate_auth_token_from_profile(self.region, self.profile)
-            else:
-                found = signer.generate_auth_token(self.region)
+            found = signer.generate_auth_token_from_credentials_provider(
+                self.region, self._credentials()
+            )
         except (
+            aws.ConnectionError,
             aws.HTTPClientError,
             aws.CredentialRetrievalError,
             aws.MetadataRetrievalError,
@@ -115,7 +113,8 @@ class MskIamToken:
         except aws.ClientError as err:
             error = err.response.get("Error", {}).get("Code", "")
             where = {"region": self.region, "role": self.role_arn, "code": error}
-            if err.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400) >= 500:
+            status = err.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+            if status >= 500 or error in _THROTTLED:
                 raise UnreachableError("AWS STS failed", where, "Wait: Sluice retries.") from None
             raise AuthenticationError(
                 "AWS refuses the role", where, "Allow sts:AssumeRole for these credentials."
@@ -130,6 +129,32 @@ class MskIamToken:
             ) from None
         value, expires_ms = found
         return OAuthToken(value=value, expires_at_s=expires_ms / 1000, principal=_SESSION_NAME)
+
+    def _credentials(self) -> object:
+        """A provider of the credentials that sign, as the signer library takes them.
+
+        Requests to STS go to the region of AWS's configuration, else to the cluster's. The signer
+        library itself fails if that configuration has no region.
+        """
+        from botocore.credentials import CredentialProvider, Credentials
+        from botocore.session import Session
+
+        session = Session(profile=self.profile or None)
+        if not session.get_config_variable("region"):
+            session.set_config_variable("region", self.region)
+        found = session.get_credentials()
+        if self.role_arn:
+            answer = session.create_client("sts").assume_role(
+                RoleArn=self.role_arn, RoleSessionName=self.session_name
+            )
+            names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
+            found = Credentials(*(answer["Credentials"][name] for name in names))
+
+        class Found(CredentialProvider):  # type: ignore[misc]  # botocore has no types
+            def load(self) -> object:
+                return found
+
+        return Found()
 
 
 _JAAS = ("awsProfileName", "awsRoleArn", "awsRoleSessionName", "awsDebugCreds")

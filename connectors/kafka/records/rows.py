@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import column_index
 
 __all__ = [
     "COLUMNS_USED",
@@ -98,9 +99,12 @@ class RecordColumns:
         """Find and check the columns.
 
         Raises:
-            ConfigError: a column is missing or has a wrong type, in Spark's words.
+            ConfigError: a column is missing or has a wrong type, in Spark's words; or several
+                columns have the name of one that the sink reads.
         """
-        found = {name: index for index, name in reversed(list(enumerate(schema.names)))}
+        found = {name: index for index, name in enumerate(schema.names)}
+        for name in COLUMNS_USED - {"offset"} - ({"topic"} if topic is not None else set()):
+            column_index(schema, name)
         _check(
             {name: _spark_type(schema.field(index).type) for name, index in found.items()}, topic
         )

@@ -5,21 +5,24 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from sluice.connectors.kafka.source.positions import PartitionKey
 from sluice.runtime.errors import ConfigError, DataLostError, SourceChangedError, UnreachableError
 from sluice.runtime.model.splits import SplitRange
 
 __all__ = [
-    "GIVE_UP",
     "LostRange",
+    "NewStart",
     "TopicFacts",
     "absent",
     "backlog_records",
     "beyond",
     "check_identity",
     "data_lost",
+    "is_recreated",
     "key_of",
+    "known_id",
     "limit_ends",
     "log_truncated",
     "lost_to_retention",
@@ -29,7 +32,6 @@ __all__ = [
     "out_of_reach",
     "partitions_gone",
     "reach",
-    "read_to",
     "require_forward",
     "require_whole",
     "smallest_limit",
@@ -44,7 +46,7 @@ class TopicFacts:
     """Id and partitions of a topic.
 
     Attributes:
-        topic_id: Kafka's UUID in its text form.
+        topic_id: Kafka's UUID in its text form; see `known_id`.
         partitions: numbers of its partitions.
     """
 
@@ -75,6 +77,21 @@ def key_of(split: SplitRange) -> PartitionKey:
     return split.topic, split.partition
 
 
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def known_id(topic_id: str) -> str | None:
+    """The id; None: unknown. Brokers without topic ids (before Kafka 2.8) make clients report the
+    UUID zero, and checkpoints keep it."""
+    return None if topic_id in ("", _NO_ID) else topic_id
+
+
+def is_recreated(before: str, now: str) -> bool:
+    """Whether both ids of a topic are known and differ: it was deleted and created again."""
+    old, new = known_id(before), known_id(now)
+    return old is not None and new is not None and old != new
+
+
 def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFacts]) -> None:
     """Refuse topics that were deleted and recreated: their offsets mean other records.
 
@@ -84,7 +101,7 @@ def check_identity(positions: Iterable[SplitRange], found: Mapping[str, TopicFac
     recreated = {
         split.topic: f"{split.topic_id}->{found[split.topic].topic_id}"
         for split in positions
-        if split.topic in found and found[split.topic].topic_id != split.topic_id
+        if split.topic in found and is_recreated(split.topic_id, found[split.topic].topic_id)
     }
     if recreated:
         raise SourceChangedError(
@@ -104,32 +121,72 @@ def absent(missing: Collection[str], where: Mapping[str, object]) -> SourceChang
     )
 
 
-GIVE_UP = (
-    "To give up whole topics, name them in forget= (drop-in: forgetTopics): all other topics "
-    "continue. Or start from a new checkpoint directory at the offsets in read_to."
-)
-"""The remedy for retired topics."""
 _SHOWN = 2_000  # characters
+_UNFINISHED = (
+    "Spark has not finished the batch from read_to to batch_end: start at read_to if the sink has "
+    "not decided this batch, else at batch_end. 'sluice checkpoint inspect' shows the ends of the "
+    "last batch that a Sluice sink has decided. If 'sluice checkpoint list' calls it unfinished, "
+    "commit it first ('sluice txn commit')."
+)
 
 
-def read_to(positions: Iterable[SplitRange]) -> str:
-    """Return where a source has read to, as its starting offsets; shortened if it is long."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewStart:
+    """The offsets of a new checkpoint directory, for an error that refuses the old one.
+
+    Attributes:
+        offsets: by name, as starting offsets; shortened if they are long.
+        is_batch_finished: the sink has decided all that was read: there is one place to start at.
+    """
+
+    offsets: Mapping[str, str]
+    is_batch_finished: bool
+
+    @classmethod
+    def at_ends(cls, positions: Iterable[SplitRange]) -> Self:
+        """At the ends of the last decided ranges."""
+        ends = {key_of(split): split.end_offset for split in positions}
+        return cls(offsets={"read_to": _as_offsets(ends)}, is_batch_finished=True)
+
+    @classmethod
+    def of_unfinished(cls, ranges: Sequence[SplitRange]) -> Self:
+        """At one of the two bounds of a batch. Only its sink knows whether it has written it."""
+        starts = {key_of(split): split.start_offset for split in ranges}
+        ends = {key_of(split): split.end_offset for split in ranges}
+        return cls(
+            offsets={"read_to": _as_offsets(starts), "batch_end": _as_offsets(ends)},
+            is_batch_finished=False,
+        )
+
+    @property
+    def give_up(self) -> str:
+        """The remedy for retired topics."""
+        by_name = (
+            "To give up whole topics, name them in forget= (drop-in: forgetTopics): all other "
+            "topics continue. Or start from a new checkpoint directory"
+        )
+        if self.is_batch_finished:
+            return f"{by_name} at the offsets in read_to."
+        return f"{by_name}. {_UNFINISHED}"
+
+
+def _as_offsets(bounds: Mapping[PartitionKey, int]) -> str:
     found: dict[str, dict[str, int]] = {}
-    for split in sorted(positions, key=key_of):
-        found.setdefault(split.topic, {})[str(split.partition)] = split.end_offset
+    for topic, number in sorted(bounds):
+        found.setdefault(topic, {})[str(number)] = bounds[topic, number]
     text = json.dumps(found, separators=(",", ":"))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… (sluice checkpoint inspect)"
 
 
 def partitions_gone(
-    keys: Collection[PartitionKey], where: Mapping[str, object]
+    keys: Collection[PartitionKey], where: Mapping[str, object], start: NewStart
 ) -> SourceChangedError:
     """The error for partitions that were deleted."""
     names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
     return SourceChangedError(
         "partitions of the source were deleted",
-        {"partitions": names, **where},
-        f"Set failOnDataLoss=false to skip them. {GIVE_UP}",
+        {"partitions": names, **where, **start.offsets},
+        f"Set failOnDataLoss=false to skip them. {start.give_up}",
     )
 
 
@@ -284,9 +341,10 @@ def log_truncated(lost: Sequence[LostRange]) -> DataLostError:
     return DataLostError(
         "a log was truncated before its records were read",
         {"ranges": " ".join(map(str, lost))},
-        "Start from a new checkpoint directory with startingOffsets at the start of each range. "
-        "An unclean leader election or a lost disk truncates a log; failOnDataLoss=false does not "
-        "skip that. If startingOffsets are past the end of the log, lower them.",
+        "Start from a new checkpoint directory with startingOffsets at the last decided positions "
+        "('sluice checkpoint inspect'), but not above the start of each range. An unclean leader "
+        "election or a lost disk truncates a log; failOnDataLoss=false does not skip that. If "
+        "startingOffsets are past the end of the log, lower them.",
     )
 
 
@@ -329,12 +387,21 @@ def next_range(
     end_offset: int,
     leader_epoch: int | None,
     now_ms: int,
+    topic: TopicFacts | None = None,
 ) -> SplitRange:
-    """Return the range after ``position``; a split without records remembers since when."""
+    """Return the range after ``position``; a split without records remembers since when.
+
+    ``topic``: its id counts if the position has none.
+    """
     idle = start_offset == end_offset
     idle_since_ms = (position.idle_since_ms or now_ms) if idle else None
+    if topic is None or known_id(position.topic_id) is not None:
+        topic_id = position.topic_id
+    else:  # the brokers may have learned to give ids
+        topic_id = topic.topic_id
     return replace(
         position,
+        topic_id=topic_id,
         start_offset=start_offset,
         end_offset=end_offset,
         leader_epoch=position.leader_epoch if leader_epoch is None else leader_epoch,

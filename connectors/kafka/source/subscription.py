@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from sluice.connectors.kafka.source.positions import PartitionKey
-from sluice.connectors.kafka.source.splits import GIVE_UP, TopicFacts, key_of, read_to
+from sluice.connectors.kafka.source.splits import NewStart, TopicFacts, key_of
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.splits import SplitRange
 
@@ -195,16 +195,18 @@ class Assigned:
 Subscription: TypeAlias = Topics | Pattern | Assigned
 
 
-def require_named(subscription: Subscription, positions: Collection[SplitRange]) -> None:
+def require_named(
+    subscription: Subscription, positions: Collection[SplitRange], start: NewStart
+) -> None:
     """ConfigError with the partitions that were read and are no longer subscribed.
 
-    ``positions``: of all partitions that were read; they end at the next offset to read.
+    ``positions``: of all partitions that were read.
     """
     unnamed = {split.key for split in positions if not subscription.covers(*key_of(split))}
     if unnamed:
         names = ",".join(f"{topic}-{partition}" for _, topic, partition in sorted(unnamed))
         raise ConfigError(
             "the checkpoint has partitions that the source does not subscribe to",
-            {"partitions": names, "source": str(subscription), "read_to": read_to(positions)},
-            f"Subscribe to them. {GIVE_UP}",
+            {"partitions": names, "source": str(subscription), **start.offsets},
+            f"Subscribe to them. {start.give_up}",
         )

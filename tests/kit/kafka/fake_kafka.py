@@ -346,6 +346,7 @@ class FakeWire:
     absent_ids: frozenset[str] = frozenset()
     end_version: int | None = None
     topics: tuple[str, ...] = ()
+    topic_id: str | None = "id"
     max_transaction_timeout_s: float | None = 900.0
 
     def describe(
@@ -419,6 +420,12 @@ class FakeWire:
     def missing_topics(self, topics: Sequence[str], *, timeout_s: float) -> tuple[str, ...]:
         """See `Wire.missing_topics`."""
         return tuple(topic for topic in topics if topic not in self.topics)
+
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float) -> Mapping[str, str | None]:
+        """See `Wire.topic_ids`."""
+        if self.unreachable:
+            raise UnreachableError("the fake cluster cannot be reached", {}, "Make it reachable.")
+        return {topic: self.topic_id for topic in topics if topic in self.topics}
 
     def close(self) -> None:
         """See `Wire.close`."""

@@ -2,7 +2,8 @@
 
 It reads the header of each request, and does to chosen ones what a network, a stalled connection or
 a client's retry may do: holds them back, loses their answer, or brings them to the broker once
-more. It changes no byte, unless it hides requests as an older broker does. The broker must advertise the proxy's address (`tests.kit.kafka.proxied_kafka`).
+more. It changes no byte, unless it hides requests or versions as an older broker does. The broker
+must advertise the proxy's address (`tests.kit.kafka.proxied_kafka`).
 """
 
 import contextlib
@@ -12,13 +13,15 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sluice.runtime.embedded.ports import HOST
 from tests.kit.waiting import wait_for
 
 FETCH = 1
+LIST_OFFSETS = 2
+METADATA = 3
 API_VERSIONS = 18
 INIT_PRODUCER_ID = 22
 OFFSET_FOR_LEADER_EPOCH = 23
@@ -149,7 +152,7 @@ class Echoes:
     unanswered: int = 0
 
 
-class _Connection:
+class Connection:
     """One client's connection and its continuation to the broker."""
 
     def __init__(self, client: socket.socket, broker: socket.socket) -> None:
@@ -179,10 +182,11 @@ class KafkaProxy:
         self._caught: list[Caught] = []
         self._echoes: Echoes | None = None
         self._due: list[tuple[float, int, Request]] = []
-        self._connections: list[_Connection] = []
+        self._connections: list[Connection] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._hidden: frozenset[int] = frozenset()
+        self._newest: Mapping[int, int] = {}
         self.seen: Counter[int] = Counter()
         """Requests by api key."""
 
@@ -247,6 +251,10 @@ class KafkaProxy:
         """Leave these out of what the broker says that it can, as an older one does."""
         self._hidden = frozenset(api_keys)
 
+    def limit(self, newest: Mapping[int, int]) -> None:
+        """Name these versions as the newest of a request in what the broker says that it can."""
+        self._newest = newest
+
     @contextlib.contextmanager
     def echo(self, *api_keys: int, after_s: float) -> Iterator[Echoes]:
         """Bring each such request to the broker again, so long after it passed."""
@@ -300,7 +308,7 @@ class KafkaProxy:
             broker.settimeout(None)
             for end in (client, broker):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = _Connection(client, broker)
+            connection = Connection(client, broker)
             with self._lock:
                 self._connections.append(connection)
                 is_late = self._closed
@@ -310,11 +318,14 @@ class KafkaProxy:
             self._start(self._bring, connection)
             self._start(self._answer, connection)
 
-    def _bring(self, connection: _Connection) -> None:
+    def _bring(self, connection: Connection) -> None:
         """From the client to the broker, request by request."""
         with contextlib.suppress(OSError):
             while (frame := _frame(connection.client)) is not None:
                 request = parse_request(frame)
+                if (own := self._own_answer(connection, request)) is not None:
+                    connection.client.sendall(own)
+                    continue
                 if request.api_key == API_VERSIONS:
                     connection.versions[request.correlation_id] = request
                 caught = self._take(request)
@@ -327,7 +338,16 @@ class KafkaProxy:
         if not connection.expected:  # else the broker's answer is still to come
             connection.close()
 
-    def _answer(self, connection: _Connection) -> None:
+    def _own_answer(self, connection: Connection, request: Request) -> bytes | None:
+        """The answer of a proxy that does not let the request pass; None: it passes.
+
+        Raises:
+            ConnectionError: the connection ends here.
+        """
+        del connection, request
+        return None
+
+    def _answer(self, connection: Connection) -> None:
         """From the broker to the client, answer by answer."""
         with contextlib.suppress(OSError):
             while (frame := _frame(connection.broker)) is not None:
@@ -338,8 +358,8 @@ class KafkaProxy:
                     if not caught.answered:
                         break
                 asked = connection.versions.pop(correlation_id, None)
-                if asked is not None and self._hidden:
-                    frame = _without(frame, asked.api_version, self._hidden)
+                if asked is not None and (self._hidden or self._newest):
+                    frame = _older(frame, asked.api_version, self._hidden, self._newest)
                 connection.client.sendall(frame)
         connection.close()
 
@@ -397,8 +417,9 @@ def _exactly(end: socket.socket, count: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _without(frame: bytes, version: int, hidden: frozenset[int]) -> bytes:
-    """An answer to ApiVersions without these requests: rows of key, least and largest version."""
+def _older(frame: bytes, version: int, hidden: frozenset[int], newest: Mapping[int, int]) -> bytes:
+    """An answer to ApiVersions without these requests and versions: rows of key, least and largest
+    version."""
     is_compact = version >= 3
     (error,) = struct.unpack_from(">h", frame, 8)
     at, step = (11, 7) if is_compact else (14, 6)
@@ -406,7 +427,12 @@ def _without(frame: bytes, version: int, hidden: frozenset[int]) -> bytes:
     if error or (is_compact and frame[10] > 127):
         return frame
     rows = [frame[at + n * step : at + (n + 1) * step] for n in range(count)]
-    kept = [row for row in rows if struct.unpack_from(">h", row)[0] not in hidden]
+    kept = [
+        struct.pack(">hhh", key, least, min(most, newest.get(key, most))) + row[6:]
+        for row in rows
+        for key, least, most in [struct.unpack_from(">hhh", row)]
+        if key not in hidden
+    ]
     size = bytes([len(kept) + 1]) if is_compact else struct.pack(">i", len(kept))
     body = frame[4:10] + size + b"".join(kept) + frame[at + count * step :]
     return struct.pack(">i", len(body)) + body

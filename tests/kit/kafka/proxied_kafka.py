@@ -40,15 +40,21 @@ class ProxiedKafka:
         transaction_version: feature level of the cluster.
         nodes: how many brokers; with several, all topics have so many replicas.
         jars: of another release of Kafka.
+        make_proxy: for each broker.
     """
 
     def __init__(
-        self, *, transaction_version: int, nodes: int = 1, jars: Path | None = None
+        self,
+        *,
+        transaction_version: int,
+        nodes: int = 1,
+        jars: Path | None = None,
+        make_proxy: Callable[[], KafkaProxy] = KafkaProxy,
     ) -> None:
         self.level = transaction_version
         controller, *ports = free_ports(1 + 2 * nodes)
         cluster_id = new_cluster_id()
-        self.proxies = {node: KafkaProxy() for node in range(1, nodes + 1)}
+        self.proxies = {node: make_proxy() for node in range(1, nodes + 1)}
         self.brokers: dict[int, EmbeddedKafka] = {}
         for node, proxy in self.proxies.items():
             plain, behind = ports[2 * node - 2 : 2 * node]

@@ -16,6 +16,7 @@ from sluice.connectors.kafka.records.registry.schema_writing import (
     with_schema_id,
 )
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import column_index
 from sluice.runtime.model.spelling import choice_of
 
 __all__ = ["RegistrySerializer"]
@@ -121,7 +122,7 @@ class RegistrySerializer(abc.ABC):
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with records instead of the values."""
         needed = self.fields or (self.column,)
-        missing = [name for name in needed if name not in batch.schema.names]
+        missing = [name for name in needed if column_index(batch.schema, name) is None]
         if missing:
             raise ConfigError(
                 "a serializer has no column to work on",

@@ -10,6 +10,7 @@ from sluice.connectors.kafka.records.registry.registered_schema import Registere
 from sluice.connectors.kafka.records.registry.schema_registry import SchemaRegistry
 from sluice.connectors.kafka.records.serde.schema_ids import SchemaId, id_bytes
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import column_index
 
 __all__ = ["IdLocation", "SubjectNameStrategy", "schema_to_write", "with_schema_id"]
 
@@ -106,7 +107,7 @@ def with_schema_id(
     Args:
         message: the bytes after the id: the place of a Protobuf message in its schema.
     """
-    place = batch.schema.get_field_index(column)
+    place = column_index(batch.schema, column)
     name = f"__{column}_schema_id"
     added: list[dict[str, object]] = []
     if at is IdLocation.PREFIX:
@@ -116,10 +117,10 @@ def with_schema_id(
         value = id_bytes(schema.guid or _number(schema)) + message
         added = [{"key": name, "value": value}]
     batch = _with_column(batch, place, column, payloads)
-    place = batch.schema.get_field_index("headers")
-    if place < 0 and not added:
+    place = column_index(batch.schema, "headers")
+    if place is None and not added:
         return batch
-    before = [None] * batch.num_rows if place < 0 else batch.column(place).to_pylist()
+    before = [None] * batch.num_rows if place is None else batch.column(place).to_pylist()
     headers = [
         _headers(found, name, added if is_there else [])
         for found, is_there in zip(before, payloads.is_valid().to_pylist(), strict=True)
@@ -134,8 +135,10 @@ def _headers(
     return None if found is None and not added else kept + added
 
 
-def _with_column(batch: pa.RecordBatch, place: int, name: str, values: pa.Array) -> pa.RecordBatch:
-    if place < 0:
+def _with_column(
+    batch: pa.RecordBatch, place: int | None, name: str, values: pa.Array
+) -> pa.RecordBatch:
+    if place is None:
         return batch.append_column(name, values)
     return batch.set_column(place, name, values)
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import column_index
 
 __all__ = [
     "DeserializedColumn",
@@ -75,7 +76,8 @@ class DeserializedColumn:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with values instead of the bytes."""
-        at = batch.schema.get_field_index(self.column)
+        at = column_index(batch.schema, self.column)
+        assert at is not None  # `require_deserializable` has checked it
         made, column = self.deserializer, batch.column(at)
         if _needs_headers(made):
             name = f"__{self.column}_schema_id"

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError
-from sluice.runtime.model.arrow_leaves import leaves
+from sluice.runtime.model.arrow_leaves import column_index, leaves
 
 __all__ = ["JsonSerializer", "json_texts"]
 
@@ -31,8 +31,8 @@ class JsonSerializer:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return ``batch`` with text instead of the values."""
-        at = batch.schema.get_field_index(self.column)
-        if at < 0:
+        at = column_index(batch.schema, self.column)
+        if at is None:
             raise ConfigError(
                 "a serializer has no column to work on",
                 {"column": self.column, "columns": ",".join(batch.schema.names)},

@@ -17,6 +17,7 @@ from sluice.connectors.kafka.client.broker_requests import EXACTLY_ONCE, IDEMPOT
 from sluice.connectors.kafka.client.connection import KafkaConnection
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.kafka_wire import TransactionWire
+from sluice.connectors.kafka.sink.committer.output_topics import OutputTopics
 from sluice.connectors.kafka.sink.committer.transaction_lease import KafkaLeaseStore
 from sluice.connectors.kafka.sink.committer.transaction_requests import Cluster, Wire
 from sluice.connectors.kafka.sink.committer.transaction_sweep import Sweeper, SweepResult
@@ -52,6 +53,7 @@ _OWNER_CALL_S = 10.0
 _USUAL_MAXIMUM_S = 900.0  # Kafka's default, which producers use if the brokers' own cannot be read
 _FIRST_SWEEP_S = 5.0
 _REPEATED_SWEEP_S = 2.0
+_TOPICS_S = 2.0
 _MOST_ORPHANS = 10_000  # as many as a coordinator remembers
 
 
@@ -94,10 +96,10 @@ class KafkaSinkCoordinator(SinkCoordinator):
         self._connection = connection
         self._prefix = transactional_id_prefix
         self._timeout_s = transaction_timeout_s
-        self._topics = topics
         self._restart_budget_s = restart_budget_s
         self._wire = connect(connection)
         self._sweep_wire = connect(connection)
+        self._outputs = OutputTopics(topics)
         self._sweeper = Sweeper(
             self._sweep_wire, prefix=transactional_id_prefix, clock=clock, sleep=sleep
         )
@@ -128,7 +130,7 @@ class KafkaSinkCoordinator(SinkCoordinator):
                 },
                 f"Use Kafka {_OLDEST_KAFKA} or later. {_works_without(lacking)}",
             )
-        missing = self._wire.missing_topics(self._topics, timeout_s=timeout_s)
+        missing = self._outputs.find_missing(self._wire, timeout_s=timeout_s)
         if missing:
             raise SourceChangedError(
                 "an output topic does not exist",
@@ -182,7 +184,8 @@ class KafkaSinkCoordinator(SinkCoordinator):
         """See `SinkCoordinator.renew`; call it every `RENEWAL_INTERVAL_S`.
 
         An unreachable cluster does not mean a lost lease: the next call tries again. Repeats a
-        sweep that missed a broker, so that its readers are unblocked soon after it is back.
+        sweep that missed a broker, so that its readers are unblocked soon after it is back. Warns
+        of recreated output topics.
         """
         lease = self._lease
         if lease is not None:
@@ -192,6 +195,8 @@ class KafkaSinkCoordinator(SinkCoordinator):
                 raise
             except StreamError as err:
                 log.warning("lease was not renewed: prefix=%s error=%s", self._prefix, err)
+            else:
+                self._outputs.report_recreated(self._sweep_wire, timeout_s=_TOPICS_S)
         if self._sweeping.acquire(blocking=False):  # otherwise one is running, and repeats it
             try:
                 if self._unfinished is not None:

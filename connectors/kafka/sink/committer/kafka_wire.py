@@ -114,6 +114,10 @@ class TransactionWire(Wire):
         wanted = list(topics)
         return self._call(lambda net: _missing(net, wanted), timeout_s)
 
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float) -> Mapping[str, str | None]:
+        wanted = list(topics)
+        return self._call(lambda net: _topic_ids(net, wanted), timeout_s)
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -358,14 +362,19 @@ async def _end_report(answer: Awaitable[Message]) -> EndReport:
 
 
 async def _missing(net: Net, topics: list[str]) -> tuple[str, ...]:
+    there = await _topic_ids(net, topics)
+    return tuple(topic for topic in topics if topic not in there)
+
+
+async def _topic_ids(net: Net, topics: list[str]) -> dict[str, str | None]:
     response = await metadata_of(net, topics)
     for topic in response.topics:
         raise_if_forbidden(topic.error_code, f"describe topic {topic.name}")
-    return tuple(
-        topic.name
+    return {
+        topic.name: str(topic.topic_id) if topic.topic_id else None
         for topic in response.topics
-        if error_name(topic.error_code) == "UnknownTopicOrPartitionError"
-    )
+        if error_name(topic.error_code) != "UnknownTopicOrPartitionError"
+    }
 
 
 async def _cluster(net: Net) -> Cluster:

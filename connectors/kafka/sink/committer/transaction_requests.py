@@ -164,6 +164,11 @@ class Wire(Protocol):
         """Those of ``topics`` that do not exist; UnreachableError, AuthenticationError."""
         ...
 
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float) -> Mapping[str, str | None]:
+        """The UUID, as text, of each topic that exists; None if the brokers give none;
+        UnreachableError, AuthenticationError."""
+        ...
+
     def close(self) -> None:
         """Release connections; idempotent."""
         ...

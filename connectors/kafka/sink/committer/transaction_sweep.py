@@ -4,7 +4,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice.connectors.kafka.sink.committer.kafka_committer import KafkaCommitter
 from sluice.connectors.kafka.sink.committer.transaction_requests import (
@@ -28,6 +28,7 @@ __all__ = ["SweepResult", "Sweeper", "orphans"]
 log = logging.getLogger(__name__)
 
 _ROUND_WAIT_S = 0.5
+_MOST_NAMED = 10
 
 
 def orphans(
@@ -98,6 +99,18 @@ def _declared(view: SweepView, operator_id: str | None) -> frozenset[Transaction
     return frozenset(found)
 
 
+def _foreign(listed: Iterable[str], view: SweepView, prefix: str) -> tuple[str, ...]:
+    """Those of another job with this prefix. A restored job commits decided ones of its former
+    job, so these are not counted."""
+    protected = _protected_ids(view.protected)
+    names = {each: TransactionalId.parse(each) for each in listed if each not in protected}
+    return tuple(
+        each
+        for each, name in sorted(names.items())
+        if name is not None and name.prefix == prefix and name.job_uid != view.job_uid
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult:
     """Result of a sweep.
@@ -106,11 +119,13 @@ class SweepResult:
         aborted: transactions that are certainly aborted now.
         remaining: orphans whose abort is not yet certain; the next sweep finds them again.
         missing: brokers, partitions and ids without an answer (`wait-for-all-brokers`).
+        foreign: ids of open transactions that another job began under this prefix; left alone.
     """
 
     aborted: int
     remaining: int
     missing: tuple[str, ...]
+    foreign: tuple[str, ...] = ()
 
 
 class Sweeper:
@@ -140,22 +155,19 @@ class Sweeper:
         deadline = self._clock() + timeout_s
         try:
             listing = self._wire.list_transactions(
-                f"{self._prefix}/{view.job_uid}/",
+                f"{self._prefix}/",
                 timeout_s=timeout_s,
                 states=(TransactionState.ONGOING,),
             )
-            described = self._wire.describe(
-                [row.transactional_id for row in listing.transactions],
-                timeout_s=max(0.0, deadline - self._clock()),
-            )
+            listed = [row.transactional_id for row in listing.transactions]
+            own = [name for name in listed if name.startswith(f"{self._prefix}/{view.job_uid}/")]
+            described = self._wire.describe(own, timeout_s=max(0.0, deadline - self._clock()))
         except StreamError as err:
             log.warning("sweep did not reach the cluster: prefix=%s error=%s", self._prefix, err)
             return SweepResult(aborted=0, remaining=0, missing=("the cluster",))
         # A listed transaction without a description may be an orphan: its coordinator is
         # unreachable now.
-        untold = [
-            r.transactional_id for r in listing.transactions if r.transactional_id not in described
-        ]
+        untold = [name for name in own if name not in described]
         missing = (*listing.missing, *untold)
         known = [one for one in described.values() if one is not None]
         found = orphans(known, view, prefix=self._prefix, operator_id=operator_id)
@@ -166,13 +178,18 @@ class Sweeper:
                 self._prefix,
                 ",".join(missing),
             )
-        return SweepResult(aborted=aborted, remaining=len(found) - aborted, missing=missing)
+        return SweepResult(
+            aborted=aborted,
+            remaining=len(found) - aborted,
+            missing=missing,
+            foreign=_foreign(listed, view, self._prefix),
+        )
 
     def sweep_all(
         self, view: SweepView, *, operator_id: str | None, timeout_s: float
     ) -> SweepResult:
         """Sweep until every broker has answered and nothing remains, or the time is up
-        (`wait-for-all-brokers`)."""
+        (`wait-for-all-brokers`). Warns of open transactions of other jobs under this prefix."""
         deadline = self._clock() + timeout_s
         aborted = 0
         while True:
@@ -180,12 +197,23 @@ class Sweeper:
             result = self.sweep(view, operator_id=operator_id, timeout_s=left_s)
             aborted += result.aborted
             if not (result.missing or result.remaining) or self._clock() >= deadline:
-                return SweepResult(
-                    aborted=aborted, remaining=result.remaining, missing=result.missing
-                )
+                self._report_foreign(result.foreign)
+                return replace(result, aborted=aborted)
             # Markers are being written, or a broker is unreachable: no event reports the end of
             # either.
             self._sleep(min(_ROUND_WAIT_S, max(0.0, deadline - self._clock())))
+
+    def _report_foreign(self, names: Sequence[str]) -> None:
+        if names:
+            log.warning(
+                "open transactions of another job block readers: prefix=%s transactions=%d "
+                "transactional_ids=%s%s. Another checkpoint directory has this prefix: run "
+                "sluice txn abort with that directory, or wait for their timeout.",
+                self._prefix,
+                len(names),
+                ",".join(names[:_MOST_NAMED]),
+                ",…" if len(names) > _MOST_NAMED else "",
+            )
 
     def _abort(self, found: Sequence[TransactionIdentity], timeout_s: float) -> int:
         reports = self._committer.abort_transactions(found, timeout_s=timeout_s)

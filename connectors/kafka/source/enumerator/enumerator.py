@@ -23,18 +23,19 @@ from sluice.connectors.kafka.source.enumerator.short_logs import ShortLogs, chec
 from sluice.connectors.kafka.source.positions import Edge, PartitionKey, named_ends
 from sluice.connectors.kafka.source.source_options import SourceOptions
 from sluice.connectors.kafka.source.splits import (
+    NewStart,
     TopicFacts,
     absent,
     backlog_records,
     check_identity,
     key_of,
+    known_id,
     limit_ends,
     new_partitions,
     next_range,
     on_other_log,
     out_of_reach,
     partitions_gone,
-    read_to,
     require_forward,
     smallest_limit,
     stops_short,
@@ -91,10 +92,14 @@ class KafkaSplitEnumerator(SplitEnumerator):
         self._gone: frozenset[PartitionKey] = frozenset()
         self._discovered_at_s: float | None = None
         self._reported: frozenset[str] | None = None  # names that a pattern leaves out
+        self.lacks_topic_ids = False
+        """Whether the last check found a topic without an id."""
 
     def check(self, *, timeout_s: float) -> int:
         """Count the subscribed partitions; SourceChangedError if a topic does not exist."""
-        return len(new_partitions((), self._subscribed(timeout_s)))
+        topics = self._subscribed(timeout_s)
+        self.lacks_topic_ids = any(known_id(each.topic_id) is None for each in topics.values())
+        return len(new_partitions((), topics))
 
     # --- positions ---------------------------------------------------------------------------
 
@@ -102,10 +107,11 @@ class KafkaSplitEnumerator(SplitEnumerator):
         """Return the starting position of every split as numbers.
 
         Raises:
-            SourceChangedError: a topic or partition of the subscription does not exist.
+            SourceChangedError: a topic of the subscription does not exist; or a partition, unless
+                records may be lost. Spark's own source starts without such a partition, too.
             ConfigError: the positions do not fit the partitions, or end before they start.
         """
-        topics = self._subscribed(timeout_s, all_must_exist=True)
+        topics = self._subscribed(timeout_s, topics_must_exist=True)
         keys = new_partitions((), topics)
         starts = resolve(
             self._cluster,
@@ -137,7 +143,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
                 positions, self._fetch_view(positions, timeout_s)
             )
             lasting = [split for split in positions if key_of(split) not in self._gone]
-            require_named(self._options.subscription, lasting)
+            require_named(self._options.subscription, lasting, NewStart.at_ends(lasting))
             self._losses.skip_deleted(positions, view)
         self._known = {key_of(split) for split in positions}
         self._publication.note(positions)
@@ -190,8 +196,11 @@ class KafkaSplitEnumerator(SplitEnumerator):
         *,
         timeout_s: float,
         pause: Callable[[float], object] | None = None,
+        is_decided: bool = True,
     ) -> tuple[SplitRange, ...]:
         """See `SplitEnumerator.replayable`.
+
+        ``is_decided``: the sink has decided the ranges; else an error names their starts, too.
 
         Raises:
             SourceChangedError: as `readable`.
@@ -199,13 +208,17 @@ class KafkaSplitEnumerator(SplitEnumerator):
             DataLostError: the log of one was truncated.
             UnreachableError: a leader does not answer.
         """
-        there = [s for s in self.readable(ranges, timeout_s=timeout_s) if not s.is_empty]
+        start = NewStart.at_ends(ranges) if is_decided else NewStart.of_unfinished(ranges)
+        if ranges:
+            self._shared.forget()
+            self._fetch_view(ranges, timeout_s, start)
+        there = [s for s in ranges if key_of(s) not in self._gone and not s.is_empty]
         # Decided ranges must be whole, also those of a topic that this run gives up.
         kept = [split for split in there if split.topic not in self._options.forgotten]
-        require_named(self._options.subscription, kept)
+        require_named(self._options.subscription, kept, start)
         return self._losses.require_replayable(
             there,
-            lambda: self._fetch_view(there, timeout_s),
+            lambda: self._fetch_view(there, timeout_s, start),
             self._retry if pause is None else CompletionRetry(self._clock, pause),
             retry_for_s=_TRUNCATION_S if self._ends is None else ABSENCE_S,
             timeout_s=timeout_s,
@@ -330,7 +343,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
             self._publication.renew(without=self._gone)
         limit = smallest_limit(max_records, self._options.max_offsets)
         ends = limit_ends(starts, ends, max_records=limit)
-        return tuple(self._next(split, starts, ends, view.latest) for split in positions), view
+        return tuple(self._next(split, starts, ends, view) for split in positions), view
 
     def require_readable_ends(self, ranges: Sequence[SplitRange]) -> None:
         """See `check_short_ranges`, with the ends of this source."""
@@ -380,7 +393,7 @@ class KafkaSplitEnumerator(SplitEnumerator):
     # --- topics and partitions ---------------------------------------------------------------
 
     def _subscribed(
-        self, timeout_s: float, *, all_must_exist: bool = False
+        self, timeout_s: float, *, topics_must_exist: bool = False
     ) -> Mapping[str, TopicFacts]:
         subscription = self._options.subscription
         existing: frozenset[str] = frozenset()
@@ -397,7 +410,8 @@ class KafkaSplitEnumerator(SplitEnumerator):
             return found, subscription.missing(found, self._known)
 
         found, missing = self._retry.until_complete(find)
-        if missing and (all_must_exist or self._options.fail_on_data_loss):
+        is_refused = topics_must_exist and not wanted <= found.keys()
+        if missing and (is_refused or self._options.fail_on_data_loss):
             raise absent(missing, self._where)
         if missing:
             log.warning(
@@ -453,11 +467,16 @@ class KafkaSplitEnumerator(SplitEnumerator):
             return (topics, tuple(key for key in keys if key in wanted)), wanted.difference(keys)
 
         found, absent = self._retry.until_complete(find)
-        self._drop_deleted(absent, ())
+        self._drop_deleted(absent, NewStart.at_ends(()))
         return found
 
-    def _fetch_view(self, positions: Sequence[SplitRange], timeout_s: float) -> ClusterView:
-        """Fetch a view, check that no topic was recreated, and handle deleted partitions."""
+    def _fetch_view(
+        self, positions: Sequence[SplitRange], timeout_s: float, start: NewStart | None = None
+    ) -> ClusterView:
+        """Fetch a view, check that no topic was recreated, and handle deleted partitions.
+
+        ``start``: see `_drop_deleted`.
+        """
         starts = {key_of(split): split.end_offset for split in positions}
 
         def find() -> tuple[ClusterView, tuple[SplitRange, ...]]:
@@ -469,14 +488,18 @@ class KafkaSplitEnumerator(SplitEnumerator):
             return view, tuple(split for split in absent if key_of(split) not in self._gone)
 
         view, gone = self._retry.until_complete(find)
-        self._drop_deleted({key_of(split) for split in gone}, positions)
+        self._drop_deleted(
+            {key_of(split) for split in gone},
+            NewStart.at_ends(positions) if start is None else start,
+        )
         return view
 
-    def _drop_deleted(self, keys: KeySet, positions: Sequence[SplitRange]) -> None:
+    def _drop_deleted(self, keys: KeySet, start: NewStart) -> None:
+        """``start``: where else the source can continue, if this is an error."""
         if not keys:
             return
         if self._options.fail_on_data_loss:
-            raise partitions_gone(keys, {**self._where, "read_to": read_to(positions)})
+            raise partitions_gone(keys, self._where, start)
         names = ",".join(f"{topic}-{number}" for topic, number in sorted(keys))
         self._gone |= keys  # not before the check: a suspended region is refused at its restart
         log.warning("partitions were deleted, skipping them: partitions=%s", names)
@@ -518,16 +541,17 @@ class KafkaSplitEnumerator(SplitEnumerator):
         split: SplitRange,
         starts: Mapping[PartitionKey, int],
         ends: Mapping[PartitionKey, int],
-        latest: Mapping[PartitionKey, OffsetFact],
+        view: ClusterView,
     ) -> SplitRange:
         key = key_of(split)
-        fact = latest.get(key)
+        fact = view.latest.get(key)
         return next_range(
             split,
             start_offset=starts[key],
             end_offset=ends[key],
             leader_epoch=fact.leader_up_to(ends[key]) if fact else None,
             now_ms=round(self._wall_clock() * 1000),
+            topic=view.topics.get(split.topic),
         )
 
     def _is_discovery_due(self) -> bool:

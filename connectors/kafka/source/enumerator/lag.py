@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sluice.connectors.kafka.source.enumerator.discovery import ClusterView, SourceCluster
 from sluice.connectors.kafka.source.positions import PartitionKey
-from sluice.connectors.kafka.source.splits import backlog_records, key_of
+from sluice.connectors.kafka.source.splits import backlog_records, is_recreated, key_of
 from sluice.runtime.contracts import Backlog, Clock
 from sluice.runtime.errors import StreamError
 from sluice.runtime.model.splits import SplitKey, SplitRange
@@ -44,7 +44,7 @@ def measure_backlogs(
 def _is_same(split: SplitRange, view: ClusterView) -> bool:
     """Whether the topic is still the one that was read: it may be deleted during the request."""
     found = view.topics.get(split.topic)
-    return found is not None and found.topic_id == split.topic_id
+    return found is not None and not is_recreated(split.topic_id, found.topic_id)
 
 
 def _backlog(

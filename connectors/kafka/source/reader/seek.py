@@ -60,6 +60,9 @@ def seek_with_retries(
     longer assigned. It refuses a seek before that, and would not check the log then. So the seek is
     repeated until the partition's fetch has begun.
 
+    If the leader's epoch arrives between the two, librdkafka checks the log by itself. If that log
+    is another one, it ends the fetch, and refuses each seek: the result is False.
+
     Args:
         place: assigned just now, with the epoch of its records.
         deadline: at least one try is made.

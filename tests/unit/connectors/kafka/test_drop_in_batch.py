@@ -135,6 +135,42 @@ def test_tasks_of_a_run_that_ask_at_once_get_one_answer(
     assert len(resolved) == 1
 
 
+def test_other_frames_do_not_change_the_ranges_of_a_run(
+    cluster: FakeSourceCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a frame that a query joins in each of its batches, while a long query runs."""
+    monkeypatch.setattr(batch, "_MOST_RUNS", 5)
+    frame = Frame(monkeypatch)
+    first = frame.run("query-1")
+    cluster.log("orders", 0).latest = 15
+    joined = {"frame": "joined", "options": GIVEN, "tasks": [[]]}
+    frame.runs.call("load", joined)
+    for run in range(2, 20):
+        frame.runs.call("ranges", {"frame": "joined", "run": f"query-{run}", "task": 0})
+    assert frame.run("query-1") == first
+
+
+def test_a_task_of_a_run_whose_ranges_are_no_longer_known_is_refused(
+    cluster: FakeSourceCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run's first tasks had other ends: records would be lost or doubled."""
+    monkeypatch.setattr(batch, "_MOST_RUNS", 5)
+    frame = Frame(monkeypatch)
+    frame.run("query-1")
+    kept = frame.run("query-2")
+    cluster.log("orders", 0).latest = 15
+    for run in range(3, 7):
+        frame.run(f"query-{run}")
+    frame.run("stage-1")
+    frame.runs.call("load", {"frame": frame.id, "options": GIVEN, "tasks": [[]]})
+    with pytest.raises(FencedError, match=r"no longer known.*query-1"):
+        frame.run("query-1")
+    with pytest.raises(FencedError, match=r"no longer known.*query-2"):
+        frame.run("query-2")
+    assert frame.run("query-3") == frame.run("query-7") != kept
+    assert len(frame.run("stage-1")) == 2
+
+
 def test_messages_of_others_are_refused() -> None:
     runs = FrameRuns()
     for message in ({}, {"frame": 1}, {"frame": "f", "run": "1"}, {"frame": "f", "options": 3}):

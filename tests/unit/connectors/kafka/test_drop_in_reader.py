@@ -1,5 +1,6 @@
 """The drop-in's streaming source as Spark calls it, on a cluster in memory."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ from sluice.connectors.kafka.kafka_drop_in_source import KafkaStreamReader
 from sluice.connectors.kafka.records.columns import columns_with
 from sluice.connectors.kafka.source.enumerator import lag
 from sluice.connectors.kafka.source.source_options import SourceOptions
-from sluice.runtime.errors import ConfigError
+from sluice.runtime.errors import ConfigError, StreamError
+from sluice.runtime.model import offsets
 from tests.kit.source.fake_source_cluster import FakeLog, FakeSourceCluster
 
 NO_LIMIT = ReadMaxRows((1 << 63) - 1)
@@ -94,6 +96,38 @@ def test_a_topic_that_is_given_up_leaves_the_log_and_the_others_continue(
         assert left.latestOffset(end, NO_LIMIT) == end
     del cluster.topics["returns"]
     assert reader().latestOffset(end, NO_LIMIT) == end, "the log no longer has it"
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_an_error_about_an_unfinished_batch_names_where_it_begins_and_where_it_ends(
+    cluster: FakeSourceCluster, *, is_deleted: bool
+) -> None:
+    """Its sink may not have written it: a new query that starts at its end would skip it."""
+    cluster.create("returns", FakeLog(latest=7))
+    cluster.create("quiet", FakeLog())
+    topics = "orders,quiet,returns"
+    both = reader(subscribe=topics, startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    start = both.latestOffset(both.initialOffset(), NO_LIMIT)
+    start = both.latestOffset(start, both.getDefaultReadLimit())
+    begin = {split.topic: {"0": split.end_offset} for split in offsets.decode(start).splits}
+    end = both.latestOffset(start, NO_LIMIT)
+    if is_deleted:
+        del cluster.topics["returns"]
+    again = reader(subscribe=topics if is_deleted else "orders,quiet")
+    with pytest.raises(
+        StreamError, match=r"start at read_to if the sink has not decided"
+    ) as caught:
+        again.partitions(start, end)
+    details = caught.value.args[1]
+    assert json.loads(details["read_to"]) == begin
+    assert json.loads(details["batch_end"]) == {
+        "orders": {"0": 10},
+        "quiet": {"0": 0},
+        "returns": {"0": 7},
+    }
+    first = begin["orders"]["0"]
+    assert 0 < first < 10
+    assert ranges(*begun_at(json.dumps({"orders": begin["orders"]}))) == [(first, 10)]
 
 
 def test_trigger_is_barrier_the_trigger_is_the_barrier_and_nothing_new_is_no_batch(
@@ -181,9 +215,9 @@ def test_a_log_of_sparks_own_source_is_told_with_the_offsets_to_begin_at(
     assert ranges(*begun_at('{"orders": {"0": 4}}')) == [(4, 10)]
 
 
-def begun_at(offsets: str) -> tuple[KafkaStreamReader, dict[str, Any], dict[str, Any]]:
+def begun_at(given: str) -> tuple[KafkaStreamReader, dict[str, Any], dict[str, Any]]:
     """A query that begins there, and its first batch with records."""
-    source = reader(startingOffsets=offsets)
+    source = reader(startingOffsets=given)
     start = source.latestOffset(source.initialOffset(), NO_LIMIT)
     return source, start, source.latestOffset(start, NO_LIMIT)
 

@@ -7,6 +7,7 @@ from sluice.connectors.kafka.client.broker_requests import (
     IDEMPOTENCE,
     READING,
     REQUESTS,
+    TOPIC_IDS,
     TRUNCATION,
     WRITING,
 )
@@ -23,6 +24,7 @@ def test_the_page_lists_what_each_start_checks() -> None:
     found = rows()
     assert next(needs for feature, needs in found if feature == "source") == set(READING)
     assert {*TRUNCATION} in [needs for _, needs in found]
+    assert {*TOPIC_IDS} in [needs for _, needs in found]
     assert next(needs for feature, needs in found if "any guarantee" in feature) == set(WRITING)
     assert next(n for feature, n in found if "`at-least-once`" in feature) == set(IDEMPOTENCE)
     exactly = [needs for feature, needs in found if "`exactly-once`" in feature]
@@ -30,5 +32,6 @@ def test_the_page_lists_what_each_start_checks() -> None:
 
 
 def test_each_request_is_checked_by_some_start() -> None:
-    assert {*READING, *TRUNCATION, *WRITING, *IDEMPOTENCE, *EXACTLY_ONCE} == REQUESTS.keys()
-    assert len({key for key, _ in REQUESTS.values()}) == len(REQUESTS)
+    some = {*READING, *TRUNCATION, *TOPIC_IDS, *WRITING, *IDEMPOTENCE, *EXACTLY_ONCE}
+    assert some == REQUESTS.keys()
+    assert len({*REQUESTS.values()}) == len(REQUESTS)

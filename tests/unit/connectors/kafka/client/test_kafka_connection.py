@@ -122,6 +122,7 @@ def test_what_only_a_java_client_can_do_is_refused_with_an_alternative(name: str
         ("kafka.enable.idempotence", "0"),
         *(("kafka.acks", number) for number in ("1", "+1", "01", "0x1", "1.0", "")),
         ("kafka.request.required.acks", "0"),
+        ("kafka.partitioner.ignore.keys", "true"),
     ],
 )
 def test_what_sluice_owns_cannot_be_overridden(option: str, value: str) -> None:
@@ -137,10 +138,17 @@ def test_weaker_guarantees_may_have_weaker_settings() -> None:
     connection_with(acks="1", enable_idempotence="false").refuse_owned(exactly_once=False)
     with pytest.raises(ConfigError):
         connection_with(group_id="g").refuse_owned(exactly_once=False)
+    with pytest.raises(ConfigError, match=r"queuing\.strategy.*keep their order"):
+        connection_with(queuing_strategy="lifo").refuse_owned(exactly_once=False)
+
+
+def test_java_s_default_of_a_setting_without_a_counterpart_is_accepted() -> None:
+    connection_with(partitioner_ignore_keys="false").refuse_owned(exactly_once=True)
 
 
 def test_what_is_for_producers_does_nothing_in_a_source() -> None:
-    options = {**SERVERS, "subscribe": "in", "kafka.acks": "1", "kafka.enable.idempotence": "false"}
+    weak = {"kafka.acks": "1", "kafka.enable.idempotence": "false"}
+    options = {**SERVERS, "subscribe": "in", **weak, "kafka.partitioner.ignore.keys": "true"}
     SourceOptions.of(options, bounded=False, stream=True)
     connection_with(acks="all").refuse_owned(exactly_once=True)
     with pytest.raises(ConfigError, match=r"isolation\.level"):

@@ -431,7 +431,10 @@ def test_wait_for_all_brokers_a_broker_that_does_not_describe_is_missing() -> No
 
 def test_topics_that_do_not_exist_are_named() -> None:
     unknown = code(kafka_errors.UnknownTopicOrPartitionError)
-    topics = [said(name="there", error_code=0), said(name="not", error_code=unknown)]
+    topics = [
+        said(name="there", error_code=0, topic_id=None),
+        said(name="not", error_code=unknown, topic_id=None),
+    ]
     metadata = said(error_code=0, topics=topics, brokers=[said(node_id=1)])
     net = cast(Net, TableNet({"MetadataRequest": lambda *_: metadata}))
     assert asyncio.run(transaction_wire._missing(net, ["there", "not"])) == ("not",)  # noqa: SLF001

@@ -10,6 +10,7 @@ import pytest
 
 from sluice.connectors.kafka.records.partitioner import by_partition
 from sluice.connectors.kafka.records.rows import RecordColumns, check_spark_columns
+from sluice.connectors.kafka.records.serde.record_json import JsonSerializer
 from sluice.runtime.errors import ConfigError
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -177,3 +178,29 @@ def test_spark_columns_are_checked_before_the_query_runs() -> None:
         check_spark_columns(good, None)
     with pytest.raises(ConfigError, match="partition must be of type int"):
         check_spark_columns({**good, "partition": "bigint"}, "out")
+
+
+_AMBIGUOUS = "several columns have one name .*column={} "
+
+
+def _with_two(name: str) -> pa.RecordBatch:
+    names = ["value", name, name] if name != "value" else [name, name]
+    return pa.RecordBatch.from_arrays([pa.array(["a"])] * len(names), names=names)
+
+
+@pytest.mark.parametrize("name", ["value", "key", "headers", "timestamp", "topic"])
+def test_two_columns_of_a_name_that_the_sink_reads_are_refused(name: str) -> None:
+    """The first one was written, and the other one left out."""
+    with pytest.raises(ConfigError, match=_AMBIGUOUS.format(name)):
+        RecordColumns.of(_with_two(name).schema, None)
+
+
+@pytest.mark.parametrize("name", ["other", "offset", "topic"])
+def test_two_columns_that_the_sink_does_not_read_are_left_out(name: str) -> None:
+    assert RecordColumns.of(_with_two(name).schema, "out").value == 0
+
+
+def test_a_serializer_refuses_two_columns_of_its_name() -> None:
+    """It said that there was none."""
+    with pytest.raises(ConfigError, match=_AMBIGUOUS.format("value")):
+        JsonSerializer()(_with_two("value"))

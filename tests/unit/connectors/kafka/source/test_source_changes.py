@@ -5,6 +5,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
+from confluent_kafka import Uuid
 
 from sluice.connectors.kafka.source.enumerator.discovery import ClusterView
 from sluice.connectors.kafka.source.enumerator.enumerator import KafkaSplitEnumerator
@@ -33,6 +34,51 @@ def test_recreated_topic_stops_with_both_ids() -> None:
             act()
         assert "id-of-orders" in str(caught.value)
         assert "another" in str(caught.value)
+
+
+NO_ID = str(Uuid(0, 0))
+
+
+def test_a_topic_whose_id_was_unknown_goes_on_and_is_watched_from_then_on() -> None:
+    """Brokers without topic ids, then upgraded."""
+    bench = Bench()
+    logs = (FakeLog(latest=10), FakeLog(latest=20))
+    bench.cluster.create("orders", *logs, topic_id=NO_ID)
+    position = bench.cut(bench.start())
+    assert {split.topic_id for split in position} == {NO_ID}
+    assert bench.enumerator.measure(position, timeout_s=TIMEOUT_S)
+    bench.cluster.create("orders", *logs, topic_id="first")
+    again = Bench(bench.cluster)
+    again.enumerator.restore(position, timeout_s=TIMEOUT_S)
+    assert again.enumerator.measure(position, timeout_s=TIMEOUT_S)
+    position = again.cut(position)
+    assert {split.topic_id for split in position} == {"first"}
+    bench.cluster.create("orders", *logs, topic_id="second")
+    with pytest.raises(SourceChangedError, match="first->second"):
+        again.cut(position)
+
+
+def test_an_id_that_brokers_do_not_give_for_a_while_is_kept() -> None:
+    """Brokers of two releases: some answer without ids."""
+    bench = Bench()
+    position = bench.cut(bench.start())
+    logs = bench.cluster.topics["orders"][1]
+    bench.cluster.create("orders", *logs.values(), topic_id=NO_ID)
+    bench.clock.pass_time(1)
+    position = bench.cut(position)
+    assert {split.topic_id for split in position} == {"id-of-orders"}
+    bench.cluster.create("orders", *logs.values(), topic_id="another")
+    bench.clock.pass_time(1)
+    with pytest.raises(SourceChangedError, match="id-of-orders->another"):
+        bench.cut(position)
+
+
+@pytest.mark.parametrize(("topic_id", "lacks"), [(NO_ID, True), ("id", False)])
+def test_a_check_finds_topics_without_ids(topic_id: str, lacks: bool) -> None:
+    bench = Bench()
+    bench.cluster.create("orders", FakeLog(latest=1), topic_id=topic_id)
+    bench.enumerator.check(timeout_s=TIMEOUT_S)
+    assert bench.enumerator.lacks_topic_ids is lacks
 
 
 def test_absence_for_a_moment_is_looked_at_again() -> None:

@@ -198,6 +198,28 @@ def test_missing_assigned_partition_is_named() -> None:
         Bench(assign='{"orders":[0,5]}').start()
 
 
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_missing_assigned_partition_is_skipped_if_records_may_be_lost(
+    caplog: pytest.LogCaptureFixture, *, bounded: bool
+) -> None:
+    """As by Spark's own source. A stream reads it from its first record once it exists."""
+    bench = Bench(bounded=bounded, assign='{"orders":[0,2]}', failOnDataLoss="false")
+    positions = bench.start()
+    assert bounds(positions) == {"orders-0": (0, 0)}
+    assert bounds(bench.cut(positions)) == {"orders-0": (0, 10)}
+    assert "missing=orders-2" in caplog.text
+    bench.cluster.topics["orders"][1][2] = FakeLog(latest=3)
+    bench.clock.pass_time(60)
+    assert bounds(bench.discover()) == ({} if bounded else {"orders-2": (0, 0)})
+
+
+@pytest.mark.parametrize("options", [{"subscribe": "orders,gone"}, {"assign": '{"gone":[0]}'}])
+def test_a_missing_topic_is_an_error_at_the_first_start(options: dict[str, str]) -> None:
+    """Also if records may be lost, as in Spark: a misspelt name would read nothing."""
+    with pytest.raises(SourceChangedError, match="gone"):
+        Bench(failOnDataLoss="false", **options).start()
+
+
 def test_pattern_matches_whole_names_and_no_internal_topics() -> None:
     cluster = FakeSourceCluster()
     for name in ("orders", "orders-eu", "reorders", "__consumer_offsets"):

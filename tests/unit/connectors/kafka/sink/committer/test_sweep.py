@@ -341,6 +341,44 @@ def test_ids_never_reused_what_another_kind_of_sink_registered_is_passed_over() 
     assert orphans([one], view, prefix="orders", operator_id=None) == (one.identity,)
 
 
+def test_open_transactions_of_another_job_are_named_and_left_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A new checkpoint directory with the prefix of a killed job: its transactions block readers.
+    A decided one, and one of a longer prefix, are no reason to warn."""
+    harness, _ = _harness()
+    other = _leave_open(harness, attempt_id=1)
+    decided = _leave_open(harness, attempt_id=2)
+    longer = harness.open(f"{harness.prefix}/eu/{JOB_UID}/main.1/o/0")
+    longer.produce(1)
+    view = dataclasses.replace(
+        VIEW, job_uid="another", protected=(committable(decided, records=1),)
+    )
+
+    sweeper = Sweeper(harness.wire, prefix=harness.prefix)
+    result = sweeper.sweep_all(view, operator_id=None, timeout_s=1)
+
+    assert (result.aborted, result.foreign) == (0, (other.transactional_id,))
+    assert not harness.broker.discarded
+    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert f"transactional_ids={other.transactional_id}. " in warning
+    assert "sluice txn abort" in warning
+
+
+def test_a_long_list_of_transactions_of_another_job_is_shortened(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness, _ = _harness()
+    for attempt_id in range(12):
+        _leave_open(harness, attempt_id=attempt_id)
+
+    view = dataclasses.replace(VIEW, job_uid="another")
+    Sweeper(harness.wire, prefix=harness.prefix).sweep_all(view, operator_id=None, timeout_s=1)
+
+    assert "transactions=12 " in caplog.text
+    assert caplog.text.count(f"{harness.prefix}/{JOB_UID}/") == 10
+
+
 def test_a_cluster_that_refuses_to_list_is_swept_next_time() -> None:
     """Not only one that is away: whatever the brokers answer, a sweep never raises."""
     harness, _ = _harness()
