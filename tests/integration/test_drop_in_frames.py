@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 import sluice
 from sluice.connectors.installation import Installation
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
-from sluice.runtime.errors import ConfigError
-from tests.integration.test_drop_in_sink import finish, numbers, records
+from sluice.runtime.errors import ConfigError, WrongJobError
+from tests.integration.test_drop_in_sink import finish, numbers, records, start
 from tests.kit.kafka.kafka_fixture import TopicFactory
-from tests.kit.kafka.kafka_records import await_stable, end_offsets, produce, values
-from tests.kit.objects.s3_fixture import S3Bucket
+from tests.kit.kafka.kafka_records import (
+    await_stable,
+    create_topic,
+    end_offsets,
+    produce,
+    values,
+)
+from tests.kit.objects.published_objects import PublishedObjects
+from tests.kit.objects.s3_fixture import S3Bucket, running_s3
 from tests.kit.waiting import wait_for
 
 pytestmark = pytest.mark.integration
@@ -83,9 +91,10 @@ def test_batches_of_a_callback_are_decided_in_a_bucket(
 ) -> None:
     """Spark has no client of the store, and needs none: it writes no log there. Each batch once."""
     output, location = topic(partitions=2), f"{s3_environment.uri}/a query"
-    for batch_id in (0, 0, 1, 1):
+    for batch_id in range(2):
         frame = rows(session, batch_id * 10, batch_id * 10 + 10)
-        to_topic(frame, kafka, output, checkpointLocation=location, batchId=batch_id).save()
+        for _ in range(2):
+            to_topic(frame, kafka, output, checkpointLocation=location, batchId=batch_id).save()
     assert numbers(kafka, output) == list(range(20))
 
 
@@ -103,6 +112,24 @@ def test_of_a_frame_with_a_failing_task_nothing_becomes_visible(
         to_topic(failing, kafka, output).save()
     to_topic(rows(session, 0, 2), kafka, output).save()
     assert numbers(kafka, output) == [0, 1]
+
+
+def test_a_batch_is_not_left_out_at_another_address_of_an_object_store(
+    session: SparkSession, s3: S3Bucket, tmp_path: Path
+) -> None:
+    """Two stores may have a bucket of one name. At its own address it is left out."""
+    frame = rows(session, 0, 4)
+
+    def save(at: S3Bucket) -> None:
+        writer = frame.write.format("sluice-files").mode("append").options(**at.storage_options)
+        writer = writer.options(batchId=0, checkpointLocation=str(tmp_path / "writes"))
+        writer.save(f"{s3.uri}/out")
+
+    save(s3)
+    with running_s3() as other, pytest.raises(ConfigError, match="another address"):
+        save(replace(s3, endpoint=other))
+    save(s3)
+    assert PublishedObjects(s3).counted("out") == {str(n): 1 for n in range(4)}
 
 
 def test_files_of_a_frame_are_added_in_directories_of_the_partition_columns(
@@ -191,6 +218,20 @@ def test_a_callback_writes_each_batch_once_into_each_of_two_sinks(
     assert numbers(kafka, output) == list(range(15))
     found = session.read.schema("value binary").parquet(target).collect()
     assert sorted(int(row.value) for row in found) == list(range(15))
+
+
+def test_a_batch_goes_to_topics_of_one_name_on_two_clusters(
+    session: SparkSession, kafka: EmbeddedKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The second write would be taken for a repeated one, and be left out in silence."""
+    output, frame = topic(partitions=1), rows(session, 0, 5)
+    with EmbeddedKafka() as other:
+        create_topic(other.bootstrap, name=output)
+        for _ in range(2):  # the second time each of them is a repetition
+            for cluster in (kafka, other):
+                options = {"batchId": 7, "checkpointLocation": str(tmp_path / "chk")}
+                to_topic(frame, cluster, output, **options).save()
+        assert numbers(kafka, output) == numbers(other, output) == list(range(5))
 
 
 @pytest.mark.extended
@@ -283,8 +324,52 @@ def test_a_query_that_began_anew_does_not_leave_its_batches_out(
     with pytest.raises(PySparkException, match="another query has written"):
         finish(started(frame, write, tmp_path / "second"))
     place = str(tmp_path / "writes")
-    with pytest.raises(ConfigError, match="below the last one"):
+    with pytest.raises(WrongJobError, match="a query and a write outside of it"):
         to_topic(rows(session, 5, 6), kafka, output, batchId=0, checkpointLocation=place).save()
     await_stable(kafka.bootstrap, output)
     assert values(kafka.bootstrap, output) == [b"0", b"1"]
     assert end_offsets(kafka.bootstrap, output)
+
+
+@pytest.mark.parametrize("change", ["a callback", "its prefix", "a topic column"])
+def test_a_batch_that_a_former_writer_has_decided_is_not_doubled(
+    session: SparkSession,
+    kafka: EmbeddedKafka,
+    topic: TopicFactory,
+    tmp_path: Path,
+    change: str,
+) -> None:
+    """A kill came between its commit and Spark's, and the program has another writer now."""
+    source, output = topic(), topic()
+    produce(kafka.bootstrap, source, [b"%d" % n for n in range(5)])
+    frame = records(session, kafka, source)
+
+    def former(frame: DataFrame, batch_id: int) -> None:
+        to_topic(frame, kafka, output, batchId=batch_id).save()
+
+    def changed(frame: DataFrame, batch_id: int) -> None:
+        options = {"batchId": str(batch_id), "kafka.bootstrap.servers": kafka.bootstrap}
+        new = "new" if change == "its prefix" else "prefix"
+        options["transactionalIdPrefix"] = f"{new}-{output}"
+        if change == "a topic column":
+            frame = frame.withColumn("topic", F.lit(output))
+        else:
+            options["topic"] = output
+        frame.write.format("sluice-kafka").options(**options).save()
+
+    def run_former() -> None:
+        if change == "a callback":
+            finish(start(frame, kafka, output, tmp_path))
+        else:
+            finish(started(frame, former, tmp_path))
+
+    run_former()
+    newest = max((tmp_path / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)).name
+    for name in (newest, f".{newest}.crc"):
+        (tmp_path / "commits" / name).unlink(missing_ok=True)
+    with pytest.raises(PySparkException, match="another writer of this query has decided"):
+        finish(started(frame, changed, tmp_path))
+    run_former()
+    produce(kafka.bootstrap, source, [b"5"])
+    finish(started(frame, changed, tmp_path))
+    assert numbers(kafka, output) == list(range(6))

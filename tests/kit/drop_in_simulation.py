@@ -7,7 +7,7 @@ are fakes.
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sluice.runtime.contracts import SinkCoordinator
+from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.service.drop_in_client import HANDLER_KEY, REGION, DropInClient, QueryRun
 from sluice.runtime.service.server import CoordinatorService
@@ -58,6 +59,10 @@ class Execution(JavaName):
     mode: str = "ProcessingTimeTrigger"
     location: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
+    callback: str = "ForeachBatchSink"
+
+    def sink(self) -> JavaName:
+        return JavaName(self.callback)
 
     def trigger(self) -> JavaName:
         return JavaName(self.mode)
@@ -108,12 +113,22 @@ class Sink:
     made: Callable[[], SinkCoordinator]
     name: str = "out"
     uid: str | None = None
+    place: str = "out"
 
     def coordinator(self) -> SinkCoordinator:
         return self.made()
 
     def settings(self) -> Mapping[str, str]:
-        return {}
+        return {"place": self.place}
+
+    def target(self) -> tuple[str, ...]:
+        return (self.place,)
+
+    def may_have_written(self, committable: StateEntry) -> bool:
+        return True
+
+    def may_share_output(self, settings: Mapping[str, str]) -> bool:
+        return not self.place or settings["place"] in ("", self.place)
 
     def writer_factory(self) -> str:
         return "what tasks write with"
@@ -161,7 +176,7 @@ class World(QueryProcess):
             self.makes_a_sink = True
             if "slow" in options:
                 assert self.may_start.wait(300)
-            return sink
+            return replace(sink, place=options.get("place", sink.place))
 
         super().__init__(location, {FORMAT: made})
 

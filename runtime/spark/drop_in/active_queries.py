@@ -19,6 +19,7 @@ __all__ = ["ActiveQuery", "active_query", "find_query", "require_micro_batches"]
 
 log = logging.getLogger(__name__)
 
+_CALLBACK = "ForeachBatchSink"  # Spark's class
 _ASYNC = "asyncProgressTrackingEnabled"
 _REFUSED = {  # part of the name of Spark's execution or trigger
     "Continuous": "trigger(continuous=…)",
@@ -56,6 +57,11 @@ class ActiveQuery:
     def location(self) -> str:
         """URI of its checkpoint location."""
         return str(self._execution.resolvedCheckpointRoot())
+
+    @property
+    def has_callback(self) -> bool:
+        """Whether its sink is a ``foreachBatch`` function."""
+        return bool(self._execution.sink().getClass().getSimpleName() == _CALLBACK)
 
     def stop(self, *, timeout_s: float) -> None:
         """Stop the query, with a bound: Spark itself would wait for as long as its batch runs."""

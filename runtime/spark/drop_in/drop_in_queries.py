@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN
-from sluice.runtime.contracts import TaskSink
+from sluice.runtime.contracts import DropInSink
 from sluice.runtime.coordinator.region.status_views import JobStatus
 from sluice.runtime.errors import ConfigError, FencedError
 from sluice.runtime.model.checkpoint_record import RegionRecord
@@ -36,7 +36,7 @@ __all__ = ["DropInQueries", "DropInSinkMaker", "OpenRun", "record_of"]
 
 log = logging.getLogger(__name__)
 
-DropInSinkMaker = Callable[[Mapping[str, str], Callable[[str], str]], TaskSink]
+DropInSinkMaker = Callable[[Mapping[str, str], Callable[[str], str]], DropInSink]
 """Makes a sink from its options and the settings of its session, in the user's process."""
 
 _QUERY_ID = "sql.streaming.queryId"  # Spark's local property
@@ -103,7 +103,7 @@ class DropInQueries:
 
     def make_sink(
         self, format_name: str, options: Mapping[str, str], setting: Callable[[str], str]
-    ) -> TaskSink:
+    ) -> DropInSink:
         """A sink of this format.
 
         Raises:
@@ -251,7 +251,7 @@ class DropInQueries:
         return self._runs.get(place)
 
     def begin_run(
-        self, name: str, sink: TaskSink, store: str, *, check: Callable[[RegionRecord], None]
+        self, name: str, sink: DropInSink, store: str, *, check: Callable[[RegionRecord], None]
     ) -> DropInRun:
         """Begin a run of the store at this URI; see `DropInRun.start`."""
         return DropInRun.start(
@@ -272,10 +272,18 @@ class DropInQueries:
         """
         java = frame.sparkSession._jsparkSession  # noqa: SLF001 - not in Python
         query_id = frame.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        active = itertools.chain.from_iterable(each.streams.active for each in (*self._sessions,))
-        found = [active_query(query) for query in active]
+        found = self._active()
         own = (each for each in found if each.session == java)
         return next(own, next((each for each in found if each.query_id == query_id), None))
+
+    def callbacks(self) -> frozenset[tuple[str, str]]:
+        """Ids of the active queries with a batch callback, each with the id of its run."""
+        found = self._active()
+        return frozenset((each.query_id, each.run_id) for each in found if each.has_callback)
+
+    def _active(self) -> list[ActiveQuery]:
+        queries = itertools.chain.from_iterable(each.streams.active for each in (*self._sessions,))
+        return [active_query(query) for query in queries]
 
     def _find(self, location: str) -> ActiveQuery:
         return find_query(tuple(self._sessions), self.file_system(location))
@@ -302,7 +310,7 @@ class DropInQueries:
         location: str,
         active: ActiveQuery,
         options: tuple[str, Mapping[str, str]],
-        sink: TaskSink,
+        sink: DropInSink,
     ) -> OpenRun:
         active.require_micro_batches()
         active.require_settings()

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.checkpoint.succession import has_last_record
-from sluice.runtime.contracts import TaskSink, WriterFactory
+from sluice.runtime.contracts import DropInSink, WriterFactory
 from sluice.runtime.coordinator.policy.checkpoint_plan import (
     CheckpointSettings,
     JobPlan,
@@ -76,7 +76,7 @@ class DropInRun:
     def start(
         cls,
         name: str,
-        sink: TaskSink,
+        sink: DropInSink,
         store: CheckpointStore,
         *,
         service: CoordinatorService,

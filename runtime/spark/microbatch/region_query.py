@@ -298,6 +298,8 @@ class RegionQuery:
             done = tasks_done(frame.sparkSession.sparkContext)
             with ReplayProgress(done, self._report_replayed):
                 frame.write.format("noop").mode("overwrite").save()
+            # Spark logs a batch that returns now. A newer run may have restored, and log others.
+            self._coordinator.require_newest()
             self._replayed = None
 
     def _report_replayed(self, tasks: int) -> None:
@@ -446,5 +448,6 @@ def _keyed_state(barrier: Barrier, results: Sequence[TaskResult]) -> KeyedState 
     """The state of all splits after a batch; None: the region is not keyed."""
     if barrier.new_state is None:
         return None
-    found = KeyedState.merged(r.keyed.state for r in results if r.keyed is not None)
-    return found or barrier.new_state  # a region without splits has no tasks
+    if not barrier.splits:  # it has no tasks
+        return barrier.new_state
+    return KeyedState.merged(r.keyed.state for r in results if r.keyed is not None)

@@ -26,6 +26,7 @@ __all__ = [
     "QUERY_SETTINGS",
     "SHUFFLE_RETRY",
     "active_session",
+    "default_fs",
     "driver_address",
     "enter_session",
     "idle_worker_timeout",
@@ -233,6 +234,12 @@ def require_scheme(spark: SparkSession, directory: str) -> None:
             {"directory": directory, "spark.submit.deployMode": "cluster"},
             "Write hdfs:///path, or file:///path for a directory that every node mounts.",
         )
+
+
+def default_fs(spark: SparkSession) -> str:
+    """The file system in which Hadoop resolves a URI without one."""
+    context: Any = spark.sparkContext
+    return str(context._jsc.hadoopConfiguration().get("fs.defaultFS"))  # noqa: SLF001 - no public way
 
 
 def require_task_retries(spark: SparkSession, *, recovery: str) -> None:

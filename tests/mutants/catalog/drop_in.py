@@ -121,4 +121,70 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="frame-left-out-by-options",
+        rules=("batch-identity",),
+        wrong="A second frame of a written batch is left out if it goes to the same sink.",
+        catchers=(
+            "tests/unit/runtime/spark/drop_in/test_frame_writes.py::test_a_second_write_of_one_batch_is_refused",
+            "tests/unit/runtime/spark/drop_in/test_frame_writes.py::test_batch_identity_two_writes_of_threads_without_a_query",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.written_batches:BatchWrite.has_rows_of",
+                old="return frame is not None and frame is earlier.frame() and self.sink == earlier.sink",
+                new="return self.sink == earlier.sink",
+            ),
+        ),
+    ),
+    Mutant(
+        name="failed-write-not-noted",
+        rules=("batch-identity",),
+        wrong="A write that raised after its decision is not noted, so the next frame is left out.",
+        catchers=(
+            "tests/unit/runtime/spark/drop_in/test_frame_writes.py::test_batch_identity_other_rows_after_a_write_that_may_be_decided_are_refused",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.frame_writes:FrameWrites._write",
+                old="self._written.begin(call.store, batch_id, written)",
+                new="",
+            ),
+            Edit(
+                function="sluice.runtime.spark.drop_in.frame_writes:FrameWrites._write",
+                old="self._written.complete(call.store, batch_id)",
+                new="self._written.begin(call.store, batch_id, written)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="threads-batch-of-any-query",
+        rules=("batch-identity",),
+        wrong="A batch that a thread without a query wrote is taken for that of any query.",
+        catchers=(
+            "tests/unit/runtime/spark/drop_in/test_frame_writes.py::test_batch_identity_a_thread_of_another_query_repeats_no_batch",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.drop_in.frame_writes:FrameWrites._require_repeated",
+                old="_require_runs(earlier, call)",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="target-as-spelled",
+        rules=("batch-identity",),
+        wrong="The target of a frame's files is known by the spelling of its path.",
+        catchers=(
+            "tests/unit/connectors/hdfs/test_file_drop_in.py::test_batch_identity_a_target_is_known_however_it_is_spelled",
+        ),
+        edits=(
+            Edit(
+                function="sluice.connectors.hdfs.file_drop_in:_DropInSink.target",
+                old="return (canonical_uri(self.options.target, default_fs=self.options.default_fs),)",
+                new="return (self.options.target,)",
+            ),
+        ),
+    ),
 )

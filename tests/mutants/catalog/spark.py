@@ -147,6 +147,21 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="replay-returns-after-a-newer-run",
+        rules=("callback-after-commit",),
+        wrong="The replay of a stateful batch returns after a newer run has begun, which may have another batch there.",
+        catchers=(
+            "tests/unit/runtime/spark/microbatch/test_region_query.py::test_callback_after_commit_no_replay_of_state_returns_after_a_newer_run_has_begun",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.microbatch.region_query:RegionQuery._replay_state",
+                old="self._coordinator.require_newest()",
+                new="",
+            ),
+        ),
+    ),
+    Mutant(
         name="open-work-of-a-dead-attempt-unreported",
         rules=("abort-before-skip",),
         wrong="An ended attempt does not report its open transactions, so readers wait for them until a sweep.",
@@ -203,6 +218,21 @@ MUTANTS = (
                 function="sluice.runtime.graph.job_graph:_require_runnable",
                 old="if random and (stateful or len(pipeline.sinks) > 1):",
                 new="if random and len(pipeline.sinks) > 1:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="retry-without-records-drops-windows",
+        rules=("state-with-output",),
+        wrong="A second attempt of a task without records leaves out its windows and timers.",
+        catchers=(
+            "tests/unit/runtime/spark/tasks/test_keyed_retry.py::test_the_end_of_the_input_ends_windows_in_any_attempt",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.spark.tasks.region_tasks:Chain._writing",
+                old="if 0 < offsets_in(splits) <= self.most_dropped and _is_second_attempt():",
+                new="if offsets_in(splits) <= self.most_dropped and _is_second_attempt():",
             ),
         ),
     ),

@@ -183,6 +183,16 @@ def test_batch_identity_and_stateful_replay_a_replay_of_a_decided_batch_writes_n
     assert world.query.registration().replayed is None, "it is over"
 
 
+def test_callback_after_commit_no_replay_of_state_returns_after_a_newer_run_has_begun() -> None:
+    """Spark would log the batch. The newer run may have gone back, and have another batch there."""
+    world = RegionWorld(stateful=True)
+    world.coordinator.decided.add(KEY)
+    world.coordinator.refusal = FencedError("taken over", {}, "Keep the newer run.")
+    with pytest.raises(RuntimeError, match="FencedError"):
+        world.batch(1, barrier())
+    assert world.coordinator.told == [("failed", world.coordinator.refusal)]
+
+
 @pytest.mark.parametrize(
     ("chained", "sinks", "mapped"), [(True, 1, 0), (False, 1, 1), (False, 0, 0)]
 )
@@ -363,6 +373,15 @@ def test_a_batch_of_a_keyed_region_without_splits_is_acknowledged_with_no_state(
     world.batch(1, replace(barrier(), splits=(), new_state=KeyedState()), results=())
     assert world.coordinator.region is not None
     assert world.coordinator.region.keyed_state == KeyedState()
+
+
+def test_a_batch_whose_tasks_bring_no_keyed_state_has_none() -> None:
+    """The coordinator refuses it. With the state of before, windows would be lost in silence."""
+    world = RegionWorld(chained=True)
+    asked = replace(barrier(), new_state=KeyedState(), time_ms=1)
+    world.batch(1, asked, results=(TaskResult(ranges=asked.splits),))
+    assert world.coordinator.region is not None
+    assert world.coordinator.region.keyed_state is None
 
 
 LOCATION = "spark/main/3"
