@@ -93,6 +93,7 @@ _REPAIR = re.compile(r"_repair-([1-9]\d*)")
 _TEMPORARY = re.compile(r"\..+\.([A-Za-z0-9-]+)\.[0-9a-f]{32}\.tmp")
 _PAUSE_S = 0.05
 _MOST_FAULTS = 10
+_CLEANED_STARTS = 10  # a start that was killed has cleaned nothing, so more than one
 
 
 def open_store(
@@ -441,13 +442,17 @@ class CheckpointStore(MetadataStore):
         has published its fencing record.
 
         It deletes only below the last record: no writer can publish there any more. Files of this
-        session stay.
+        session stay. Slots of old fencing records are left out: each start leaves one, and an
+        earlier start has cleaned them.
         """
         slots = self.slots()
+        clean = set(sorted(self._slots.fenced())[:-_CLEANED_STARTS])
         cleaned = 0
         for checkpoint_id in self._slots.listed():
             if not slots or checkpoint_id > slots[-1]:
                 break
+            if checkpoint_id in clean:
+                continue
             entries = self.fs.entries(slot_name(checkpoint_id))
             if METADATA not in {entry.name for entry in entries}:
                 self.fs.delete(slot_name(checkpoint_id))  # a writer found the slot retired

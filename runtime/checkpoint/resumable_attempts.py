@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.runtime.errors import StorageError, StreamError
+from sluice.runtime.errors import DamagedCheckpointError, StorageError, StreamError
 from sluice.runtime.model.json_text import parsed_json
 from sluice.runtime.model.json_values import from_json
 from sluice.runtime.storage.file_system import FileSystem
@@ -80,9 +80,21 @@ class ResumableAttempts:
         self._fs.replace(f"{_PREFIX}{listed.run_attempt_id}", json.dumps(content).encode())
 
     def end_all(self, run_attempt_id: int) -> None:
-        """End the attempts of earlier runs, for a run whose own attempts end with it."""
-        if self.newest().attempts:
+        """End the attempts of earlier runs, for a run whose own attempts end with it. A file with
+        unreadable content may become readable again, so it counts as a list of attempts.
+
+        Raises:
+            StreamError: the attempts may be resumable still: the run must not abort any work.
+        """
+        ids = self._ids()
+        if ids and self._may_list(max(ids)):
             self.write(ListedAttempts(run_attempt_id=run_attempt_id))
+
+    def _may_list(self, run_attempt_id: int) -> bool:
+        try:
+            return bool(self._parsed(run_attempt_id).attempts)
+        except (ValueError, LookupError, TypeError):
+            return True
 
     def before(self, run_attempt_id: int) -> ListedAttempts:
         """The attempts that the newest earlier run left resumable; none if its file cannot be read:
@@ -93,28 +105,42 @@ class ResumableAttempts:
         """
         return self._read([each for each in self._ids() if each < run_attempt_id])
 
-    def newest(self) -> ListedAttempts:
-        """The attempts that the newest run with a file left resumable. Those that a later run
-        resumes are among them."""
-        return self._read(self._ids())
+    def running(self) -> Mapping[str, int]:
+        """The attempts that the newest run with a file left resumable, for a command that deletes
+        what no attempt needs. Those that a later run resumes are among them.
+
+        Raises:
+            DamagedCheckpointError: the file cannot be read: any attempt may run.
+            StreamError: the store does not answer.
+        """
+        ids = self._ids()
+        try:
+            return self._parsed(max(ids)).attempts if ids else {}
+        except (ValueError, LookupError, TypeError) as err:
+            raise DamagedCheckpointError(
+                "the attempts that may run are unknown",
+                {"file": f"{self._fs.uri}/{_PREFIX}{max(ids)}", "error": repr(err)},
+                "Start the job: its first decision writes the file anew. Then repeat the command.",
+            ) from err
 
     def _read(self, ids: Sequence[int]) -> ListedAttempts:
         if not ids:
             return ListedAttempts()
-        run_attempt_id = max(ids)
-        name = f"{_PREFIX}{run_attempt_id}"
         try:
-            content: Any = parsed_json(self._fs.read(name) or b"")
-            if content["format_version"] != _FORMAT_VERSION:
-                raise ValueError(content["format_version"])
-            return ListedAttempts(
-                run_attempt_id=run_attempt_id,
-                resumed_from=from_json(int, content["resumed_from"]),
-                attempts=from_json(dict[str, int], content["attempts"]),
-            )
+            return self._parsed(max(ids))
         except (ValueError, LookupError, TypeError, StorageError) as err:
-            log.warning("no attempt is resumed: file=%s error=%r", name, err)
+            log.warning("no attempt is resumed: file=%s error=%r", f"{_PREFIX}{max(ids)}", err)
             return ListedAttempts()
+
+    def _parsed(self, run_attempt_id: int) -> ListedAttempts:
+        content: Any = parsed_json(self._fs.read(f"{_PREFIX}{run_attempt_id}") or b"")
+        if content["format_version"] != _FORMAT_VERSION:
+            raise ValueError(content["format_version"])
+        return ListedAttempts(
+            run_attempt_id=run_attempt_id,
+            resumed_from=from_json(int, content["resumed_from"]),
+            attempts=from_json(dict[str, int], content["attempts"]),
+        )
 
     def forget_before(self, run_attempt_id: int) -> None:
         """Delete the files of earlier runs, once this run is certainly newer and has written its

@@ -7,9 +7,9 @@ newest run may take.
 
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.errors import NotLeaderError
-from sluice.runtime.model.checkpoint_record import Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointRecord, Verdict
 
-__all__ = ["has_last_record", "is_settled", "is_taken_over", "taken_over"]
+__all__ = ["has_last_record", "is_settled", "is_taken_over", "last_record", "taken_over"]
 
 _LISTINGS = 3
 
@@ -45,15 +45,21 @@ def has_last_record(store: MetadataStore, *, session: str) -> bool:
     """Whether the last record of all belongs to this session: then it is the newest run.
 
     For a caller that does not know the records of the session. A later run has published its
-    fencing record above them, and the last record is never deleted. The directory is listed. False
-    also if no last record is found: the directory is gone, or other runs publish too fast.
+    fencing record above them. The directory is listed. False also if no last record is found: the
+    directory is gone, or other runs publish too fast.
     """
+    record = last_record(store)
+    return record is not None and record.leader_session_id == session
+
+
+def last_record(store: MetadataStore) -> CheckpointRecord | None:
+    """The last record of all, which is never deleted; None if several listings did not find it."""
     for _ in range(_LISTINGS):
         slots = store.slots()
         record = store.read(slots[-1]) if slots else None
         if record is not None:  # else it was retired since the listing: there is a newer one
-            return record.leader_session_id == session
-    return False
+            return record
+    return None
 
 
 def taken_over(checkpoint_id: int) -> NotLeaderError:

@@ -139,7 +139,7 @@ class AttemptEpochs:
         return made
 
     def is_decided(self, batch: BatchKey) -> bool:
-        """Whether the record that an attempt was resumed with contains the batch."""
+        """Whether the record that an attempt was resumed with has the batch, or a later one."""
         return batch.batch_id <= self._committed_batch
 
     def stop(self) -> None:
@@ -215,7 +215,8 @@ class AttemptEpochs:
 
     def acknowledge(self, coordinator: Coordinator, result: EpochResult) -> None:
         """Step 3 of the protocol. If an answer was lost, the task repeats its epoch: the same
-        acknowledgement is sent again, and its records count once.
+        acknowledgement is sent again, and its records count once. So do those of an epoch whose
+        answer an earlier coordinator owed: the totals on record contain them.
 
         Raises:
             FencedError: the attempt is over.
@@ -246,11 +247,7 @@ class AttemptEpochs:
             splits=result.ranges,
             least_watermark_ms=self._least_watermark_ms(result.ranges),
             committables=result.committables,
-            operator_states=(
-                *totals_after(self.operator_states, counts),
-                *drops_after(self.operator_states, ()),
-                *states_after(self.operator_states, result.operator_states, self.functions),
-            ),
+            operator_states=self._states_after(result, counts),
             keyed_state=result.keyed_state,
         )
         return Acknowledgement(
@@ -267,6 +264,17 @@ class AttemptEpochs:
                 for function in self.functions
                 if function.operator_id in counts
             ),
+        )
+
+    def _states_after(
+        self, result: EpochResult, counts: Mapping[str, RecordCounts]
+    ) -> tuple[StateEntry, ...]:
+        if self.is_decided(result.batch):
+            return self.operator_states
+        return (
+            *totals_after(self.operator_states, counts),
+            *drops_after(self.operator_states, ()),
+            *states_after(self.operator_states, result.operator_states, self.functions),
         )
 
     def _least_watermark_ms(self, ranges: Sequence[SplitRange]) -> int | None:

@@ -167,6 +167,11 @@ class SinkContext:
 
     Attributes:
         attempt_id: of this run; the run has fenced all lower ones in its checkpoint directory.
+        last_decision: the newest decided checkpoint of the directory at the start. Work of a later
+            one is known to a newer directory of the job alone.
+        committed: the newest committables of the sink that are committed on record, up to the
+            checkpoint that the run starts from. A remote that lacks them is not the one that has
+            them, or was put back to an earlier state.
     """
 
     job_uid: str
@@ -175,6 +180,8 @@ class SinkContext:
     checkpoint_uri: str
     leader_session_id: str
     attempt_id: int = 0
+    last_decision: int = 0
+    committed: tuple[StateEntry, ...] = ()
 
 
 class SinkCoordinator(Protocol):

@@ -207,6 +207,10 @@ class Coordinator(AttemptRegistry, Protocol):
         """Whether a decided checkpoint contains this batch (or a later one of the region)."""
         ...
 
+    def require_newest(self) -> None:
+        """Raises FencedError if another run of the job has taken over. Reads the store."""
+        ...
+
     def is_committed(self, batch: BatchKey) -> bool:
         """Whether the checkpoint that contains this batch is committed on record."""
         ...

@@ -108,7 +108,11 @@ class MetadataStore(Protocol):
         ...
 
     def end_attempts(self, run_attempt_id: int) -> None:
-        """After it, no later coordinator resumes attempts of runs up to this one."""
+        """After it, no later coordinator resumes attempts of runs up to this one.
+
+        Raises:
+            StreamError: a later coordinator may resume them still.
+        """
         ...
 
     def is_superseded(self, checkpoint_id: int) -> bool:

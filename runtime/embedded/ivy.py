@@ -33,6 +33,7 @@ __all__ = [
 
 _SETTINGS_VARIABLE = "SLUICE_IVY_SETTINGS"
 _FETCH_S = 900.0
+_HEADINGS = ("::::", ":: problems")  # of Ivy's output: ":::: ERRORS" names no error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +203,7 @@ def _run_ivy(bundle: Bundle, java: Java, found: Path) -> None:
 def _reason(output: str) -> str:
     """The most useful line of Ivy's output."""
     lines = [line.strip() for line in output.splitlines() if line.strip(" :\t|-")]
+    lines = [line for line in lines if not line.startswith(_HEADINGS)]
     for sign in ("UnknownHost", "refused", "timed out", "error", "not found"):
         for line in lines:
             if sign.lower() in line.lower():

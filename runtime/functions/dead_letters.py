@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from sluice.runtime.model.arrow_leaves import column_index
 from sluice.runtime.model.json_text import well_formed
 
 __all__ = [
@@ -130,8 +131,8 @@ def _utf8(value: object) -> bytes:
 
 
 def _timestamps_ms(rows: pa.RecordBatch) -> list[int | None]:
-    index = rows.schema.get_field_index("timestamp")
-    if index < 0 or not pa.types.is_timestamp(rows.schema.field(index).type):
+    index = column_index(rows.schema, "timestamp")
+    if index is None or not pa.types.is_timestamp(rows.schema.field(index).type):
         return [None] * rows.num_rows
     kind = pa.timestamp("ms", rows.schema.field(index).type.tz)
     found = rows.column(index).cast(kind, safe=False).cast(pa.int64()).to_pylist()
@@ -139,8 +140,8 @@ def _timestamps_ms(rows: pa.RecordBatch) -> list[int | None]:
 
 
 def _originals(rows: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]]:
-    index = rows.schema.get_field_index("headers")
-    if index < 0:
+    index = column_index(rows.schema, "headers")
+    if index is None:
         return [[] for _ in range(rows.num_rows)]
     return [
         [(entry["key"], entry["value"]) for entry in entries or ()]

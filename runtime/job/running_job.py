@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA
 from sluice.runtime.checkpoint.inspect.checkpoint_opening import DROP_IN, command_store, split_slot
+from sluice.runtime.checkpoint.succession import last_record
 from sluice.runtime.errors import (
     AuthenticationError,
     CheckpointFailedError,
@@ -99,9 +100,10 @@ def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) 
     """Wait until a job that was requested to stop has ended; the path of its savepoint, if any.
 
     Raises:
-        CheckpointFailedError: the stop failed, or the job ended without its last checkpoint.
+        CheckpointFailedError: the stop failed, the job ended without its last checkpoint, or
+            another run has continued the job: its driver died before it could end the job.
     """
-    pause = threading.Event()
+    pause, session = threading.Event(), client.leader_session_id
     try:
         found = await_request(client, request["request_id"])
         with contextlib.suppress(UnreachableError, FencedError, AuthenticationError):
@@ -110,8 +112,31 @@ def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) 
                 pause.wait(_POLL_S)
     except (UnreachableError, FencedError, AuthenticationError) as err:
         # It has ended between two polls: the directories say how.
-        return _left_by(path, request, err, session=client.leader_session_id)
-    return found["uri"] or None
+        savepoint = _left_by(path, request, err, session=session)
+    else:
+        savepoint = found["uri"] or None
+    _require_last(path, session, savepoint)
+    return savepoint
+
+
+def _require_last(path: str, session: str, savepoint: str | None) -> None:
+    """A supervisor or a standby may have started the job again, after its last checkpoint."""
+    with command_store(split_slot(path)[0]) as store:
+        last = last_record(store)
+    if last is None or last.leader_session_id == session:
+        return
+    where = {} if savepoint is None else {"savepoint": savepoint}
+    raise CheckpointFailedError(
+        "the job was stopped, but another run has continued it since",
+        {
+            "path": path,
+            **where,
+            "stopped_run": session,
+            "newer_run": last.leader_session_id,
+            "checkpoint_id": last.checkpoint_id,
+        },
+        "Repeat the command to stop the newer run, too. A savepoint that is named here is whole.",
+    )
 
 
 def _left_by(

@@ -296,7 +296,9 @@ class KeyedStream(Stream):
         """Pass on the first row of each key, and forget the key after ``within``.
 
         Args:
-            within: the time from the first row until the key is forgotten, at a barrier; > 0.
+            within: the time from the barrier of the first row until the next row passes; > 0. In
+                event time, a row passes unless a row of its key has passed that is less than
+                ``within`` earlier or later.
             on: the column of event time: a timestamp, a date, or milliseconds since 1970. A row is
                 late if the watermark is past its time plus ``within``, or if it has no time. Late
                 rows are counted and left out. None: the processing time of barriers.
@@ -368,6 +370,9 @@ class KeyedStream(Stream):
         uid: str | None = None,
     ) -> KeyedStream:
         """Join rows of two streams with the same key whose times are close.
+
+        A row before the watermark of the last barrier is late, and so is one without a time. Late
+        rows are counted and left out.
 
         Args:
             other: the right side, of another source of this job. Both sides are keyed without

@@ -103,6 +103,7 @@ class Submissions:
     def __init__(self, settings: SubmitSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
+        self._awaited: set[str] = set()  # ids whose end this service will write
 
     def submit(self, request: SubmitRequest) -> dict[str, Any]:
         """Start ``spark-submit`` for a Python file of the submit directory.
@@ -145,15 +146,18 @@ class Submissions:
         Raises:
             NoSuchThingError: it is not known.
         """
-        found = self._read(submission_id)
+        with self._lock:  # not between its file and its process
+            running = self._awaited | _running_submissions()
+            found = self._read(submission_id)
         if found is None:
             raise _unknown(submission_id)
-        return _report(found, is_running=found.submission_id in _running_submissions())
+        return _report(found, is_running=found.submission_id in running)
 
     def reports(self) -> dict[str, Any]:
         """The answer to ``GET /v1/submissions``: newest first."""
-        running = _running_submissions()
-        found = [self._read(each.stem) for each in self._settings.kept_in.glob("*.json")]
+        with self._lock:
+            running = self._awaited | _running_submissions()
+            found = [self._read(each.stem) for each in self._settings.kept_in.glob("*.json")]
         reports = [
             _report(each, is_running=each.submission_id in running) for each in found if each
         ]
@@ -209,6 +213,8 @@ class Submissions:
             submission.entry_point,
             process.pid,
         )
+        # For a moment after a program has begun in it, a process shows no environment.
+        self._awaited.add(submission.submission_id)
         threading.Thread(
             target=self._await_end,
             args=(submission, process),
@@ -219,7 +225,10 @@ class Submissions:
     def _await_end(self, submission: Submission, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
         log.info("program ended: submission_id=%s code=%d", submission.submission_id, code)
-        self._write(replace(submission, ended_ms=wall_ms(), exit_code=code))
+        try:
+            self._write(replace(submission, ended_ms=wall_ms(), exit_code=code))
+        finally:
+            self._awaited.discard(submission.submission_id)
 
     def _root(self) -> Path:
         if self._settings.directory is None:

@@ -221,7 +221,7 @@ class FakeSink:
         self.committer: Committer = _FakeCommitter(self)
         self.calls: list[str] = []
         self.closed = False
-        self._context: SinkContext | None = None
+        self.context: SinkContext | None = None
 
     def check(self, *, timeout_s: float) -> Mapping[str, str]:
         """See `SinkCoordinator.check`."""
@@ -231,7 +231,7 @@ class FakeSink:
     def claim(self, context: SinkContext, *, timeout_s: float) -> None:
         """Same uid and same directory: take over; nobody else lives in these tests."""
         self.calls.append("claim")
-        self._context = context
+        self.context = context
         owner = (context.job_uid, context.checkpoint_uri, context.leader_session_id)
         self.broker.owners["fake"] = owner
 
@@ -256,7 +256,7 @@ class FakeSink:
         """FencedError when another session is in the record."""
         self.calls.append("renew")
         owner = self.broker.owners.get("fake")
-        session = None if self._context is None else self._context.leader_session_id
+        session = None if self.context is None else self.context.leader_session_id
         if session is not None and owner is not None and owner[2] != session:
             raise FencedError("another session owns the prefix", {}, "Stop.")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from sluice.connectors.hdfs.tools.files_survey import orphans_of
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.inspect.inspection import survey
+from sluice.runtime.checkpoint.resumable_attempts import ResumableAttempts
 from sluice.runtime.errors import StreamError
 from sluice.runtime.storage.objects.multipart_uploads import MultipartUploads
 from tests.kit.files.fake_file_system import FakeFileSystem, SimulatedCrashError
@@ -55,7 +56,15 @@ class Cleaner:
         self._world.note(f"somebody looks at places {places[0].checkpoint_id} to the last one")
         yield
         fs = open_files(self._world)
-        found = list(orphans_of(places, lambda _: fs, no_uploads, checkpoint_uri=store.uri))
+        found = list(
+            orphans_of(
+                places,
+                lambda _: fs,
+                no_uploads,
+                checkpoint_uri=store.uri,
+                resumable=ResumableAttempts(store.fs).running(),
+            )
+        )
         yield
         for one in found:
             self._world.note(f"{one.path} is deleted manually")

@@ -21,7 +21,7 @@ class Lineages:
     Attributes:
         number: of the present one.
         last: the decision that the next one follows; None: there is none.
-        wish: what the newest run was asked to go back to.
+        wish: what the newest run was asked to go back to, or what it went back to for another run.
         turns: how often a run went back.
     """
 
@@ -60,7 +60,8 @@ class Lineages:
         self._require(
             restored_from == due, f"a start continues elsewhere: {restored_from}, not {due}"
         )
-        self.begins(wish)
+        repeats = wish is None and self._is_new and self.wish == due  # the restore of that run
+        self.begins(self.wish if repeats else wish)
         assert due is not None
         if due == self.last:
             return None

@@ -230,6 +230,10 @@ class Process:
         if self.world.profile.led and self.number < len(self.world.processes):
             raise LeadershipLostError("another process leads", {"number": self.number}, "Wait.")
 
+    def require_newest(self) -> None:
+        """As the callback of a replayed batch does before it returns."""
+        self._io_executor.require_newest()
+
     def is_newest(self) -> bool:
         """Whether no other process has begun a run after this one."""
         last = self.world.history[-1:]
@@ -374,11 +378,12 @@ class Process:
         try:
             self.core.is_over or self._commanded(RestartCommanded(regions=tuple(names)))
         except ConfigError:
-            return  # none is named, and none is suspended
+            return  # none is named, and none is suspended; or the job stops
 
     def _commanded(self, event: RestartCommanded) -> None:
-        self.suspended += [name for name in self.regions if self.core.is_suspended(name)]
+        suspended = [name for name in self.regions if self.core.is_suspended(name)]
         self.tell(event, raises=True)
+        self.suspended += suspended
 
     @property
     def regions(self) -> list[str]:

@@ -37,6 +37,12 @@ def forget_a_restore_that_crashed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "resume_point", broken)
 
 
+def forget_whose_restore_it_is(patch: pytest.MonkeyPatch) -> None:
+    """A run that repeats the restore of a run which decided nothing executes it: a restart of the
+    other program keeps the decisions of this run."""
+    patch.setattr(recovery, "recorded_wish", lambda history, restore_from: restore_from)
+
+
 def restore_before_older_commits_are_done(patch: pytest.MonkeyPatch) -> None:
     """A start commits every decided checkpoint, even one that a restore discards."""
     fencing_record = StartSequence._fence  # noqa: SLF001 - broken on purpose
@@ -140,6 +146,11 @@ RESTORE_MUTATIONS: Mapping[
         forget_a_restore_that_crashed,
         _RESTORES,
         "a start continues elsewhere",
+    ),
+    "forget whose restore it is": (
+        forget_whose_restore_it_is,
+        {**_RESTORES, "start": 0.3, "pause": 0.15, "resume": 0.15, "processes": 24, "steps": 250},
+        "a restore is done twice",
     ),
     "restore before older commits are done": (
         restore_before_older_commits_are_done,

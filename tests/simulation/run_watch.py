@@ -41,6 +41,7 @@ class RunWatch:
         self._regions = process.regions
         self._counted: set[int] = set()
         self._in_a_row: Counter[str] = Counter()
+        self._restarted: tuple[str, ...] = ()
         self._discovered: set[SplitKey] = set()
         self._decided: set[int] = set()
         self._acknowledged: set[StateEntry] = set()
@@ -51,13 +52,16 @@ class RunWatch:
             self._acknowledged |= set(event.ack.region.committables)
             self._world.watch.acknowledged(event.ack)
         elif isinstance(event, RestartCommanded):
-            for name in event.regions or filter(self._process.core.is_suspended, self._regions):
-                del self._in_a_row[name]  # as if it had never failed
+            suspended = filter(self._process.core.is_suspended, self._regions)
+            self._restarted = event.regions or tuple(suspended)
 
     def took(self, event: CoreEvent) -> None:
         """The core was reported, and did not refuse."""
         if isinstance(event, SplitsDiscovered):
             self._discovered |= {split.key for split in event.splits}
+        elif isinstance(event, RestartCommanded):
+            for name in self._restarted:
+                del self._in_a_row[name]  # as if it had never failed
 
     def fails(self, region: str, attempt_id: int) -> None:
         """An attempt of a region is given up; the core is about to be reported."""

@@ -125,7 +125,10 @@ class Life:
             batch = BatchKey(region=self.region, attempt_id=self.attempt_id, batch_id=self.batch_id)
             if self._process.core.is_decided(batch):
                 if self.log is not None:
-                    self.log.replay(self.batch_id, is_ours=self._process.is_newest())
+                    self.log.replay(is_ours=self._process.is_newest())
+                    yield
+                    self._process.require_newest()
+                    self.log.returns(self.batch_id)
                 yield from self._returned()
                 continue
             splits, barrier = yield from self._plan()

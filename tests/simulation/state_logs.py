@@ -74,11 +74,10 @@ class StateLog:
         text = f"v2\n{{}}\n{self._region.source_name}:{offset}"
         self._add(self._path("offsets", batch_id), text.encode())
 
-    def replay(self, batch_id: int, *, is_ours: bool) -> None:
-        """A decided batch runs once more, into nothing, and its state is committed."""
+    def replay(self, *, is_ours: bool) -> None:
+        """A decided batch runs once more, into nothing, so that its state can be committed."""
         logged = offsets.decode(json.loads(self._logged.partition("source_source:")[2]))
         self.run(logged.splits, is_ours=is_ours)
-        self.returns(batch_id)
 
     def run(self, splits: Iterable[SplitRange], *, is_ours: bool) -> None:
         """The frame takes the rows of these ranges into its state.

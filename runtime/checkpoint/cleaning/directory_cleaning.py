@@ -85,7 +85,7 @@ def survey_directory(store: CheckpointStore) -> Surveyed:
     records = KnownRecords(
         slots={each: _readable(found) for each, found in slots.items()},
         full={int(name[4:]): _readable(found) for name, found in full.items()},
-        resumable=ResumableAttempts(fs).newest().attempts,
+        resumable=ResumableAttempts(fs).running(),
     )
     if not any(records.slots.values()):
         raise damaged[0]

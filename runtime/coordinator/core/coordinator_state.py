@@ -398,6 +398,7 @@ class CoordinatorState:
         if not region.is_open:
             return
         self.liveness.ended(name)
+        self.time.note_unwatched(split.key for split in region.positions())
         region.ended_by = error
         if not self.is_over:
             region.history.ended(region.attempt_id, error, now_s)

@@ -191,6 +191,14 @@ def restart_commanded(state: CoordinatorState, event: RestartCommanded, now_s: f
             {"regions": ",".join(state.regions)},
             "Name a region to restart it while it runs.",
         )
+    late = [name for name in names if name in suspended]
+    if late and state.request is not None and state.request.ends_job:
+        # The last checkpoint would hold its last snapshot, as if it had not been restarted.
+        raise ConfigError(
+            "the job is stopping, and takes no suspended region back",
+            {"regions": ",".join(late)},
+            "Start the job again once it has stopped: that restarts them.",
+        )
     for name in names:
         _restart(state, name, now_s)
     state.out.append(CommandAccepted(regions=names))

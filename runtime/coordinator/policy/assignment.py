@@ -217,9 +217,13 @@ def _with_own(
 def with_tables(
     regions: Iterable[RegionRecord], keyed: Collection[str], recorded: Sequence[RegionRecord]
 ) -> tuple[RegionRecord, ...]:
-    """With the tables on record for each keyed region that has no splits: after a restore their
-    numbers are not what their names say, and splits that it gets have these numbers."""
-    tables = _without_splits(recorded)
+    """With the tables on record for each keyed region that has no state: after a restore their
+    numbers are not what their names say, and splits that it gets have these numbers.
+
+    They are the tables of all regions. Their numbers of key groups and partitions are left out:
+    those of a region that reads another topic differ."""
+    found = _without_splits(recorded)
+    tables = found and replace(found, max_parallelism=0, partitions=0)
     return tuple(
         replace(region, keyed_state=tables)
         if region.keyed_state is None and region.region in keyed

@@ -5,7 +5,7 @@ that read it. It counts decided epochs only: what a barrier announces is never t
 epoch that is read again.
 
 - A split without unread records for ``idle_after`` is idle, and does not count. If all are idle,
-  the watermark stays.
+  the watermark stays. No split of a region that has failed or is suspended is idle.
 - A split without a watermark holds the source's back: its first row may be of any time.
 - A skipped region counts with its last snapshot, and so does a suspended one: when it resumes, its
   rows are not late.
@@ -55,7 +55,7 @@ class JobTime:
     """Owned by the core, changed only inside its step.
 
     Idle time counts between two looks at a split's end offset. So neither a pause of the driver nor
-    a region under way makes a split idle that has records.
+    a region under way makes a split idle that has records. It begins again if the region restarts.
 
     Attributes:
         times: of the sources that have a time, by operator id.
@@ -100,6 +100,12 @@ class JobTime:
             else:
                 self._empty_s[key] = (self._empty_s.get(key, (now_s, now_s))[0], now_s)
         return before != [self.is_idle(key) for key in mine]
+
+    def note_unwatched(self, splits: Iterable[SplitKey]) -> None:
+        """The region that reads these splits has no attempt, so nothing counts their unread
+        records. They count until they are idle again: rows that come meanwhile must not be late."""
+        for key in splits:
+            self._empty_s.pop(key, None)
 
     def is_idle(self, split: SplitKey) -> bool:
         """Whether the split has had no unread record for so long that it does not count."""

@@ -265,9 +265,11 @@ class RegionState:
     def _keyed_is_due(self, watermark_ms: int | None, wall_ms: int) -> bool:
         if self.due is None:
             return True
-        event_ms, time_ms = self.due.event_ms, self.due.time_ms
-        by_event = event_ms is not None and watermark_ms is not None and watermark_ms >= event_ms
-        return by_event or (time_ms is not None and wall_ms >= time_ms)
+        due = self.due
+        by_event = watermark_ms is not None and any(
+            ms is not None and watermark_ms >= ms for ms in (due.event_ms, due.expiry_ms)
+        )
+        return by_event or (due.time_ms is not None and wall_ms >= due.time_ms)
 
     @property
     def wants_end(self) -> bool:

@@ -419,6 +419,9 @@ class BarrierCoordinator(Coordinator):
     def is_decided(self, batch: BatchKey) -> bool:
         return self._ask(lambda core: core.is_decided(batch))
 
+    def require_newest(self) -> None:
+        self._running().require_newest()
+
     def is_committed(self, batch: BatchKey) -> bool:
         return self._ask(lambda core: core.is_committed(batch))
 

@@ -122,7 +122,8 @@ class IoExecutor:
         )
         self._record: CheckpointRecord | None = None
         self._keeps_state = any(region.stateful for region in identity.plan.regions)
-        self._last = identity.attempt_id  # newest record of this run
+        self._last = identity.attempt_id  # newest record of this run that was answered
+        self._tried = identity.attempt_id  # newest slot of its records; the put may be unanswered
         self._moved_in: int | None = None  # the last decision that moved splits
         self._waits = WaitLog(log)
 
@@ -156,6 +157,7 @@ class IoExecutor:
             # Made once: a repeated publish must have the same bytes.
             record = self._identity.record_of(action, now_ms=self._wall_ms())
             self._record = record
+        self._tried = action.checkpoint_id
         for step in action.steps:
             yield f"before-{step.value}"
         if is_decision:
@@ -348,7 +350,12 @@ class IoExecutor:
 
     def _is_taken_over(self) -> bool:
         session = self._identity.session
-        return is_taken_over(self._store, session=session, last=self._last)
+        if is_taken_over(self._store, session=session, last=self._last):
+            return True
+        # An unanswered put may have landed, and a later run may have retired it since. That run's
+        # fencing record follows that slot: it is older than the retirement, so read it last.
+        has_open_put = self._tried > self._last
+        return has_open_put and is_taken_over(self._store, session=session, last=self._tried)
 
     def _repair(self, action: Repair) -> Steps[CoreEvent]:
         try:

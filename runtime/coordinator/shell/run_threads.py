@@ -187,6 +187,10 @@ class RunThreads:
         with contextlib.suppress(FencedError):
             self._require_newest()
 
+    def require_newest(self) -> None:
+        """Raise FencedError if another run has taken over, StorageError if nobody can say."""
+        self._io_executor.require_newest()
+
     def cancel(self) -> None:
         """End the job now and wake every callback and poller; do not wait."""
         self.dispatcher.give_up()

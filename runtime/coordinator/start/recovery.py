@@ -33,14 +33,17 @@ __all__ = [
     "first_record",
     "first_regions",
     "given_up",
+    "has_wish",
     "is_already_restored",
     "is_bypassed",
+    "last_decision",
     "left_open",
     "lineage_of",
     "lineage_until",
     "may_be_void",
     "may_resume",
     "positions_of",
+    "recorded_wish",
     "refuse_restore",
     "resume_point",
     "superseded_by_restore",
@@ -138,24 +141,58 @@ def resume_point(history: History, *, restore_from: int | None) -> int:
     )
 
 
+def last_decision(history: History, fencing_records: Collection[int]) -> int:
+    """The newest decided checkpoint. A damaged record that a start has passed over counts as one:
+    its work may have been committed.
+    """
+    read = {slot.checkpoint_id: slot for slot in history.slots}
+    for checkpoint_id in reversed(history.ids):
+        slot = read.get(checkpoint_id)
+        is_decided = slot.is_decided if slot else checkpoint_id not in fencing_records
+        if is_decided:
+            return checkpoint_id
+    return 0
+
+
 def is_already_restored(history: History, *, restore_from: int) -> bool:
-    """Whether the run that wrote the newest record had the same ``restore_from``.
+    """Whether the newest run had the same ``restore_from``, or executed it (`recorded_wish`).
 
     Then a cluster manager, for example, has started the same program again, and the request is not
-    new. Only the newest run counts: a start that died may have left a fencing record below.
+    new. Only the newest run counts: a start that died may have left a fencing record below. A start
+    whose fencing record is void was no run.
     """
-    newest = history.newest
+    records = [slot.record for slot in history.slots if not slot.is_void]
     fencing_records = (
-        slot.record
-        for slot in history.slots
-        if slot.record.requested_by == FENCING
-        and slot.record.leader_session_id == newest.leader_session_id
-        and not slot.is_void
+        record
+        for record in records
+        if record.requested_by == FENCING
+        and record.leader_session_id == records[0].leader_session_id
     )
     fencing_record = next(fencing_records, None)
-    return fencing_record is not None and fencing_record.settings.get(_RESTORE_FROM) == str(
-        restore_from
-    )
+    return fencing_record is not None and has_wish(fencing_record, restore_from)
+
+
+def has_wish(fencing_record: CheckpointRecord, restore_from: int) -> bool:
+    """Whether a start with this ``restore_from`` has published the record; see `recorded_wish`."""
+    return fencing_record.settings.get(_RESTORE_FROM) == str(restore_from)
+
+
+def recorded_wish(history: History, restore_from: int | None) -> int | None:
+    """The ``restore_from`` that a start records: its own, or that of the restore which it repeats.
+
+    A start without a wish may resume through the fencing record of a run that went back and decided
+    nothing. Then it executes that run's restore. If its fencing record did not say so, a restart
+    of the other program would go back once more, and leave out what this run has decided.
+    """
+    if restore_from is not None:
+        return restore_from
+    for slot in history.slots:
+        if slot.is_decided and not slot.is_superseded:
+            return None
+        if slot.resumed_from is not None:
+            is_restore = has_wish(slot.record, slot.resumed_from)
+            return slot.resumed_from if is_restore else None
+    return None
 
 
 def refuse_restore(ids: Sequence[int], restore_from: int) -> ConfigError:
@@ -311,7 +348,7 @@ def fencing_record_of(
 
     Args:
         resume_id: the checkpoint that the run starts from.
-        restore_from: the checkpoint that the user asked for; see `is_already_restored`.
+        restore_from: see `recorded_wish` and `is_already_restored`.
         fenced: slots that hold only a fencing record.
     """
     newest = history.newest

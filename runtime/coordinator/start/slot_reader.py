@@ -4,15 +4,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sluice.runtime.checkpoint.checkpoint_slots import slot_name
 from sluice.runtime.contracts import MetadataStore
 from sluice.runtime.coordinator.start import recovery
-from sluice.runtime.coordinator.start.recovery import Slot
-from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.coordinator.start.recovery import History, Slot
+from sluice.runtime.errors import DamagedCheckpointError, UnsupportedFormatError
 from sluice.runtime.model.checkpoint_record import Verdict
 
 __all__ = ["SlotReader"]
 
 log = logging.getLogger(__name__)
+
+_MOST_FENCING_RECORDS = 100  # that a start with ``restore_from`` reads for its warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +91,47 @@ class SlotReader:
             return checkpoint_id is not None and self.store.read(checkpoint_id) is None
         except DamagedCheckpointError:
             return False
+
+    # --- a checkpoint that was restored before ----------------------------------------------------
+
+    def warn_if_repeated(self, history: History, restore_from: int) -> None:
+        """A person may want to go back once more. But if one of several drivers has another
+        ``restore_from``, the log is the only sign of that."""
+        restored_by = self._last_with_wish(restore_from)
+        newest = recovery.last_decision(history, self.store.known_fencing_records())
+        if restored_by is not None and newest > restored_by:
+            log.warning(
+                "a checkpoint is restored again although the job has continued since: its later "
+                "records are written again: restore_from=%d restored_by=%d newest_decision=%d",
+                *(restore_from, restored_by, newest),
+            )
+
+    def _last_with_wish(self, restore_from: int) -> int | None:
+        newest_first = sorted(self.store.known_fencing_records(), reverse=True)
+        for checkpoint_id in newest_first[:_MOST_FENCING_RECORDS]:
+            if checkpoint_id < restore_from:
+                break
+            try:
+                record = self.store.read(checkpoint_id)
+            except (DamagedCheckpointError, UnsupportedFormatError):
+                continue
+            if record is not None and recovery.has_wish(record, restore_from):
+                return checkpoint_id
+        return None
+
+    def unreadable_after_restore(
+        self, restore_from: int, damage: DamagedCheckpointError
+    ) -> DamagedCheckpointError:
+        """The error of a start whose restore was done, if it cannot read a later decision. That is
+        committed, so to go back again in silence would write it twice."""
+        origin = "a savepoint's URI"
+        if not self.is_gone(restore_from):
+            origin = f"'{self.store.uri}/{slot_name(restore_from)}'"
+        what, where, _ = damage.args
+        return DamagedCheckpointError(
+            f"the checkpoint was restored before, and a later one cannot be read: {what}",
+            {**where, "restore_from": restore_from},
+            "Start with restore_from= another decided checkpoint of `sluice checkpoint list`. If "
+            f"there is none, start with an empty checkpoint_dir and restore_from={origin}. Both "
+            "write the later records again.",
+        )

@@ -30,6 +30,7 @@ from sluice.runtime.coordinator.policy.checkpoint_plan import (
     StartedJob,
 )
 from sluice.runtime.coordinator.start import recovery
+from sluice.runtime.coordinator.start.committed_work import newest_committed
 from sluice.runtime.coordinator.start.left_work import abort_open_work, sweep_state_files
 from sluice.runtime.coordinator.start.recovery import History
 from sluice.runtime.coordinator.start.rescaling import redistributed
@@ -43,6 +44,7 @@ from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.coordinator.start.topic_restores import copies_of
 from sluice.runtime.errors import (
     ConfigError,
+    DamagedCheckpointError,
     StorageError,
     WaitedTooLongError,
     WrongJobError,
@@ -209,7 +211,7 @@ class StartSequence:
             raise taken_over(attempt_id + 1)
         if self.takeover is not None:
             self.takeover.attempts.forget_before(attempt_id)
-        self._claim(history.newest.job_uid, attempt_id)
+        self._claim(history, attempt_id, resumed_from=resume_id)
         yield from self._settle(history, attempt_id, kept, resumed_from=resume_id)
         oldest = min([attempt_id, *self._reconciled.attempts.values()])
         yield from sweep_state_files(self.store, kept, oldest, session=self.session)
@@ -383,8 +385,14 @@ class StartSequence:
         if restore_from is None or not recovery.is_already_restored(
             history, restore_from=restore_from
         ):
-            return history, recovery.resume_point(history, restore_from=restore_from)
-        history = self._read(None)
+            resume_id = recovery.resume_point(history, restore_from=restore_from)
+            if restore_from is not None:
+                self._slots.warn_if_repeated(history, restore_from)
+            return history, resume_id
+        try:
+            history = self._read(None)
+        except DamagedCheckpointError as err:
+            raise self._slots.unreadable_after_restore(restore_from, err) from err
         resume_id = recovery.resume_point(history, restore_from=None)
         log.warning(
             "previous run has restored already, resuming from the newest decision: "
@@ -418,7 +426,7 @@ class StartSequence:
                 self.plan,
                 session=self.session,
                 resume_id=resume_id,
-                restore_from=restore_from,
+                restore_from=recovery.recorded_wish(history, restore_from),
                 fenced=self.store.known_fencing_records(),
                 now_ms=self.wall_ms(),
             )
@@ -502,15 +510,19 @@ class StartSequence:
         self._deadline_s += self.clock() - began_s
         return outcome
 
-    def _claim(self, job_uid: str, attempt_id: int) -> None:
+    def _claim(self, history: History, attempt_id: int, *, resumed_from: int) -> None:
+        last_decision = recovery.last_decision(history, self.store.known_fencing_records())
+        committed = newest_committed(self.store, history, resumed_from=resumed_from)
         for operator_id, sink in self.sinks.items():
             context = SinkContext(
-                job_uid=job_uid,
+                job_uid=history.newest.job_uid,
                 job_name=self.plan.name,
                 operator_id=operator_id,
                 checkpoint_uri=self.store.uri,
                 leader_session_id=self.session,
                 attempt_id=attempt_id,
+                last_decision=last_decision,
+                committed=tuple(one for one in committed if one.operator_id == operator_id),
             )
             # Watching another job's lease takes three renewals, even if the start has less time.
             watch_s = 4 * self.settings.renew_interval_s

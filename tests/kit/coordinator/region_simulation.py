@@ -200,6 +200,10 @@ class Decisions:
     def is_decided(self, batch: BatchKey) -> bool:
         return batch in self.decided
 
+    def require_newest(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
     def acknowledge(self, ack: Acknowledgement) -> None:
         self.region = ack.region
         self.decide_by_s = ack.decide_by_s

@@ -4,7 +4,7 @@ Each call lies between two points at which others have their turn, or the driver
 be truncated from each of them.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -210,6 +210,11 @@ class ReachedWire:
             self._wire.faults.clear()
         self._reach.switched.point("behind end")
         return reports
+
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float) -> Mapping[str, str | None]:
+        """See `Wire.topic_ids`. No other thread can tell when it happens."""
+        self._wire.unreachable = not self._reach.has_brokers
+        return self._wire.topic_ids(topics, timeout_s=timeout_s)
 
     def close(self) -> None:
         """See `Wire.close`."""

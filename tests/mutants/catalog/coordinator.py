@@ -295,6 +295,21 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="swept-before-the-mark",
+        rules=("abort-before-skip",),
+        wrong="A decision skips a failed region after a sweep that came before the mark of the region's last batch, so open transactions of that batch's failed tasks stay.",
+        catchers=(
+            "tests/unit/runtime/coordinator/core/test_regional_failure_policy.py::test_abort_before_skip_the_sweep_waits_for_the_mark_of_the_failed_regions_last_batch",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.core.post_commit:_start_deciding",
+                old="if _has_unmarked_batch(state, checkpoint.skipped):",
+                new="if not checkpoint.skipped:",
+            ),
+        ),
+    ),
+    Mutant(
         name="repair-beside-a-running-task",
         rules=("continuous-order",),
         wrong="A continuous task continues after a repair, so the repaired records come after its own.",
@@ -410,6 +425,21 @@ MUTANTS = (
                     return
                 """,
                 new="",
+            ),
+        ),
+    ),
+    Mutant(
+        name="successor-of-an-unanswered-put-not-seen",
+        rules=("fence-first", "retire-after-commit"),
+        wrong="A run looks for its successor only in the slot after its last answered record. That slot is empty once the successor has retired an unanswered decision there.",
+        catchers=(
+            "tests/unit/runtime/checkpoint/test_state_files.py::TestRetirementAfterAnUnansweredPut",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.shell.io_executor:IoExecutor._is_taken_over",
+                old="has_open_put = self._tried > self._last",
+                new="has_open_put = False",
             ),
         ),
     ),

@@ -185,4 +185,19 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="repeated-restore-not-recorded",
+        rules=("restore-by-attempt",),
+        wrong="A start repeats the restore of a run that decided nothing, and does not record it, so that run's program goes back once more.",
+        catchers=(
+            "tests/unit/runtime/coordinator/start/test_restore.py::test_a_restore_that_another_start_has_carried_out_is_not_done_again_by_a_restart",
+        ),
+        edits=(
+            Edit(
+                function="sluice.runtime.coordinator.start.recovery:recorded_wish",
+                old="return slot.resumed_from if is_restore else None",
+                new="return None",
+            ),
+        ),
+    ),
 )

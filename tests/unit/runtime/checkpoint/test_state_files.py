@@ -7,13 +7,18 @@ import pytest
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.retained_states import KeptStates, left_by_attempts_before
-from sluice.runtime.coordinator.core.events import Retire
-from sluice.runtime.errors import DamagedCheckpointError, StorageError
+from sluice.runtime.contracts import PublishOutcome
+from sluice.runtime.coordinator.committing.commit_steps import drive
+from sluice.runtime.coordinator.core.events import Publish, Published, Retire
+from sluice.runtime.coordinator.shell.io_executor import IoExecutor
+from sluice.runtime.errors import DamagedCheckpointError, FencedError, StorageError
 from sluice.runtime.model.checkpoint_record import (
     FENCING,
+    CheckpointKind,
     CheckpointRecord,
     RegionRecord,
     RegionStatus,
+    Verdict,
 )
 from sluice.runtime.model.state.file_reference import FileReference
 from sluice.runtime.model.state.keyed_state import KeyedState
@@ -138,6 +143,83 @@ class TestRetirement:
             True,
         ]
         assert kept.unnamed_files() == []
+
+
+class TestRetirementAfterAnUnansweredPut:
+    """Rule `retire-after-commit`: a run looks for its successor after each slot that it has tried.
+
+    The put of decision 3 has landed without an answer. Another run has gone back to checkpoint 1
+    since, and has retired that decision: the slot after the last answered record is empty again.
+    """
+
+    @pytest.fixture
+    def store(self) -> FakeStore:
+        return _store(_record(0), _record(1, "one"), _record(2, "two"))
+
+    @pytest.fixture
+    def run(self, store: FakeStore) -> IoExecutor:
+        run = hands_of(store, kept=KeptStates.read(store), attempt_id=2)
+        store.lose_answer = lambda: True
+        region = _record(3, "two").regions[0]
+        found = drive(run.perform(_put(3, region)))
+        assert isinstance(found, Published)
+        assert found.outcome is PublishOutcome.UNKNOWN
+        store.lose_answer = lambda: False
+        return run
+
+    @staticmethod
+    def _goes_back(store: FakeStore) -> None:
+        """Another run, which decides three times. The retirement after the last is yet to come."""
+        store.committed.add(3)
+        fencing_record = aborted(4, requested_by=FENCING, restored_from=1)
+        store.records[4] = replace(fencing_record, leader_session_id="newer")
+        for checkpoint_id in (2, 3):
+            store.mark_superseded(checkpoint_id, by=4)
+        for checkpoint_id, name in ((5, "five"), (6, "six"), (7, "seven")):
+            made = _record(checkpoint_id, "one", name, leader_session_id="newer", restored_from=1)
+            store.records[checkpoint_id] = made
+            store.files |= {file.path: file for file in made.keyed_files}
+            store.committed.add(checkpoint_id)
+            if checkpoint_id == 5:
+                store.retire(store.retirable(retain=3))
+        assert 3 not in store.records
+
+    def test_fence_first_a_successor_that_has_retired_the_put_is_seen(
+        self, store: FakeStore, run: IoExecutor
+    ) -> None:
+        run.require_newest()
+        self._goes_back(store)
+        with pytest.raises(FencedError):
+            run.require_newest()
+
+    def test_no_file_is_deleted_that_the_successor_names(
+        self, store: FakeStore, run: IoExecutor
+    ) -> None:
+        self._goes_back(store)
+        before = dict(store.records), dict(store.files)
+        list(run.perform(Retire(retained=3, copied=None)))
+        assert (store.records, store.files) == before
+        store.require_files(store.records[7], whole=True)
+
+    def test_one_slot_is_read_once_the_put_is_answered(
+        self, store: FakeStore, run: IoExecutor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert drive(run.perform(_put(3, _record(3, "two").regions[0])))
+        asked: list[int] = []
+        monkeypatch.setattr(FakeStore, "read", lambda _, at: asked.append(at))
+        run.require_newest()
+        assert asked == [4]
+
+
+def _put(checkpoint_id: int, *regions: RegionRecord) -> Publish:
+    return Publish(
+        checkpoint_id=checkpoint_id,
+        kind=CheckpointKind.CHECKPOINT,
+        verdict=Verdict.DECIDED,
+        requested_by="interval",
+        reason="",
+        regions=regions,
+    )
 
 
 class TestSweepOfAStart:

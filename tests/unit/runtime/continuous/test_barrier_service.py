@@ -15,8 +15,9 @@ from sluice.runtime.continuous.task_messages import CommittedEpoch, EpochResult
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.errors import ConfigError, FencedError, PoisonRecordsError, UnreachableError
 from sluice.runtime.functions.function_run import ChainedFunction
-from sluice.runtime.functions.record_counts import decode_totals
+from sluice.runtime.functions.record_counts import decode_totals, totals_after
 from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts, StageTimes
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.on_error import DeadLetters, Skip
 from sluice.runtime.model.splits import Barrier, BatchKey
 from tests.kit.coordinator.core_driver import committable, split
@@ -121,6 +122,28 @@ def test_an_epoch_that_is_reported_twice_counts_once() -> None:
     barrier_service.acknowledge(_result(1))
     (totals,) = coordinator.acks[-1].region.operator_states
     assert decode_totals(totals).read == 20
+
+
+def test_an_epoch_that_an_earlier_coordinator_has_decided_counts_once() -> None:
+    """It died before its answer, so the task repeats its epoch. The totals on record contain it."""
+    record = RegionRecord(
+        region="main",
+        attempt_id=7,
+        batch_id=5,
+        splits=(split(0, 50, 60),),
+        operator_states=totals_after((), {"f": RecordCounts(read=60)}),  # of epochs 0 to 5
+    )
+    coordinator = PlayedCoordinator()
+    barrier_service = _barrier_service(
+        coordinator, AttemptEpochs.resumed("main", 7, (_FUNCTION,), record)
+    )
+    barrier_service.acknowledge(_result(5))
+    barrier_service.acknowledge(_result(6))
+    repeated, new = coordinator.acks
+    assert (repeated.batch, repeated.checkpoint_id) == (_batch(5), 9)
+    assert repeated.region.operator_states == record.operator_states
+    (totals,) = new.region.operator_states
+    assert decode_totals(totals).read == 70
 
 
 def test_too_many_failed_records_refuse_the_epoch() -> None:

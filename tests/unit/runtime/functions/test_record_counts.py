@@ -307,7 +307,9 @@ class Reader:
         yield pa.record_batch({"value": [b"v"]})
 
 
-def _run(attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch) -> tuple[TaskResult, int]:
+def _run(
+    attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch, end: int = 9
+) -> tuple[TaskResult, int]:
     context = SimpleNamespace(
         partitionId=lambda: 2, attemptNumber=lambda: attempt, getLocalProperty=lambda _name: "7"
     )
@@ -323,7 +325,9 @@ def _run(attempt: int, *, most: int, monkeypatch: pytest.MonkeyPatch) -> tuple[T
         factories={},
     )
     chain = Chain(tasks=tasks, reader=reader, functions=(), job_name="j", most_dropped=most)
-    rows = [batch.column("result").to_pylist() for batch in chain.copy_ranges(3, (split(0, 5, 9),))]
+    rows = [
+        batch.column("result").to_pylist() for batch in chain.copy_ranges(3, (split(0, 5, end),))
+    ]
     return results_of(rows)[0], len(reader.read_splits)
 
 
@@ -340,6 +344,15 @@ def test_a_second_attempt_drops_what_it_may_and_reads_what_it_may_not(
     assert result.ranges == (split(0, 5, 9),)
     assert result.task == f"2.{attempt}"
     assert result.committables == ()
+
+
+@pytest.mark.parametrize("most", [0, 100])
+def test_a_second_attempt_without_offsets_drops_nothing(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have to end windows and to fire timers."""
+    result, _ = _run(1, most=most, monkeypatch=monkeypatch, end=5)
+    assert not result.dropped
 
 
 # --- as users say it ------------------------------------------------------------------------------

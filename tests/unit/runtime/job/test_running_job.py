@@ -31,13 +31,13 @@ def store(tmp_path: Path) -> CheckpointStore:
     return store
 
 
-def reported(store: CheckpointStore) -> str | None:
+def reported(store: CheckpointStore, parent: str | None = None) -> str | None:
     """The command polls a job that does not run any more."""
     address = CoordinatorAddress(
         address="http://127.0.0.1:9", token="t", leader_session_id=SESSION, job_uid="j"
     )
     with CoordinatorClient(address, deadline_s=0.0) as client:
-        return await_end(store.uri, client, {"request_id": "0a1b2c", "parent": None})
+        return await_end(store.uri, client, {"request_id": "0a1b2c", "parent": parent})
 
 
 def test_a_final_checkpoint_of_an_earlier_run_is_no_end_of_this_one(
@@ -56,6 +56,26 @@ def test_a_final_checkpoint_counts_once_it_is_committed(store: CheckpointStore) 
         reported(store)
     store.mark_committed(3)
     assert reported(store) is None
+
+
+@pytest.mark.parametrize("has_savepoint", [False, True])
+def test_a_job_that_another_run_has_continued_is_not_reported_as_stopped(
+    store: CheckpointStore, has_savepoint: bool
+) -> None:
+    """Its driver died after the last checkpoint, and before the job had ended in order."""
+    store.publish(
+        record(3, regions=(), kind=CheckpointKind.FINAL, leader_session_id=SESSION), timeout_s=60
+    )
+    parent = f"{store.uri}/savepoints" if has_savepoint else None
+    savepoint = f"{parent}/savepoint-j-3-0a1b2c" if has_savepoint else None
+    if has_savepoint:
+        store.fs.replace("savepoints/savepoint-j-3-0a1b2c/_metadata", b"whole")
+    assert reported(store, parent) == savepoint
+    fencing = record(4, regions=(), verdict=Verdict.ABORTED, requested_by=FENCING)
+    store.publish(replace(fencing, leader_session_id="standby"), timeout_s=60)
+    with pytest.raises(CheckpointFailedError, match="newer_run=standby") as raised:
+        reported(store, parent)
+    assert raised.value.args[1].get("savepoint") == savepoint
 
 
 def test_a_job_whose_address_another_program_has_does_not_answer(store: CheckpointStore) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sluice.runtime.errors import ConfigError, MissingRequirementError
+from sluice.runtime.serve import submissions
 from sluice.runtime.serve.requests import SubmitRequest
 from sluice.runtime.serve.serve_client import path_of
 from sluice.runtime.serve.submissions import Submissions, SubmitSettings
@@ -186,6 +187,14 @@ def test_a_submitted_program_outlives_its_service(
                     os.kill(int(environment.parent.name), signal.SIGKILL)
         report = ended(service, "outlives-1")  # the first service still waits for it
         assert report["exit_code"] == -signal.SIGKILL
+
+
+def test_a_program_that_shows_no_environment_yet_is_running(
+    service: Service, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del programs
+    monkeypatch.setattr(submissions, "_environments", lambda: iter([b""]))
+    assert submitted(service, entry_point="copy.py")["state"] in ("running", "ended")
 
 
 def test_a_program_whose_end_no_service_saw_is_unknown(tmp_path: Path) -> None:

@@ -212,6 +212,30 @@ def test_time_in_which_no_end_offset_was_looked_at_makes_no_split_idle() -> None
     assert late.watermark_ms == 50
 
 
+def test_an_idle_split_of_a_region_without_attempt_counts_until_a_look_finds_it_idle() -> None:
+    """While the region restarts or is suspended, nothing looks at the ends of its splits. Rows that
+    come meanwhile must not be late."""
+    settings = replace(FAST, handler=RegionalCheckpointHandler(max_failed_ratio=0.5))
+    world = TimedDriver(settings=settings)
+    world.epoch_of(BOTH, {0: 100, 1: 50})
+    world.ends = {1: world.end}
+
+    def step(mark: int, region: str = "side") -> int | None:
+        world.end += 1
+        world.tick(1.0)
+        barrier = world.barrier("main")
+        world.barrier(region)
+        assert barrier is not None
+        world.done(barrier, {0: mark})
+        return barrier.watermark_ms
+
+    assert [step(100 + n) for n in range(7)] == [50] * 6 + [105]
+    assert world.view().idle == ("input-1",)
+    world.tell(RegionFailed(region="side", attempt_id=0, error=StreamError("lost", {}, "")))
+    assert world.view().idle == ()
+    assert [step(200 + n, "main") for n in range(20)] == [105] * 20
+
+
 def test_where_all_splits_are_idle_the_watermark_stays() -> None:
     """The next row may be as old as the slowest split."""
     world = TimedDriver()

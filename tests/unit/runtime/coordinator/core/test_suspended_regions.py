@@ -9,6 +9,7 @@ from sluice.runtime.coordinator.core.events import (
     AbortWork,
     Acknowledged,
     BarrierPolled,
+    CheckpointRequested,
     EndJob,
     Publish,
     Published,
@@ -36,7 +37,7 @@ from sluice.runtime.errors import (
     WrongJobError,
 )
 from sluice.runtime.failover.restart_strategies import FixedDelayRestart
-from sluice.runtime.model.checkpoint_record import RegionRecord, Verdict
+from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, Verdict
 from sluice.runtime.model.splits import BatchKey
 from tests.kit.coordinator.core_driver import FAST, TWO, CoreDriver, split
 
@@ -302,6 +303,19 @@ def test_commands_that_make_no_sense_are_refused_and_change_nothing() -> None:
     driver.stop()
     with pytest.raises(FencedError):
         driver.tell(RestartCommanded(regions=("main",)))
+
+
+def test_a_job_that_stops_takes_no_suspended_region_back() -> None:
+    """Its last checkpoint would hold the region's last snapshot, however far a drain reads."""
+    driver = suspended(REGIONAL)
+    driver.tell(CheckpointRequested(kind=CheckpointKind.FINAL, is_copied=False, limit_s=60.0))
+    for regions in ((), ("main", "side")):
+        with pytest.raises(ConfigError, match=r"the job is stopping.*regions=main"):
+            driver.tell(RestartCommanded(regions=regions))
+    assert driver.core.is_suspended("main")
+    assert driver.core.is_live("side", 0)
+    driver.tell(RestartCommanded(regions=("side",)))
+    assert not driver.core.is_live("side", 0)
 
 
 def test_only_the_region_whose_failure_counts_is_suspended() -> None:

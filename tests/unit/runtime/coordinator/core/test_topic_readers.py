@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from sluice.runtime.coordinator.core.events import (
     Acknowledged,
     BarrierPolled,
@@ -111,6 +113,22 @@ def _keyed_ack(driver: CoreDriver, barrier: Barrier, number: int, due: Due) -> N
     state = KeyedState().covering({split.key for split in splits})
     region = replace(ack.region, splits=splits, keyed_state=state)
     driver.tell(Acknowledged(ack=replace(ack, region=region, due=due)))
+
+
+@pytest.mark.parametrize(("expiry_ms", "is_due"), [(500, True), (501, False)])
+def test_state_that_expires_wants_a_barrier_and_holds_back_no_watermark(
+    expiry_ms: int, *, is_due: bool
+) -> None:
+    """No row comes out of it, and none has come in."""
+    driver = CoreDriver(FAST, regions=(replace(_REGIONS[0], keyed=True), _REGIONS[1]))
+    driver.tick(1.0)
+    barrier = driver.poll(10)
+    assert barrier is not None
+    driver.poll(0, region="reader")
+    _keyed_ack(driver, barrier, 1, Due(expiry_ms=expiry_ms))
+    driver.tick(1.0)
+    assert _fetch(driver, "reader").input_ms == 500
+    assert (driver.poll(10) is not None) == is_due
 
 
 def test_windows_that_wait_in_a_writer_hold_back_the_watermark_of_its_rows() -> None:

@@ -103,7 +103,9 @@ def directory(
     coordinator: BarrierCoordinator, commands: JobCommands, tmp_path: Path
 ) -> Iterator[Path]:
     """The checkpoint directory of the job, which is served until it ends."""
-    open_store(str(tmp_path)).publish(record(0), timeout_s=60)
+    open_store(str(tmp_path)).publish(
+        record(0, leader_session_id=coordinator.session), timeout_s=60
+    )
     served = ExitStack()
     service = served.enter_context(
         CoordinatorService(CoordinatorApp(coordinator, commands=commands))

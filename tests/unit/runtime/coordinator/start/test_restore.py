@@ -47,10 +47,7 @@ def test_a_restore_that_crashed_stays_a_restore() -> None:
     """The seal says where the run began; the next start without a wish continues from there, and all
     that is left is marked as such."""
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
-    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
-    while next(steps) != "after-fencing":
-        pass
-    steps.close()
+    _dies_after_fencing(job, session="dies", restore_from=1)
     found = job.start()
     assert found.record.checkpoint_id == 1
     assert job.store.superseded.keys() == {2, 3}
@@ -124,6 +121,13 @@ def test_a_start_that_decided_nothing_and_whose_checkpoint_is_gone_hides_no_earl
     assert job.start(session="fourth").record.checkpoint_id == 2
 
 
+def _dies_after_fencing(job: Job, *, session: str, restore_from: int | None = None) -> None:
+    steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=restore_from)
+    while next(steps) != "after-fencing":
+        pass
+    steps.close()
+
+
 def _decide(job: Job, checkpoint_id: int, *, session: str) -> None:
     job.store.records[checkpoint_id] = record(checkpoint_id, leader_session_id=session)
     job.store.committed.add(checkpoint_id)
@@ -159,11 +163,27 @@ def test_a_restore_that_was_done_is_not_done_again_by_a_restart(
 def test_a_restore_whose_run_decided_nothing_stays_a_restore_in_a_restart() -> None:
     job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
     for session in ("second", "third"):
-        steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=1)
-        while next(steps) != "after-fencing":
-            pass
-        steps.close()
+        _dies_after_fencing(job, session=session, restore_from=1)
     assert job.start(session="fourth", restore_from=1).record.checkpoint_id == 1
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_start_whose_checkpoint_was_gone_hides_no_restore_that_was_done(killed: bool) -> None:
+    """A person asks for a checkpoint that the living run retires meanwhile. The cluster manager
+    then starts the program of that run again, which has lost its lead."""
+    job, decided = _restored()
+
+    def retires(point: str) -> None:
+        if point == "before-fencing":
+            job.store.records.pop(0, None)
+        elif point == "after-fencing" and killed:
+            raise SimulatedCrashError
+
+    with pytest.raises(SimulatedCrashError if killed else ConfigError):
+        job.start(session="person", restore_from=0, at=retires)
+    assert job.store.records[decided + 1].leader_session_id == "person"
+    assert job.start(session="third", restore_from=1).record.checkpoint_id == decided
+    assert not job.store.superseded.keys() & {decided}
 
 
 @pytest.mark.parametrize("between", [None, 0])
@@ -174,6 +194,46 @@ def test_a_restore_is_done_again_after_a_run_with_another_wish(between: int | No
     else:
         assert job.start(session="third", restore_from=between).record.checkpoint_id == between
     assert job.start(session="fourth", restore_from=1).record.checkpoint_id == 1
+
+
+def test_a_restore_that_another_start_has_carried_out_is_not_done_again_by_a_restart() -> None:
+    """A person's program is killed in its start, after its fencing record. The old program's
+    supervisor starts that one again, without a wish: it goes back, and decides. Then the person's
+    supervisor starts the person's program again."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    _dies_after_fencing(job, session="person", restore_from=1)
+    _dies_after_fencing(job, session="other")
+    found = job.start(session="third")
+    assert found.record.checkpoint_id == 1
+    decided = found.attempt_id + 1
+    _decide(job, decided, session="third")
+    assert job.start(session="again", restore_from=1).record.checkpoint_id == decided
+
+
+def test_one_start_goes_back_once_though_another_start_is_faster_after_its_fencing_record() -> None:
+    """Its fencing record ends the living run, whose supervisor starts it again before the answer
+    to the fencing record arrives."""
+    job = Job(record(0), record(1), record(2), record(3), committed=(0, 1, 2, 3))
+    decided: list[int] = []
+
+    def supervise(point: str) -> None:
+        if point == "after-fencing" and not decided:
+            other = job.start(session="other")
+            assert other.record.checkpoint_id == 1
+            decided.append(other.attempt_id + 1)
+            _decide(job, *decided, session="other")
+
+    found = job.start(session="person", restore_from=1, at=supervise)
+    assert [found.record.checkpoint_id] == decided
+
+
+def test_a_start_that_only_continues_after_a_restore_does_not_repeat_it() -> None:
+    """The restart of a restored run resumed from that run's decision: the next run without a wish
+    has restored nothing. So a person can go back once more."""
+    job, decided = _restored()
+    _dies_after_fencing(job, session="third", restore_from=1)
+    assert job.start(session="fourth").record.checkpoint_id == decided
+    assert job.start(session="fifth", restore_from=1).record.checkpoint_id == 1
 
 
 def test_a_run_that_went_on_from_a_checkpoint_by_itself_has_not_restored_it() -> None:
@@ -265,10 +325,7 @@ def test_a_checkpoint_to_start_from_that_has_vanished_is_named_and_left(
 ) -> None:
     """The run that asked for it has decided nothing. So the newest decision stands."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
-    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
-    while next(steps) != "after-fencing":
-        pass
-    steps.close()
+    _dies_after_fencing(job, session="dies", restore_from=1)
     del job.store.records[1]
     assert job.start().record.checkpoint_id == 2
     assert "went back to a checkpoint that is gone" in caplog.text
@@ -306,6 +363,34 @@ def test_a_damaged_record_stops_a_start_unless_it_is_left_settled() -> None:
         job.start(restore_from=1)
 
 
+def test_a_sink_hears_of_the_newest_decision_whatever_the_start_goes_back_to() -> None:
+    """A remote that has a later one belongs to a newer directory. Fencing records do not count:
+    each start leaves one. The record of a decision may be damaged."""
+    job = Job(record(0), record(1), record(2), aborted(3), committed=(0, 1, 2))
+    for session, wish in (("first", None), ("second", 1), ("third", None)):
+        job.start(session=session, restore_from=wish)
+        assert job.sink.context is not None
+        assert job.sink.context.last_decision == 2
+        assert job.sink.context.attempt_id > 3
+    job.store = _damaged_at(job.store, 2)
+    job.start(session="fourth", restore_from=1)
+    assert job.sink.context.last_decision == 2
+
+
+@pytest.mark.parametrize(("wish", "expected"), [(None, "second"), (1, "first")])
+def test_a_sink_hears_of_the_newest_committed_work_up_to_where_the_start_goes_back(
+    wish: int | None, expected: str
+) -> None:
+    """A remote that was put back to an earlier state lacks later work, and a person knows it."""
+    job = Job(record(0), committed=(0, 1, 2))
+    entries = {name: job.pre_commit(name) for name in ("first", "second", "open")}
+    for number, entry in enumerate(entries.values(), 1):
+        job.store.records[number] = record(number, entries=(entry,))
+    job.start(restore_from=wish)
+    assert job.sink.context is not None
+    assert job.sink.context.committed == (entries[expected],)
+
+
 def test_a_damaged_record_stops_no_start_that_continues_from_a_newer_one() -> None:
     """The newest decision is whole and committed; where its own run began says nothing any more."""
     job = Job(record(0), record(1), aborted(2, requested_by=FENCING, restored_from=1))
@@ -327,10 +412,7 @@ def test_what_a_crashed_restore_went_back_to_is_reported_as_damaged() -> None:
     """An earlier restore had left it after, so it is passed over until it is needed."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     for session, wish in (("first", 1), ("second", 2)):
-        steps = job.sequence(session=session).run(timeout_s=30.0, restore_from=wish)
-        while next(steps) != "after-fencing":
-            pass
-        steps.close()
+        _dies_after_fencing(job, session=session, restore_from=wish)
     job.store = _damaged_at(job.store, 2)
     with pytest.raises(DamagedCheckpointError):
         job.start()
@@ -340,10 +422,7 @@ def test_a_restore_past_a_damaged_record_that_crashed_stays_a_restore() -> None:
     """Its seal says what it left: no need to ask for the older checkpoint once more."""
     job = Job(record(0), record(1), record(2), committed=(0, 1, 2))
     job.store = _damaged_at(job.store, 2)
-    steps = job.sequence(session="dies").run(timeout_s=30.0, restore_from=1)
-    while next(steps) != "after-fencing":
-        pass
-    steps.close()
+    _dies_after_fencing(job, session="dies", restore_from=1)
     assert job.start().record.checkpoint_id == 1
 
 

@@ -9,10 +9,11 @@ from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, Resumab
 from sluice.runtime.contracts import RegionRegistration
 from sluice.runtime.coordinator.policy.checkpoint_plan import JobPlan, RegionPlan
 from sluice.runtime.coordinator.start.takeover import Takeover, endless_regions
-from sluice.runtime.errors import DamagedCheckpointError
+from sluice.runtime.errors import DamagedCheckpointError, StorageError
 from sluice.runtime.model.checkpoint_record import FENCING, CheckpointRecord
 from tests.kit.coordinator.fake_store import FakeStore
 from tests.kit.coordinator.starting_job import PLAN, Job, aborted, record
+from tests.kit.fakes import TransactionState
 from tests.kit.files.fake_file_system import Disk, FakeFileSystem
 
 _WRITER = RegionPlan(name="writer")
@@ -99,7 +100,7 @@ def test_attempts_resume_only_from_the_checkpoint_that_they_follow(
     attempts = _attempts(job, run, resumed_from)
     found = job.start(plan=_FOLLOWS)
     assert bool(found.resumed) == resumes
-    again = attempts.newest()
+    again = attempts.before(len(records) + 1)
     assert (again.run_attempt_id, again.resumed_from) == (len(records), found.record.checkpoint_id)
     assert again.attempts == {"main": run if resumes else len(records)}
 
@@ -139,3 +140,40 @@ def test_a_directory_without_attempts_gets_no_list() -> None:
     assert not attempts.before(4).attempts
     attempts.end_all(4)
     assert len(fs.entries("")) == 2, "once is enough"
+
+
+class _SilentOnce(FakeFileSystem):
+    """Does not answer one read of a list."""
+
+    is_silent = False
+
+    def read(self, path: str) -> bytes | None:
+        if self.is_silent and path.startswith("_attempts-"):
+            self.is_silent = False
+            raise StorageError("no answer", {"path": path}, "Ask again.")
+        return super().read(path)
+
+
+def test_a_run_without_takeovers_aborts_nothing_if_the_store_does_not_list_the_attempts() -> None:
+    """A coordinator has died, and its task runs on. A driver with a coordinator of its own starts:
+    the next coordinator must not resume a task whose work that driver has aborted."""
+    fs = _SilentOnce(Disk())
+    attempts = ResumableAttempts(fs)
+    attempts.write(ListedAttempts(run_attempt_id=2, resumed_from=1, attempts={"main": 2}))
+    job = Job(*_TWO, _fence(2, to=1), committed=(0, 1))
+    transaction = job.open("of the living task", attempt_id=2)
+    job.store.on_call = lambda call: attempts.end_all(3) if call == "end_attempts" else None
+    fs.is_silent = True
+    with pytest.raises(StorageError):
+        job.start(session="driver")
+    assert transaction.state is TransactionState.ONGOING
+    assert attempts.before(4).attempts == {"main": 2}
+
+
+def test_a_list_that_cannot_be_read_counts_as_one_of_attempts() -> None:
+    """The file may be readable again later."""
+    fs = FakeFileSystem(Disk())
+    fs.replace("_attempts-1", b"{")
+    attempts = ResumableAttempts(fs)
+    attempts.end_all(3)
+    assert attempts.before(4) == ListedAttempts(run_attempt_id=3)
