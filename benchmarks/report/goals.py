@@ -354,7 +354,7 @@ _PARTS = (
         goal="barrier to decision <= 60 ms beyond the put, >= 0.95 x the rate of local ones",
         part="object-checkpoints",
         engine="",
-        command="python -m benchmarks object-checkpoints",
+        command="python -m benchmarks object-checkpoints --records 20000000",
     ),
     _Part(
         what="files in an object store",
@@ -368,7 +368,7 @@ _PARTS = (
         goal=">= 1.5 x the rate of Iceberg's own streaming sink",
         part="iceberg",
         engine="",
-        command="python -m benchmarks iceberg --records 5000000",
+        command="python -m benchmarks iceberg --records 10000000",
     ),
     _Part(
         what="many Iceberg commits",
