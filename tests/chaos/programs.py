@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -71,6 +71,7 @@ class Subject:
         script: takes the command line of the examples.
         judge: verdict on the finished run.
         writes_files: it takes ``--path``, too.
+        writes_topic: it takes ``--output``.
         environment: of each of its starts.
         holds_back: what it is ended with may have to wait for a later run: files, marks.
     """
@@ -79,6 +80,7 @@ class Subject:
     script: Path
     judge: Callable[[Topics], "Verdict"]
     writes_files: bool = False
+    writes_topic: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
     holds_back: bool = False
 
@@ -138,6 +140,52 @@ class MarksVerdict:
         return self.both.is_clean and not self.unmarked
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVerdict:
+    """On a table, and on the sinks that share its decisions.
+
+    Attributes:
+        table: the rows of the job in the table.
+        topic, files: None: the program does not write them.
+        differences: rows that a reader finds in one of topic and table only.
+    """
+
+    table: HistoryVerdict
+    topic: HistoryVerdict | None = None
+    files: FilesVerdict | None = None
+    differences: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Each holds everything once, and they agree."""
+        written = [each for each in (self.table, self.topic, self.files) if each is not None]
+        return all(each.is_clean for each in written) and not self.differences
+
+
+def judge_table(topics: Topics, rows: Iterable[Record]) -> TableVerdict:
+    """``rows``: of the table, by partition and offset."""
+    return TableVerdict(table=_judge_found(topics, rows))
+
+
+def judge_table_and_topic(
+    topics: Topics, rows: Sequence[Record], *, files: bool = False
+) -> TableVerdict:
+    """The same, beside a topic, or a topic and files."""
+    in_topic = Counter(map(_content, read_records(topics.connection, topics.output)))
+    in_table = Counter(map(_content, rows))
+    differences = (in_topic - in_table) + (in_table - in_topic)
+    return TableVerdict(
+        table=_judge_found(topics, rows),
+        topic=_judge_copy(topics),
+        files=_judge_files(topics) if files else None,
+        differences=[str(each) for each in list(differences)[:20]],
+    )
+
+
+def _content(record: Record) -> tuple[int, bytes | None, bytes | None]:
+    return record.partition, record.key, record.value
+
+
 def _judge_both(topics: Topics) -> BothVerdict:
     return BothVerdict(topic=_judge_copy(topics), files=_judge_files(topics))
 
@@ -159,13 +207,18 @@ def _judge_rows(topics: Topics) -> HistoryVerdict:
     """Sorted, so of their order it says nothing: of files that are merged or parted none is
     promised, for Spark reads and writes their rows in any; of others `_judge_files` looks at it."""
 
+    return _judge_found(topics, topics.files.records(topic=topics.output))
+
+
+def _judge_found(topics: Topics, rows: Iterable[Record]) -> HistoryVerdict:
+    """Sorted rows, which have no headers."""
+
     def mapping(record: Record) -> Iterable[Record]:
         for made in exclaim(topics)(record):
             yield made._replace(headers=())
 
     source = read_records(topics.connection, topics.source)
-    found = history_of(topics.files.records(topic=topics.output))
-    return check(expect(source, mapping), found)
+    return check(expect(source, mapping), history_of(rows))
 
 
 def _judge_losses(topics: Topics) -> LossVerdict:
@@ -219,6 +272,7 @@ Verdict = (
     | FilesVerdict
     | BothVerdict
     | MarksVerdict
+    | TableVerdict
 )
 
 COPY = Subject(name="copy", script=_ROOT / "examples" / "kafka_to_kafka.py", judge=_judge_copy)
@@ -312,6 +366,19 @@ FILES_DROP_IN = Subject(
 ROLLING_COPY = Subject(
     name="rolling-copy",
     script=Path(__file__).with_name("rolling_copy.py"),
+    judge=_judge_rows,
+    writes_files=True,
+)
+FILES_COPY = Subject(
+    name="files-copy",
+    script=_ROOT / "examples" / "kafka_to_hdfs.py",
+    judge=_judge_files,
+    writes_files=True,
+    writes_topic=False,
+)
+MARKED_ROLLS = Subject(
+    name="marked-rolls",
+    script=Path(__file__).with_name("marked_rolls.py"),
     judge=_judge_rows,
     writes_files=True,
 )

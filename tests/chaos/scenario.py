@@ -162,12 +162,14 @@ class Scenario:
         flags = ["--until-end"] if until_end else []
         if self.subject.writes_files:
             flags += ["--path", self.topics.files.uri]
+        if self.subject.writes_topic:
+            flags += ["--output", self.topics.output]
         command = command_of(
             sys.executable,
             self.subject.script,
             [
                 *("--bootstrap", self._bootstrap, "--input", self.topics.source),
-                *("--output", self.topics.output, "--checkpoint", self.checkpoint_uri),
+                *("--checkpoint", self.checkpoint_uri),
                 *("--interval", str(self.setting.interval_s), "--master", self.setting.master),
                 *flags,
                 *arguments,

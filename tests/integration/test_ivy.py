@@ -1,9 +1,14 @@
 """Fetching through PySpark's Ivy, from a repository that is a directory of this test."""
 
 import hashlib
+import http.server
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -24,6 +29,36 @@ _SETTINGS = """
   </resolvers>
 </ivysettings>
 """
+
+_REMOTE = """
+<ivysettings>
+  <settings defaultResolver="there"/>
+  <resolvers><ibiblio name="there" m2compatible="true" root="{root}/"/></resolvers>
+</ivysettings>
+"""
+
+
+@contextmanager
+def answering_http(status: HTTPStatus) -> Iterator[str]:
+    """A server that gives each request this answer; yields its address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Not on the terminal."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture
@@ -95,6 +130,18 @@ def test_absent_artifact_is_a_typed_error(jar: Path) -> None:
     with pytest.raises(MissingRequirementError, match="thing-2 could not be downloaded") as caught:
         fetch(_bundle("0" * 64, version="2"))
     assert "not found" in str(caught.value.args[1]["reason"])
+
+
+def test_a_repository_that_fails_is_named_with_its_answer(
+    jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering_http(HTTPStatus.BAD_GATEWAY) as address:
+        settings = tmp_path / "failing.xml"
+        settings.write_text(_REMOTE.format(root=address))
+        monkeypatch.setenv("SLUICE_IVY_SETTINGS", str(settings))
+        with pytest.raises(MissingRequirementError) as caught:
+            fetch(_bundle("0" * 64))
+    assert f"Bad Gateway url={address}" in str(caught.value.args[1]["reason"])
 
 
 def test_two_processes_fetch_once(jar: Path) -> None:

@@ -16,7 +16,7 @@ import urllib3
 from pyspark.sql import SparkSession
 
 import sluice
-from sluice import FunctionContext, KafkaSink, KafkaSource
+from sluice import EventTime, FunctionContext, KafkaSink, KafkaSource
 from sluice.connectors.installation import Installation
 from sluice.connectors.kafka.tools.broker.embedded_kafka import EmbeddedKafka
 from sluice.runtime.job.job import Job
@@ -132,9 +132,10 @@ def test_each_query_of_dashboard_and_alerts_finds_data(
         metrics_port=0,
         pressure_alarm_s=None,  # a busy machine has pressure
     )
-    job.source(KafkaSource(bootstrap_servers=kafka.bootstrap, topics=[source])).map_batches(
-        counted, on_error="skip", name="counted"
-    ).sink(
+    orders = KafkaSource(
+        bootstrap_servers=kafka.bootstrap, topics=[source], time=EventTime("kafka")
+    )
+    job.source(orders).map_batches(counted, on_error="skip", name="counted").sink(
         KafkaSink(
             bootstrap_servers=kafka.bootstrap, topic=sink, transactional_id_prefix=f"m-{sink}"
         )
