@@ -174,7 +174,6 @@ def stop(
     Its last line is the savepoint's path, if there is one.
     """
     with running_job(path, answer_s=_ENDED_S) as client:
-        regions = client.status()["job"]["regions"]
         request = client.stop(
             drain=drain,
             savepoint=savepoint is not None,
@@ -183,11 +182,12 @@ def stop(
             timeout_s=_COMMAND_S,
         )
         typer.echo("stopping after a last checkpoint")
-        suspended = [each["region"] for each in regions if each["suspended"] is not None]
-        if suspended:
-            typer.echo(f"suspended regions, with their last snapshot: {', '.join(suspended)}")
-        uri = await_end(path, client, request)
-    typer.echo("stopped" if uri is None else f"stopped\n{written_as(savepoint or path, uri)}")
+        end = await_end(path, client, request)
+    if end.suspended:
+        typer.echo(f"suspended regions, with their last snapshot: {', '.join(end.suspended)}")
+    typer.echo("stopped")
+    if end.savepoint is not None:
+        typer.echo(written_as(savepoint or path, end.savepoint))
 
 
 checkpoint_app.command("inspect")(inspect_checkpoint)

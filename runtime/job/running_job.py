@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA
@@ -17,16 +18,34 @@ from sluice.runtime.errors import (
     UnreachableError,
     WrongServiceError,
 )
-from sluice.runtime.model.checkpoint_record import CheckpointKind, Verdict
+from sluice.runtime.model.checkpoint_record import (
+    CheckpointKind,
+    CheckpointRecord,
+    RegionStatus,
+    Verdict,
+)
 from sluice.runtime.service.service_client import CoordinatorClient, command_address
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import needs_jvm, open_file_system
 
-__all__ = ["await_end", "await_request", "running_job", "written_as"]
+__all__ = ["JobEnd", "await_end", "await_request", "running_job", "written_as"]
 
 _ANSWER_S = 5.0
 _LOCAL = "file:"
 _POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How a job has ended that was requested to stop.
+
+    Attributes:
+        savepoint: path of the savepoint; None: none was requested.
+        suspended: regions that its last checkpoint has with an older snapshot.
+    """
+
+    savepoint: str | None
+    suspended: tuple[str, ...] = ()
 
 
 def written_as(given: str, uri: str) -> str:
@@ -96,8 +115,8 @@ def await_request(
         pause.wait(_POLL_S)
 
 
-def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) -> str | None:
-    """Wait until a job that was requested to stop has ended; the path of its savepoint, if any.
+def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) -> JobEnd:
+    """Wait until a job that was requested to stop has ended.
 
     Raises:
         CheckpointFailedError: the stop failed, the job ended without its last checkpoint, or
@@ -115,16 +134,18 @@ def await_end(path: str, client: CoordinatorClient, request: Mapping[str, Any]) 
         savepoint = _left_by(path, request, err, session=session)
     else:
         savepoint = found["uri"] or None
-    _require_last(path, session, savepoint)
-    return savepoint
+    last = _require_last(path, session, savepoint)
+    regions = () if last is None else last.regions
+    suspended = tuple(each.region for each in regions if each.status is RegionStatus.SKIPPED)
+    return JobEnd(savepoint=savepoint, suspended=suspended)
 
 
-def _require_last(path: str, session: str, savepoint: str | None) -> None:
-    """A supervisor or a standby may have started the job again, after its last checkpoint."""
+def _require_last(path: str, session: str, savepoint: str | None) -> CheckpointRecord | None:
+    """The last record. A supervisor or a standby may have started the job again after it."""
     with command_store(split_slot(path)[0]) as store:
         last = last_record(store)
     if last is None or last.leader_session_id == session:
-        return
+        return last
     where = {} if savepoint is None else {"savepoint": savepoint}
     raise CheckpointFailedError(
         "the job was stopped, but another run has continued it since",

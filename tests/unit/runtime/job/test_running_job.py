@@ -8,8 +8,14 @@ import pytest
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore, open_store
 from sluice.runtime.checkpoint.run_record import RunRecord, RunRecordStore
 from sluice.runtime.errors import CheckpointFailedError, UnreachableError
-from sluice.runtime.job.running_job import await_end, running_job
-from sluice.runtime.model.checkpoint_record import FENCING, CheckpointKind, RegionRecord, Verdict
+from sluice.runtime.job.running_job import JobEnd, await_end, running_job
+from sluice.runtime.model.checkpoint_record import (
+    FENCING,
+    CheckpointKind,
+    RegionRecord,
+    RegionStatus,
+    Verdict,
+)
 from sluice.runtime.service.server import CoordinatorService
 from sluice.runtime.service.service_client import CoordinatorAddress, CoordinatorClient
 from tests.kit.coordinator.checkpoint_records import committable, record
@@ -31,7 +37,7 @@ def store(tmp_path: Path) -> CheckpointStore:
     return store
 
 
-def reported(store: CheckpointStore, parent: str | None = None) -> str | None:
+def reported(store: CheckpointStore, parent: str | None = None) -> JobEnd:
     """The command polls a job that does not run any more."""
     address = CoordinatorAddress(
         address="http://127.0.0.1:9", token="t", leader_session_id=SESSION, job_uid="j"
@@ -55,7 +61,19 @@ def test_a_final_checkpoint_counts_once_it_is_committed(store: CheckpointStore) 
     with pytest.raises(CheckpointFailedError):
         reported(store)
     store.mark_committed(3)
-    assert reported(store) is None
+    assert reported(store) == JobEnd(savepoint=None)
+
+
+def test_a_region_that_is_suspended_in_the_last_checkpoint_is_named(
+    store: CheckpointStore,
+) -> None:
+    """It may have been suspended after the request."""
+    whole = RegionRecord(region="r0", attempt_id=2, batch_id=0)
+    skipped = RegionRecord(region="r1", attempt_id=2, batch_id=0, status=RegionStatus.SKIPPED)
+    kind = CheckpointKind.FINAL
+    last = record(3, regions=(whole, skipped), kind=kind, leader_session_id=SESSION)
+    store.publish(last, timeout_s=60)
+    assert reported(store) == JobEnd(savepoint=None, suspended=("r1",))
 
 
 @pytest.mark.parametrize("has_savepoint", [False, True])
@@ -70,7 +88,7 @@ def test_a_job_that_another_run_has_continued_is_not_reported_as_stopped(
     savepoint = f"{parent}/savepoint-j-3-0a1b2c" if has_savepoint else None
     if has_savepoint:
         store.fs.replace("savepoints/savepoint-j-3-0a1b2c/_metadata", b"whole")
-    assert reported(store, parent) == savepoint
+    assert reported(store, parent) == JobEnd(savepoint=savepoint)
     fencing = record(4, regions=(), verdict=Verdict.ABORTED, requested_by=FENCING)
     store.publish(replace(fencing, leader_session_id="standby"), timeout_s=60)
     with pytest.raises(CheckpointFailedError, match="newer_run=standby") as raised:
