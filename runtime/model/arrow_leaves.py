@@ -34,10 +34,10 @@ def leaves(values: pa.Array) -> Iterator[pa.Array]:
         for at in sorted(range(len(fields)), key=lambda number: kind.field(number).name):
             yield from leaves(fields[at])
     elif pa.types.is_map(kind):
-        # A copy: a slice of a map shares keys and items with the whole array.
-        there = values.take(pc.indices_nonzero(values.is_valid()))
-        yield from leaves(there.keys)
-        yield from leaves(there.items)
+        # As a list: a slice of a map shares keys and items with the whole array.
+        pairs = pa.list_(pa.struct([kind.key_field, kind.item_field]))
+        for part in values.cast(pairs).flatten().flatten():
+            yield from leaves(part)
     elif _has_items(kind):
         yield from leaves(values.flatten())
     else:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.value_casts import cast_values
 
 __all__ = [
     "conform",
@@ -226,8 +227,8 @@ def _converted(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return cast_values(column, field.type)
+    except (ValueError, pa.ArrowException) as error:
         raise ConfigError(
             "a column does not fit its file",
             {"column": field.name, "type": column.type, "expected": field.type, "error": error},

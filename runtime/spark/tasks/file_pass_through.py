@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
-from sluice.runtime.model.arrow_leaves import infinite_count, leaves
+from sluice.runtime.model.value_casts import cast_values
 from sluice.runtime.spark.tasks.region_tasks import TaskResult, Writing, without_errors
 
 if TYPE_CHECKING:
@@ -97,59 +97,10 @@ def _cast_batch(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    """The same values in another type, or an error.
-
-    Arrow's own cast turns a number that is too large into infinity, any number into a boolean and
-    a timestamp into a date. It also adds or removes time zones and omits unknown fields of a
-    struct. Here only a float may be rounded, to another float.
-    """
-    if column.type == field.type:
-        return column
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     try:
-        made = column.cast(field.type)
-    except pa.ArrowException as err:
+        return cast_values(column, field.type)
+    except (ValueError, pa.ArrowException) as err:
         raise _misfit(column, field, err) from err
-    reason = next(_differences(column.type, field.type), None)
-    if reason is None and infinite_count(made) != infinite_count(column):
-        reason = "a number is too large"
-    if reason is None and any(map(_is_another, leaves(column), leaves(made))):
-        reason = "a value would change"
-    if reason is not None:
-        raise _misfit(column, field, reason)
-    return made
-
-
-def _is_another(now: pa.Array, then: pa.Array) -> bool:
-    """Whether the cast changed numbers or times: then a cast back does not restore them."""
-    kinds = (now.type, then.type)
-    are_floats = all(map(pa.types.is_floating, kinds))
-    if now.type == then.type or are_floats or not all(map(_is_plain, kinds)):
-        return False
-    try:
-        return not then.cast(now.type).equals(now)
-    except pa.ArrowException:
-        return True
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
-
-
-def _differences(now: pa.DataType, then: pa.DataType) -> Iterator[str]:
-    """Reasons, from the types alone, why Arrow's cast would change values."""
-    are = pa.types
-    if are.is_timestamp(now) and are.is_timestamp(then) and (now.tz is None) != (then.tz is None):
-        yield "one time has a zone and the other has none"
-    if are.is_struct(now) and are.is_struct(then):
-        mine, theirs = ({each.name: each.type for each in kind} for kind in (now, then))
-        if mine.keys() != theirs.keys():
-            yield "a struct has other fields"
-        for name in mine.keys() & theirs.keys():
-            yield from _differences(mine[name], theirs[name])
-    elif now.num_fields == then.num_fields == 1:  # lists and maps
-        yield from _differences(now.field(0).type, then.field(0).type)
 
 
 def _misfit(column: pa.Array, field: pa.Field, reason: object) -> ConfigError:
