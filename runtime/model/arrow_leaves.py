@@ -2,12 +2,20 @@
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.runtime.errors import ConfigError
 
-__all__ = ["column_index", "infinite_count", "leaves", "with_leaf_types"]
+__all__ = [
+    "column_index",
+    "has_required",
+    "infinite_count",
+    "leaves",
+    "missing_part",
+    "with_leaf_types",
+]
 
 
 def column_index(columns: pa.Schema | pa.StructType, name: str) -> int | None:
@@ -34,14 +42,41 @@ def leaves(values: pa.Array) -> Iterator[pa.Array]:
         for at in sorted(range(len(fields)), key=lambda number: kind.field(number).name):
             yield from leaves(fields[at])
     elif pa.types.is_map(kind):
-        # As a list: a slice of a map shares keys and items with the whole array.
-        pairs = pa.list_(pa.struct([kind.key_field, kind.item_field]))
-        for part in values.cast(pairs).flatten().flatten():
+        for part in _entries(values):
             yield from leaves(part)
     elif _has_items(kind):
         yield from leaves(values.flatten())
     else:
         yield values
+
+
+def has_required(field: pa.Field) -> bool:
+    """Whether a column, or a part of it at any depth, is declared without nulls."""
+    return not field.nullable or any(map(has_required, _parts(field.type)))
+
+
+def missing_part(values: pa.Array, field: pa.Field) -> str | None:
+    """The path of a part that is declared without nulls and has one, although the part around it is
+    there; None: there is none. Arrow itself does not look for it.
+    """
+    name: str = field.name
+    if not field.nullable and values.null_count:
+        return name
+    if not has_required(field.with_nullable(True)):
+        return None
+    parts = _parts(field.type)
+    if pa.types.is_struct(field.type):
+        within, nulls = values.flatten(), values.null_count  # a null struct has null fields
+    elif pa.types.is_map(field.type):
+        within, nulls = _entries(values)[1:], 0
+    else:
+        within, nulls = [values.flatten()], 0
+    for part, inner in zip(parts, within, strict=True):
+        is_missing = not part.nullable and inner.null_count > nulls
+        found = part.name if is_missing else missing_part(inner, part.with_nullable(True))
+        if found is not None:
+            return f"{name}.{found}"
+    return None
 
 
 def with_leaf_types(
@@ -65,3 +100,23 @@ def infinite_count(values: pa.Array) -> int:
 def _has_items(kind: pa.DataType) -> bool:
     is_ = pa.types
     return bool(is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind))
+
+
+def _entries(values: pa.MapArray) -> list[pa.Array]:
+    """Keys and items of a map, without those below a null: slices share them with the whole
+    array."""
+    bounds = np.asarray(values.offsets)
+    found = [each.slice(bounds[0], bounds[-1] - bounds[0]) for each in (values.keys, values.items)]
+    is_there = np.repeat(np.asarray(values.is_valid()), np.diff(bounds))
+    if not is_there.all():
+        found = [each.filter(pa.array(is_there)) for each in found]
+    return found
+
+
+def _parts(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a struct, the items of a list or map; a key of a map is never null."""
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.item_field]
+    return [kind.value_field] if _has_items(kind) else []

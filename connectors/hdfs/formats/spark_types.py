@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.model.arrow_leaves import has_required, missing_part
 from sluice.runtime.model.value_casts import cast_values
 
 __all__ = [
@@ -80,7 +81,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises:
         ConfigError: the columns differ, or a value does not fit.
     """
-    if batch.schema.equals(schema) and all(field.nullable for field in schema):
+    if batch.schema.equals(schema) and not any(map(has_required, schema)):
         return batch
     if batch.schema.names != schema.names:
         raise ConfigError(
@@ -218,19 +219,19 @@ def _unknown(kind: pa.DataType, column: str) -> ConfigError:
 
 
 def _converted(column: pa.Array, field: pa.Field) -> pa.Array:
-    if not field.nullable and column.null_count:
-        raise ConfigError(
-            "a column declared without nulls has nulls",
-            {"column": field.name, "nulls": column.null_count},
-            "Declare it nullable in the function before the sink.",
-        )
-    if column.type.equals(field.type):
-        return column
     try:
-        return cast_values(column, field.type)
+        made = cast_values(column, field.type)
     except (ValueError, pa.ArrowException) as error:
         raise ConfigError(
             "a column does not fit its file",
             {"column": field.name, "type": column.type, "expected": field.type, "error": error},
             "Convert it in the function before the sink.",
         ) from error
+    missing = missing_part(made, field)
+    if missing is not None:
+        raise ConfigError(
+            "a column declared without nulls has nulls",
+            {"column": missing, "type": field.type},
+            "Declare it nullable in the function before the sink.",
+        )
+    return made

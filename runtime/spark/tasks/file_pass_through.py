@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 
 from sluice.runtime.errors import ConfigError, IllegalTransitionError
+from sluice.runtime.model.arrow_leaves import missing_part
 from sluice.runtime.model.value_casts import cast_values
 from sluice.runtime.spark.tasks.region_tasks import TaskResult, Writing, without_errors
 
@@ -52,10 +53,11 @@ class FilePassThrough:
             return batch
         same = batch if batch.schema.equals(self.columns) else _cast_batch(batch, self.columns)
         for field, column in zip(self.columns, same.columns, strict=True):
-            if not field.nullable and column.null_count:
+            missing = missing_part(column, field)
+            if missing is not None:
                 raise ConfigError(
                     "a function's column has a null but is declared non-nullable",
-                    {"column": field.name, "type": str(field.type)},
+                    {"column": missing, "type": str(field.type)},
                     "Declare it nullable in the function, or fill it.",
                 )
         return same

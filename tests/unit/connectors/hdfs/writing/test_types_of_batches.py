@@ -40,6 +40,37 @@ def test_a_batch_of_another_type_keeps_its_values_or_is_refused(
     assert writer.close() == 2
 
 
+_REQUIRED = pa.field("n", pa.decimal128(5, 2), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "place"),
+    [
+        (pa.struct([_REQUIRED]), {"n": None}, "v.n"),
+        (pa.list_(_REQUIRED), [None], "v.element"),
+        (pa.map_(pa.string(), _REQUIRED), [("k", None)], "v.value"),
+        (
+            pa.map_(pa.string(), pa.list_(pa.struct([_REQUIRED]))),
+            [("k", [{}])],
+            "v.value.element.n",
+        ),
+    ],
+    ids=["struct", "list", "map", "deep"],
+)
+@pytest.mark.parametrize("form", ["parquet", "json", "avro"])
+def test_a_null_where_none_was_declared_is_named_at_any_depth(
+    form: str, kind: pa.DataType, value: object, place: str
+) -> None:
+    """A null above it is none."""
+    schema = pa.schema([("v", kind)])
+    writer = file_format(form, {}).open(io.BytesIO(), schema)
+    nothing = pa.array([None, value], kind).slice(0, 1)
+    writer.write(pa.RecordBatch.from_arrays([nothing], schema=schema))
+    with pytest.raises(ConfigError, match=rf"without nulls .*column={place} "):
+        writer.write(pa.RecordBatch.from_arrays([pa.array([None, value], kind)], schema=schema))
+    assert writer.close() == 1
+
+
 @pytest.mark.parametrize("kind", [pa.list_view, pa.large_list_view])
 def test_list_views_are_written_whole(kind: Callable[[pa.DataType], pa.DataType]) -> None:
     """Arrow's own cast empties the last list of a column."""

@@ -322,6 +322,17 @@ def test_a_null_where_none_was_reported_is_named() -> None:
         assert "nullable" in str(refused.value)
 
 
+def test_a_null_inside_a_value_where_none_was_reported_is_named() -> None:
+    """Of a required decimal in a struct, Spark writes a Parquet file that no reader can read."""
+    told = pa.schema({"v": pa.struct([pa.field("n", pa.decimal128(5, 2), nullable=False)])})
+    through = pass_through(columns=told)
+    values = pa.array([None, {"n": Decimal(1)}, {"n": None}], told.field("v").type)
+    rows = pa.RecordBatch.from_arrays([values], schema=told)
+    assert through.conform(rows.slice(0, 2)).num_rows == 2
+    with pytest.raises(ConfigError, match=r"column=v\.n "):
+        through.conform(rows)
+
+
 def test_a_value_that_does_not_fit_is_an_error_and_not_another_value() -> None:
     rows = pa.RecordBatch.from_pydict({"key": [b"k"], "value": [1.5]})
     with pytest.raises(ConfigError, match="value"):
