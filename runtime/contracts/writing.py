@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ __all__ = [
     "StagedFrame",
     "TaskScope",
     "TimedSplitReader",
+    "TypedWriterFactory",
     "WaitRegistry",
     "WriterFactory",
 ]
@@ -139,6 +140,18 @@ class WriterFactory(Protocol):
 
     def open(self, scope: TaskScope, registry: AttemptRegistry) -> SinkWriter:
         """A writer for the epoch; it reuses prepared resources of this worker process."""
+        ...
+
+
+@runtime_checkable
+class TypedWriterFactory(WriterFactory, Protocol):
+    """A factory whose output needs one schema in all epochs, as files of one directory do."""
+
+    def for_rows(self, schema: pa.Schema) -> Self:
+        """The factory for rows that functions return, which declared these columns and types.
+
+        Its writers raise ConfigError for other rows.
+        """
         ...
 
 

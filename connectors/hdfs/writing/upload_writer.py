@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -24,9 +24,11 @@ from sluice.runtime.contracts import (
     ContinuousWriterFactory,
     RegisteredAttempt,
     TaskScope,
+    TypedWriterFactory,
 )
 from sluice.runtime.errors import StreamError
 from sluice.runtime.failpoints import failpoint
+from sluice.runtime.functions.declared_types import with_declared_types
 from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.model.splits import SplitRange
 from sluice.runtime.storage.objects.object_location import ObjectLocation
@@ -38,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UploadWriterFactory(ContinuousWriterFactory):
+class UploadWriterFactory(ContinuousWriterFactory, TypedWriterFactory):
     """`ContinuousWriterFactory`: uploads of their own for each attempt of each task. Picklable.
 
     Attributes:
@@ -48,6 +50,7 @@ class UploadWriterFactory(ContinuousWriterFactory):
         partitions: columns that become directories.
         columns: that are written, in this order; None: all.
         most_bytes: a file that has so many is finished, and another one begun; None: no limit.
+        rows: columns and types of the rows, if functions return them; None: they are always alike.
     """
 
     target: str
@@ -56,6 +59,12 @@ class UploadWriterFactory(ContinuousWriterFactory):
     partitions: PartitionPaths
     columns: tuple[str, ...] | None = None
     most_bytes: int | None = None
+    rows: pa.Schema | None = None
+
+    def for_rows(self, schema: pa.Schema) -> "UploadWriterFactory":
+        """See `TypedWriterFactory`."""
+        names = schema.names if self.columns is None else self.columns
+        return replace(self, rows=pa.schema([schema.field(name) for name in names]))
 
     @property
     def longest_interval_s(self) -> float | None:
@@ -108,8 +117,11 @@ class UploadWriter(ContinuousWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        columns = self._factory.columns
-        rows = batch if columns is None else batch.select(list(columns))
+        columns, declared = self._factory.columns, self._factory.rows
+        if columns is not None:
+            known = columns if declared is None else set(columns) & set(batch.schema.names)
+            batch = batch.select([name for name in columns if name in known])
+        rows = batch if declared is None else with_declared_types(batch, declared)
         if self._writer is None:
             self._writer = self._begun(rows.schema)
         self._writer.write(rows)

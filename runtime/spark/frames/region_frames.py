@@ -1,5 +1,6 @@
 """A pipeline's frame: its source as a Python data source, then the user's functions."""
 
+from collections.abc import Mapping
 from typing import cast
 
 import pyarrow as pa
@@ -9,12 +10,20 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from sluice.runtime.contracts import TaskSink, TypedWriterFactory, WriterFactory
 from sluice.runtime.errors import ConfigError
 from sluice.runtime.functions.function_states import FunctionStates
 from sluice.runtime.graph.pipeline import FrameFunction, Pipeline, Step
 from sluice.runtime.model.output_modes import mode_of_query
 
-__all__ = ["arrow_schema", "chained_schema", "output_mode", "source_frame", "transformed"]
+__all__ = [
+    "arrow_schema",
+    "chained_schema",
+    "output_mode",
+    "source_frame",
+    "transformed",
+    "writer_factories",
+]
 
 
 def source_frame(spark: SparkSession, data_source: type[DataSource]) -> DataStreamReader:
@@ -71,6 +80,16 @@ def chained_schema(pipeline: Pipeline) -> StructType:
             "Let the function return an empty batch for an empty batch.",
         ) from err
     return _spark_columns(found)
+
+
+def writer_factories(pipeline: Pipeline, sinks: Mapping[str, TaskSink]) -> dict[str, WriterFactory]:
+    """The factories of a pipeline's sinks, by operator id, for rows as its functions declare."""
+    made = {i: sink.writer_factory() for i, sink in sinks.items()}
+    typed = {i: each for i, each in made.items() if isinstance(each, TypedWriterFactory)}
+    if not typed or not pipeline.is_chained:
+        return made
+    rows = arrow_schema(chained_schema(pipeline))
+    return made | {i: each.for_rows(rows) for i, each in typed.items()}
 
 
 def _spark_columns(schema: pa.Schema) -> StructType:

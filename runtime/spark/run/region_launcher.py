@@ -41,6 +41,7 @@ from sluice.runtime.spark.frames.region_frames import (
     output_mode,
     source_frame,
     transformed,
+    writer_factories,
 )
 from sluice.runtime.spark.microbatch.batch_strategies import (
     BatchStrategy,
@@ -190,7 +191,7 @@ class RegionLauncher:
             job_uid=self._job_uid,
             region=region.name,
             attempt_id=attempt_id,
-            factories={i: sink.writer_factory() for i, sink in region.task_sinks.items()},
+            factories=writer_factories(region.pipeline, region.task_sinks),
             dead_letter_sink=region.dead_letter_sink,
             load_table=self._load_table(region),
         )

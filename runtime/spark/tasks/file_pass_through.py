@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.accumulators import AccumulatorParam
 
-from sluice.runtime.errors import ConfigError, IllegalTransitionError
-from sluice.runtime.model.arrow_leaves import missing_part
-from sluice.runtime.model.value_casts import cast_values
+from sluice.runtime.errors import IllegalTransitionError
+from sluice.runtime.functions.declared_types import with_declared_types
 from sluice.runtime.spark.tasks.region_tasks import TaskResult, Writing, without_errors
 
 if TYPE_CHECKING:
@@ -49,18 +48,7 @@ class FilePassThrough:
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Executor: ``batch`` in exactly the types that were declared to Spark."""
-        if self.columns is None:
-            return batch
-        same = batch if batch.schema.equals(self.columns) else _cast_batch(batch, self.columns)
-        for field, column in zip(self.columns, same.columns, strict=True):
-            missing = missing_part(column, field)
-            if missing is not None:
-                raise ConfigError(
-                    "a function's column has a null but is declared non-nullable",
-                    {"column": missing, "type": str(field.type)},
-                    "Declare it nullable in the function, or fill it.",
-                )
-        return same
+        return batch if self.columns is None else with_declared_types(batch, self.columns)
 
     def deliver(self, writing: Writing) -> Iterator[pa.RecordBatch]:
         """Executor: yield each written batch; then add the result to the accumulator."""
@@ -85,34 +73,3 @@ class FilePassThrough:
                 "Report this bug with these tasks. No output of this batch becomes visible.",
             )
         return results
-
-
-def _cast_batch(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
-    if sorted(batch.schema.names) != sorted(columns.names):
-        raise ConfigError(
-            "a function's columns differ from those that an empty batch gave",
-            {"now": ",".join(batch.schema.names), "empty_batch": ",".join(columns.names)},
-            "Return the same columns for all records: files have one schema.",
-        )
-    cast = [_cast(batch.column(field.name), field) for field in columns]
-    return pa.RecordBatch.from_arrays(cast, schema=columns)
-
-
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    try:
-        return cast_values(column, field.type)
-    except (ValueError, pa.ArrowException) as err:
-        raise _misfit(column, field, err) from err
-
-
-def _misfit(column: pa.Array, field: pa.Field, reason: object) -> ConfigError:
-    return ConfigError(
-        "a function's column has another type than for an empty batch",
-        {
-            "column": field.name,
-            "now": str(column.type),
-            "empty_batch": str(field.type),
-            "error": str(reason),
-        },
-        "Return the same types for all records: files have one schema.",
-    )

@@ -14,7 +14,7 @@ from sluice.connectors.hdfs.writing import upload_files, upload_writer
 from sluice.connectors.hdfs.writing.partition_paths import PartitionPaths
 from sluice.connectors.hdfs.writing.upload_writer import UploadWriter, UploadWriterFactory
 from sluice.runtime.contracts import RegisteredAttempt, TaskScope
-from sluice.runtime.errors import FencedError, StorageUnreachableError, StreamError
+from sluice.runtime.errors import ConfigError, FencedError, StorageUnreachableError, StreamError
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.objects.object_location import object_location
 from tests.kit.objects.fake_uploads import Bucket, FakeUploads
@@ -133,6 +133,26 @@ def test_files_with_decision_only_chosen_columns_are_written(opened: Open, bucke
     found = _completed(bucket, writer)
     table = pq.read_table(io.BytesIO(bucket.objects[found.key(found.files[0])][0]))
     assert table.column_names == ["n"]
+
+
+@pytest.mark.parametrize("columns", [None, ("a", "b")])
+def test_files_of_all_epochs_have_the_columns_that_functions_declared(
+    opened: Open, bucket: Bucket, columns: tuple[str, ...] | None
+) -> None:
+    """A reader of CSV takes values by their place, in whatever order a function returns them."""
+    declared = pa.schema({"a": pa.string(), "b": pa.int64()})
+    texts = []
+    for batch in ({"a": ["x"], "b": [1]}, {"b": [2], "a": ["y"]}):
+        writer = opened(form="csv", columns=columns, rows=declared)
+        writer.write(pa.record_batch(batch))
+        found = _completed(bucket, writer)
+        texts.append(bucket.objects[found.key(found.files[0])][0])
+        bucket.objects.clear()
+    assert texts == [b'"x",1\n', b'"y",2\n']
+
+    for other in ({"a": ["x"], "b": ["07"]}, {"a": ["x"], "b": [1.5]}, {"a": ["x"], "c": [1]}):
+        with pytest.raises(ConfigError, match="empty"):
+            opened(form="csv", columns=columns, rows=declared).write(pa.record_batch(other))
 
 
 def test_files_with_decision_a_large_file_goes_up_in_parts(opened: Open, bucket: Bucket) -> None:
