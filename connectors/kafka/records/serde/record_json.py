@@ -19,9 +19,10 @@ class JsonSerializer:
     """A function for ``map_batches`` that makes a column the JSON of its values, for a Kafka sink.
 
     Null stays null: a tombstone, also where a record that holds ``null`` was read. Moments are text
-    of ISO 8601, decimals their digits as text, so that `JsonDeserializer` reads what it was. Bytes
-    have no JSON, nor have NaN, infinities and times of a day with nanoseconds: a record with them
-    fails, by the ``on_error`` of ``map_batches``.
+    of ISO 8601, decimals their digits as text, so that `JsonDeserializer` reads what it was. Maps
+    are objects. Bytes have no JSON, nor have NaN, infinities, intervals, times of a day with
+    nanoseconds, and maps with a key twice or with other keys than text: a record with them fails,
+    by the ``on_error`` of ``map_batches``.
 
     Attributes:
         column: ``value`` or ``key``.
@@ -44,8 +45,28 @@ class JsonSerializer:
 
 def json_texts(column: pa.Array) -> list[str | None]:
     """The JSON of each value, None for null; see `JsonSerializer`."""
+    if len(column) > column.null_count:
+        _require_json(column.type)
     _require_microseconds(column)
-    return [None if value is None else _ENCODER.encode(value) for value in column.to_pylist()]
+    try:
+        values = column.to_pylist(maps_as_pydicts="strict")
+    except KeyError as err:
+        raise ValueError("a map with a key twice has no JSON") from err
+    return [None if value is None else _ENCODER.encode(value) for value in values]
+
+
+def _require_json(kind: pa.DataType) -> None:
+    """Refuse types whose Python values the encoder would take for lists or texts."""
+    if pa.types.is_interval(kind):
+        raise ValueError("an interval has no JSON")
+    if pa.types.is_map(kind):
+        key = kind.key_type
+        if not (pa.types.is_string(key) or pa.types.is_large_string(key)):
+            raise ValueError("a map with other keys than text has no JSON")
+        _require_json(kind.item_type)
+    else:
+        for at in range(kind.num_fields):
+            _require_json(kind.field(at).type)
 
 
 def _require_microseconds(column: pa.Array) -> None:

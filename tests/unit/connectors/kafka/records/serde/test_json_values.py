@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.kafka.records.serde.json_records import JsonDeserializer
+from sluice.connectors.kafka.records.serde.record_json import json_texts
 from sluice.runtime.errors import ConfigError
 from tests.unit.connectors.kafka.records.serde.test_deserializers import ORDER, values
 
@@ -124,3 +125,26 @@ def test_a_field_must_be_there_only_if_its_struct_is(
     assert [cast(Any, row)["c"] is None for row in found] == [True, good == "null"]
     with pytest.raises(ValueError, match=f"the field {place} is null or missing"):
         values(deserializer, f'{{"c":{good}}}'.encode(), f'{{"c":{bad}}}'.encode())
+
+
+def test_a_map_becomes_an_object() -> None:
+    """At any depth, as Spark's ``to_json`` writes it, and not a list of pairs."""
+    kind = pa.map_(pa.string(), pa.struct([("n", pa.map_(pa.large_string(), pa.int64()))]))
+    maps = pa.array([[("a", {"n": [("b", 1), ("c", None)]}), ("d", None)], [], None], kind)
+    assert json_texts(maps) == ['{"a":{"n":{"b":1,"c":null}},"d":null}', "{}", None]
+    assert json_texts(pa.nulls(1, pa.map_(pa.int8(), pa.int8()))) == [None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.map_(pa.string(), pa.int64()), [("a", 1), ("a", 2)]),
+        (pa.map_(pa.int64(), pa.int64()), [(1, 2)]),
+        (pa.list_(pa.map_(pa.date32(), pa.int64())), [[]]),
+        (pa.struct([("i", pa.month_day_nano_interval())]), {"i": (1, 2, 3)}),
+    ],
+    ids=["twice", "numbers", "days", "interval"],
+)
+def test_what_json_does_not_hold_is_no_other_value(kind: pa.DataType, value: object) -> None:
+    with pytest.raises(ValueError, match="has no JSON"):
+        json_texts(pa.array([value], kind))
