@@ -77,6 +77,19 @@ def test_a_directory_is_listed_copied_and_deleted(google: ProxiedBucket) -> None
     assert [each.name for each in fs.entries("saved")] == ["a file"]
 
 
+def test_a_deletion_that_is_repeated_leaves_no_object(google: ProxiedBucket) -> None:
+    """The repetition of one whose answer was lost finds no object, and the others still go."""
+    fs = opened(google)
+    for each in range(30):
+        fs.write_temporary(f"state/{each:02d}", b"changes")
+    lost = google.proxy.add(
+        FaultKind.REFUSED_AFTER, method="DELETE", key=r"state/03$", status=404, code="NoSuchKey"
+    )
+    fs.delete("state")
+    assert lost.seen
+    assert fs.entries("state") == []
+
+
 def test_upload_settled_an_upload_is_completed_and_recognised(google: ProxiedBucket) -> None:
     """Its mark is in Google's own header."""
     location = object_location(f"gs://{google.name}/lake", _options(google))

@@ -181,18 +181,31 @@ class ObjectClient:
             yield from map(_found, chunk)
 
     def delete(self, keys: list[str]) -> None:
-        """Delete objects; those that are gone do not matter."""
+        """Delete objects; those that are gone do not matter.
+
+        In a store without a request for many deletions, such as Google's, obstore ends at the first
+        object that is gone. Its own repetition of a lost answer finds none either. So the rest is
+        deleted one by one.
+        """
         if not keys:
             return
         with self._translated("delete objects", keys[0]):
-            try:
-                self._sent(lambda: self._api.delete(self._store, keys))
-            except FileNotFoundError as error:
-                _require_absence(error)
+            if not self._deleted(keys) and len(keys) > 1:
+                for key in keys:
+                    self._deleted([key])
 
     def close(self) -> None:
         """Forget the connections; a later call connects again."""
         self.__dict__.pop("_store", None)
+
+    def _deleted(self, keys: list[str]) -> bool:
+        """Whether all were there; if not, some may still be there."""
+        try:
+            self._sent(lambda: self._api.delete(self._store, keys))
+        except FileNotFoundError as error:
+            _require_absence(error)
+            return False
+        return True
 
     def _put(self, key: str, data: bytes | BinaryIO, *, use_multipart: bool | None) -> None:
         self._api.put(
