@@ -239,6 +239,7 @@ _ALWAYS = [
     (FaultKind.REFUSED_AFTER, 503),
     (FaultKind.REFUSED_AFTER, 412),
     (FaultKind.STRANGE, 404),
+    (FaultKind.BLANK, 200),
     (FaultKind.TRUNCATED, 503),
 ]
 
@@ -262,6 +263,22 @@ def test_upload_settled_a_completion_survives_what_a_network_does(
     assert report.outcome is CommitOutcome.COMMITTED
     assert place.read("out/part-1") == b"rows"
     assert place.open_keys() == []
+
+
+@pytest.mark.parametrize("times", [1, None])
+def test_upload_settled_a_success_that_the_store_did_not_report_is_none(
+    s3_proxied: ProxiedBucket, times: int | None
+) -> None:
+    """A server before the store answers the completion by an empty 200: the store has no object."""
+    place = _s3_place(s3_proxied)
+    entry = place.stage("part-1")
+    s3_proxied.proxy.add(FaultKind.BLANK, method="POST", query="uploadId", times=times)
+
+    assert _outcomes(place.commit(entry)) == [CommitOutcome.PENDING]
+    assert place.read("out/part-1") is None
+    s3_proxied.proxy.clear()
+    assert _outcomes(place.commit(entry)) == [CommitOutcome.COMMITTED]
+    assert place.read("out/part-1") == b"rows"
 
 
 _COMPLETION = {"method": "POST", "query": "uploadId"}

@@ -98,7 +98,7 @@ class S3Uploads(MultipartUploads):
             made = _sent(
                 lambda: self._s3.create_multipart_upload(**self._at(key), Metadata={_MARK: mark})
             )
-        return str(made["UploadId"])
+            return self._reported(made, "UploadId", "begin an upload", key)
 
     def put_part(self, key: str, upload_id: str, number: int, data: bytes) -> str:
         with self._translated("upload a part", key):
@@ -107,17 +107,18 @@ class S3Uploads(MultipartUploads):
                     **self._at(key), UploadId=upload_id, PartNumber=number, Body=data
                 )
             )
-        return str(put["ETag"])
+            return self._reported(put, "ETag", "upload a part", key)
 
     def complete(self, key: str, upload_id: str, tags: Sequence[str], *, mark: str) -> None:
         del mark  # S3 keeps it from the beginning of the upload
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         with self._translated("complete an upload", key):
-            _sent(
+            made = _sent(
                 lambda: self._s3.complete_multipart_upload(
                     **self._at(key), UploadId=upload_id, MultipartUpload={"Parts": parts}
                 )
             )
+            self._reported(made, "ETag", "complete an upload", key)
 
     def abort(self, key: str, upload_id: str) -> None:
         with contextlib.suppress(UploadGoneError), self._translated("abort an upload", key):
@@ -157,6 +158,13 @@ class S3Uploads(MultipartUploads):
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self.bucket, "Key": f"{self.prefix}{key}"}
 
+    def _reported(self, answer: Mapping[str, Any], name: str, action: str, key: str) -> str:
+        """What each answer of the store to this request has. A success without it is of another
+        server: of a proxy without the store behind it, for example."""
+        if not answer.get(name):
+            raise _no_store(action, {"uri": f"{self.uri}/{key}", "lacks": name})
+        return str(answer[name])
+
     @contextlib.contextmanager
     def _translated(self, action: str, key: str) -> Iterator[None]:
         try:
@@ -189,6 +197,14 @@ def _is_strange(err: Exception) -> bool:
     return status == 404 and err.response.get("Error", {}).get("Code") in (None, "", "404")
 
 
+def _no_store(action: str, where: Mapping[str, object]) -> StorageUnreachableError:
+    return StorageUnreachableError(
+        f"could not {action}: not the store has answered",
+        where,
+        "Check AWS_ENDPOINT_URL, and the proxies before the store; the call is repeated.",
+    )
+
+
 def _of_answer(err: ClientError, action: str, uri: str) -> StreamError:
     """The typed error for an answer that refuses."""
     code = str(err.response.get("Error", {}).get("Code", ""))
@@ -203,11 +219,7 @@ def _of_answer(err: ClientError, action: str, uri: str) -> StreamError:
     if code == "InvalidRange":
         return _NoSuchRangeError(f"could not {action}: it is empty", where, "Report this message.")
     if _is_strange(err):
-        return StorageUnreachableError(
-            f"could not {action}: not the store has answered",
-            where,
-            "Check AWS_ENDPOINT_URL, and the proxies before the store; the call is repeated.",
-        )
+        return _no_store(action, where)
     if status in (401, 403) or code in _DENIED:
         return AuthenticationError(
             f"may not {action}",

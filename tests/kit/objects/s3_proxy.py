@@ -31,11 +31,13 @@ class FaultKind(enum.Enum):
     REFUSED = "refused"  # the client gets `Fault.status`; the server sees no request
     REFUSED_AFTER = "refused after"  # the server acts; the client gets `Fault.status`
     STRANGE = "strange"  # the client gets a 404 of another server; the store sees no request
+    BLANK = "blank"  # the client gets an empty 200 of another server; the store sees no request
     TRUNCATED = "truncated"  # half the answer's body, then the connection ends
     UNCONDITIONAL = "unconditional"  # the server does not see If-None-Match and If-Match
 
 
-_UNHEARD = (FaultKind.DROPPED_BEFORE, FaultKind.REFUSED, FaultKind.STRANGE)
+_UNHEARD = (FaultKind.DROPPED_BEFORE, FaultKind.REFUSED, FaultKind.STRANGE, FaultKind.BLANK)
+_NEVER_RANDOM = (FaultKind.UNCONDITIONAL, FaultKind.BLANK)
 _GENERATION = "x-goog-if-generation-match"
 _CONDITIONS = ("if-none-match", "if-match", _GENERATION)
 _SIGNED = "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request, Signature=0"
@@ -118,12 +120,12 @@ _LONGEST_S = 1.0
 
 
 def random_faults(seed: int, probability: float) -> Choose:
-    """Any fault but an unconditional request, for a share of all requests.
+    """Any fault but an unconditional request and a blank answer, for a share of all requests.
 
     A conditional put may also be refused with 412 or 409: S3 answers no other request so.
     """
     rng = random.Random(seed)
-    kinds = [kind for kind in FaultKind if kind is not FaultKind.UNCONDITIONAL]
+    kinds = [kind for kind in FaultKind if kind not in _NEVER_RANDOM]
 
     def choose(request: S3Request) -> Fault | None:
         if rng.random() >= probability:
@@ -251,6 +253,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if kind is FaultKind.STRANGE:
             self._answer(404, {"Content-Type": "text/plain"}, b"default backend - 404")
+            return
+        if kind is FaultKind.BLANK:
+            self._answer(200, {"Content-Type": "text/plain"}, b"")
             return
         self._end()
 
