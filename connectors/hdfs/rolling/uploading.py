@@ -32,6 +32,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.failpoints import failpoint
 from sluice.runtime.storage.file_system_opening import is_object_store, without_scheme
 from sluice.runtime.storage.objects.object_location import ObjectLocation
+from sluice.runtime.storage.objects.object_task_files import ObjectTaskFiles
 from sluice.runtime.storage.task_files import TaskFiles
 
 __all__ = ["MergingByTypes", "UploadedRolls", "merger_of", "task_layout"]
@@ -143,7 +144,7 @@ class UploadedRolls(Publication):
 
     Attributes:
         factory: of the sink's uploads.
-        files: of the target's store.
+        files: of the target's bucket.
         locate: a URI of the same store.
     """
 
@@ -162,10 +163,12 @@ class UploadedRolls(Publication):
     ) -> PublishedWork:
         del own
         factory = self._factory_for(target)
+        # An earlier path may lead to another bucket, with the files that were kept for it.
+        kept = self.files if factory is self.factory else ObjectTaskFiles(factory.parent)
         uploads = factory.task_files(scope, into.attempt, subtask=0)
         with contextlib.closing(uploads):
             found = tuple(
-                self._uploaded(file, into, uploads, number) for number, file in enumerate(files)
+                _uploaded(file, kept, into, uploads, number) for number, file in enumerate(files)
             )
         made = UploadSet(
             target=target,
@@ -175,20 +178,6 @@ class UploadedRolls(Publication):
         )
         entry = encode_upload_set(made, operator_id=scope.operator_id)
         return PublishedWork(committable=entry, staging=None)
-
-    def _uploaded(
-        self, file: PendingFile, into: StagingDirectory, uploads: UploadFiles, number: int
-    ) -> UploadedFile:
-        require_whole(file, into, into.fs.length_bytes(file.path))
-        upload = uploads.create(file.directory, number, written_type(file.staged))
-        path = f"{without_scheme(into.fs.uri)}/{file.path}"
-        try:
-            for piece in _pieces(self.files, path, file.length_bytes):
-                upload.stream.write(piece)
-            return upload.finish(file.rows)
-        except BaseException:
-            upload.abandon()
-            raise
 
     def _factory_for(self, target: str) -> UploadWriterFactory:
         """That of an earlier path for the files that were kept for it."""
@@ -201,6 +190,25 @@ class UploadedRolls(Publication):
                 "Start with the old path once more and stop the job in order: this publishes them.",
             )
         return replace(self.factory, target=target, parent=self.locate(split_target(target)[0]))
+
+
+def _uploaded(
+    file: PendingFile,
+    kept: TaskFiles,
+    into: StagingDirectory,
+    uploads: UploadFiles,
+    number: int,
+) -> UploadedFile:
+    require_whole(file, into, into.fs.length_bytes(file.path))
+    upload = uploads.create(file.directory, number, written_type(file.staged))
+    path = f"{without_scheme(into.fs.uri)}/{file.path}"
+    try:
+        for piece in _pieces(kept, path, file.length_bytes):
+            upload.stream.write(piece)
+        return upload.finish(file.rows)
+    except BaseException:
+        upload.abandon()
+        raise
 
 
 def _pieces(files: TaskFiles, path: str, length_bytes: int) -> Iterator[bytes]:

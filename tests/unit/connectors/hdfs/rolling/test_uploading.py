@@ -1,6 +1,7 @@
 """Merging whole objects without a JVM, and publishing them by uploads."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import fastavro
@@ -22,9 +23,13 @@ from sluice.runtime.contracts import TaskScope
 from sluice.runtime.errors import ConfigError, StorageError
 from sluice.runtime.model.splits import BatchKey
 from sluice.runtime.storage.local_fs import LocalFileSystem
+from sluice.runtime.storage.objects.object_file_system import ObjectFileSystem
 from sluice.runtime.storage.objects.object_location import object_location
+from sluice.runtime.storage.objects.object_task_files import ObjectTaskFiles
+from sluice.runtime.storage.objects.object_uploads import uploads_at
 from sluice.runtime.storage.task_files import LocalTaskFiles
 from tests.kit.objects.fake_uploads import Bucket, FakeUploads
+from tests.kit.objects.s3_fixture import S3Bucket, new_bucket
 
 _BATCH = BatchKey(region="main", attempt_id=3, batch_id=7)
 _SCOPE = TaskScope(
@@ -164,3 +169,28 @@ def test_files_kept_for_another_kind_of_store_are_refused(
     rolls = _rolls(Bucket(), monkeypatch, "s3://lake/data/orders")
     with pytest.raises(ConfigError, match="old path"):
         rolls.published([file], "hdfs://h/data/orders", directory, _SCOPE, own="")
+
+
+def test_files_with_decision_files_kept_in_another_bucket_are_published_there(
+    s3: S3Bucket,
+) -> None:
+    """The path leads to another bucket now: the bytes come from the old one."""
+    options, other = s3.storage_options, new_bucket(s3.endpoint)
+    old, new = (object_location(f"{each.uri}/data", options) for each in (s3, other))
+    directory = replace(_directory(Path("/")), fs=ObjectFileSystem(old))
+    file = _pending(directory, "part-00000-x-c000~json.staged", b"rows")
+    rolls = UploadedRolls(
+        factory=UploadWriterFactory(
+            target=f"{new.uri}/orders",
+            parent=new,
+            form=file_format("json", {}),
+            partitions=PartitionPaths(columns=()),
+        ),
+        files=ObjectTaskFiles(new),
+        locate=lambda uri: object_location(uri, options),
+    )
+    work = rolls.published([file], f"{old.uri}/orders", directory, _SCOPE, own=directory.path)
+    found = decode_upload_set(work.committable)
+    (made,) = found.files
+    uploads_at(old).complete(found.key(made), made.upload_id, made.tags, mark=found.mark)
+    assert ObjectFileSystem(old).read(found.key(made)) == b"rows"
