@@ -5,12 +5,14 @@ import itertools
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
+from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
 from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import (
@@ -104,6 +106,37 @@ def test_publish_whole_a_late_put_changes_no_slot_that_is_closed(s3_proxied: Pro
         late.release()
         assert decision.result(TIMEOUT_S) is PublishOutcome.TAKEN
     assert store_at(s3_proxied.direct).read(1) == aborted
+
+
+def test_a_late_put_lists_no_ended_attempt_again(s3_proxied: ProxiedBucket) -> None:
+    """A list that was given up and repeated lands once more, after the work of an attempt that the
+    next list leaves out was aborted."""
+    late = s3_proxied.proxy.add(FaultKind.HELD, method="PUT", key=r"/_attempts-")
+    attempts = ResumableAttempts(opened(s3_proxied, timeout="60s"))
+    first = ListedAttempts(run_attempt_id=5, resumed_from=3, attempts={"main": 5})
+    with ThreadPoolExecutor(1) as pool:
+        given_up = pool.submit(attempts.write, first)
+        late.wait()
+        attempts.write(replace(first, attempts={"main": 7}))
+        late.release()
+        given_up.result(TIMEOUT_S)
+    found = ResumableAttempts(opened(s3_proxied.direct))
+    assert found.before(9).attempts == found.running() == {"main": 7}
+
+
+def test_lists_of_attempts_do_not_pile_up(s3: S3Bucket) -> None:
+    """The last two of a run stay: another process may be about to read the one before the last."""
+    fs = opened(s3)
+    attempts = ResumableAttempts(fs)
+    first = ListedAttempts(run_attempt_id=5, resumed_from=3)
+    for each in range(12):
+        attempts.write(replace(first, attempts={"main": each}))
+    assert [each.name for each in fs.entries("")] == ["_attempts-5-10", "_attempts-5-11"]
+    assert attempts.before(6).attempts == {"main": 11}
+    later = ResumableAttempts(fs)
+    later.write(replace(first, run_attempt_id=40))
+    later.forget_before(40)
+    assert [each.name for each in fs.entries("")] == ["_attempts-40"]
 
 
 def test_fence_first_of_two_coordinators_on_one_bucket_one_decides(
