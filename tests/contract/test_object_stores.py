@@ -13,6 +13,7 @@ import pytest
 from sluice.runtime.checkpoint.checkpoint_slots import METADATA, slot_name
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
 from sluice.runtime.checkpoint.resumable_attempts import ListedAttempts, ResumableAttempts
+from sluice.runtime.checkpoint.retained_states import KeptStates
 from sluice.runtime.checkpoint.retention import name_other_records
 from sluice.runtime.contracts import PublishOutcome
 from sluice.runtime.errors import (
@@ -231,6 +232,19 @@ def test_a_404_of_another_server_does_not_mean_that_there_is_nothing(
     s3_proxied.proxy.add(FaultKind.STRANGE, method="GET", times=None)
     with pytest.raises(StorageUnreachableError):
         ask(store)
+
+
+def test_an_empty_answer_of_another_server_is_no_damaged_record(s3_proxied: ProxiedBucket) -> None:
+    """A damaged record protects no file that waits for a later epoch; a start would delete it."""
+    publish(store_at(s3_proxied), record(0))
+    s3_proxied.proxy.add(FaultKind.BLANK, method="GET", key=_RECORD, times=None)
+    with pytest.raises(StorageUnreachableError):
+        store_at(s3_proxied).read(0)
+    s3_proxied.proxy.clear()
+    late = s3_proxied.proxy.add(FaultKind.BLANK, method="GET", key=_RECORD, times=2)
+    kept = repeated(KeptStates.read, store_at(s3_proxied))
+    assert late.seen
+    assert not kept.has_damaged
 
 
 def test_half_a_record_is_never_read(s3_proxied: ProxiedBucket) -> None:

@@ -69,9 +69,17 @@ class ObjectClient:
 
     def read(self, key: str) -> bytes | None:
         """A whole object of one request; None: there is none."""
+
+        def whole() -> bytes:
+            found = self._api.get(self._store, key)
+            data = bytes(found.bytes())
+            if not found.meta["e_tag"]:  # each answer of a store has one: see `_require_absence`
+                raise OSError("the answer has no ETag: another server has given it")
+            return data
+
         with self._translated("read an object", key):
             try:
-                return self._asked(lambda: bytes(self._api.get(self._store, key).bytes()))
+                return self._asked(whole)
             except FileNotFoundError as error:
                 _require_absence(error)
                 return None
