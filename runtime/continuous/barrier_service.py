@@ -25,6 +25,7 @@ from sluice.runtime.model.acknowledgement import Acknowledgement, RecordCounts
 from sluice.runtime.model.checkpoint_record import RegionRecord, StateEntry
 from sluice.runtime.model.event_time import least_watermark_ms
 from sluice.runtime.model.splits import BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.process.host_clock import wall_ms
 from sluice.runtime.process.pause_tolerant_clock import PauseTolerantClock
 
@@ -96,7 +97,7 @@ class AttemptEpochs:
         region, attempt_id: the attempt.
         functions: of the region.
         operator_states: in the record that this attempt begins with.
-        splits: in that record.
+        splits, keyed_state: in that record.
 
     Attributes:
         is_stopping: the task shall end with its next poll.
@@ -109,6 +110,7 @@ class AttemptEpochs:
     functions: Sequence[ChainedFunction] = ()
     operator_states: tuple[StateEntry, ...] = ()
     splits: tuple[SplitKey, ...] = ()
+    keyed_state: KeyedState | None = None
     is_stopping: bool = False
     heartbeat: TaskHeartbeat = field(default_factory=TaskHeartbeat)
     commits: NativeCommits = field(init=False, default_factory=NativeCommits)

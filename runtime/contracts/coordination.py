@@ -10,6 +10,7 @@ from sluice.runtime.errors import ConfigError
 from sluice.runtime.model.acknowledgement import Acknowledgement
 from sluice.runtime.model.checkpoint_record import CheckpointKind, RegionRecord, StateEntry
 from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.state.keyed_state import KeyedState
 
 __all__ = [
     "AttemptState",
@@ -111,6 +112,7 @@ class RegionRegistration:
             does neither.
         may_resume: it still runs, and its host passes ``open`` on to a new coordinator again.
         splits: whose keyed state its task has; None: it is not known.
+        keyed_state: of these splits at the end of its last epoch, or as it began with it.
     """
 
     region: str
@@ -121,6 +123,7 @@ class RegionRegistration:
     replayed: int | None = None
     may_resume: bool = False
     splits: tuple[SplitKey, ...] | None = None
+    keyed_state: KeyedState | None = None
 
 
 class RegionHandle(Protocol):

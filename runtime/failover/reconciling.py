@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from sluice.runtime.contracts import OpenWork, RegionRegistration
 from sluice.runtime.model.checkpoint_record import RegionRecord
+from sluice.runtime.model.splits import SplitKey
+from sluice.runtime.model.state.keyed_state import KeyedState
 
 __all__ = ["RESUMES", "Finding", "Reconciled", "reconciled"]
 
@@ -24,7 +26,7 @@ class Finding(enum.Enum):
     ENDED = "an earlier coordinator has ended its attempt, or started a newer one"
     UNKNOWN = "its attempt is not older than this coordinator"
     CHANGED = "it reads other splits now, or to an end that an earlier coordinator has fixed"
-    MOVED = "the last decision has moved splits, and its task lacks their keyed state"
+    MOVED = "decisions have moved splits, and its task lacks their keyed state"
     SEVERAL_EPOCHS = "several of its epochs are acknowledged and not decided"
     ELSEWHERE = "its undecided epoch does not begin where the decision ends"
 
@@ -146,13 +148,32 @@ def _finding(
         return Finding.NOT_RUNNING
     if not is_unchanged:
         return Finding.CHANGED
-    if is_keyed and set(report.splits or ()) != {split.key for split in record.splits}:
+    if is_keyed and not _has_state(report, record, undecided):
         return Finding.MOVED
     if len(undecided) > 1:
         return Finding.SEVERAL_EPOCHS
     if not all(_follows(work, record) for work in undecided):
         return Finding.ELSEWHERE
     return Finding.MATCHES
+
+
+def _has_state(
+    report: RegionRegistration, record: RegionRecord, undecided: Sequence[OpenWork]
+) -> bool:
+    """Whether its task has the keyed state of exactly its splits, as the decision names it.
+
+    A split may leave and come back between two barriers of the task: then another region has
+    written its state. An undecided epoch has begun after that, with what its barrier brought.
+    """
+    if set(report.splits or ()) != {split.key for split in record.splits}:
+        return False
+    return bool(undecided) or _sections(report.keyed_state) == _sections(record.keyed_state)
+
+
+def _sections(state: KeyedState | None) -> dict[SplitKey, object]:
+    """What holds the state of each split that has one."""
+    found = {} if state is None else state.sections()
+    return {split: sections for split, sections in found.items() if sections}
 
 
 def _follows(work: OpenWork, record: RegionRecord) -> bool:

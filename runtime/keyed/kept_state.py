@@ -13,7 +13,7 @@ from sluice.runtime.contracts.keyed import BarrierTime
 from sluice.runtime.functions.function_run import ChainedFunction
 from sluice.runtime.keyed.keyed_run import KeyedRun
 from sluice.runtime.keyed.keyed_task import EndedState, KeyedTask
-from sluice.runtime.model.splits import Barrier, BatchKey, SplitKey, SplitRange
+from sluice.runtime.model.splits import Barrier, BatchKey, SplitRange
 from sluice.runtime.model.state.key_sample import KeySample
 from sluice.runtime.model.state.keyed_state import Due, KeyedState
 
@@ -23,7 +23,6 @@ OpenTask = Callable[[KeyedState, tuple[SplitRange, ...]], KeyedTask]
 """Loads the state of splits into a new task."""
 
 _Owner = tuple[str, str, int]
-_Identity = dict[SplitKey, tuple[object, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +64,7 @@ class KeptTasks:
 
     def __init__(self) -> None:
         self._owner: _Owner | None = None
-        self._identity: _Identity = {}
+        self._kept_state = KeyedState()
         self._task: KeyedTask | None = None
 
     def open(
@@ -82,7 +81,7 @@ class KeptTasks:
             load: if this process does not have exactly the state that the batch begins with.
         """
         task, self._task = self._task, None
-        is_same = self._owner == owner and self._identity == _identity_of(batch.state)
+        is_same = self._owner == owner and self._kept_state.sections() == batch.state.sections()
         if task is not None and not is_same:
             task.close()
             task = None
@@ -94,15 +93,7 @@ class KeptTasks:
 
     def keep(self, owner: _Owner, state: KeyedState, task: KeyedTask) -> None:
         """The task has ended a batch with this state."""
-        self._owner, self._identity, self._task = owner, _identity_of(state), task
-
-
-def _identity_of(state: KeyedState) -> _Identity:
-    """The files and sections of each split, whatever their order in the record."""
-    return {
-        split.key: tuple((state.files[p.file], p.offset, p.length, p.is_base) for p in split.parts)
-        for split in state.splits
-    }
+        self._owner, self._kept_state, self._task = owner, state, task
 
 
 class OpenKeyedBatch:

@@ -249,9 +249,7 @@ class Task:
     def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
         self.world = process.world
         self.is_over = False
-        self.relay = Relay(
-            process, restored.region, attempt_id, tuple(split.key for split in restored.splits)
-        )
+        self.relay = Relay(process, restored, attempt_id)
         if self.world.profile.outlived:
             self.world.tasks.append(self)
         self._refusal: StreamError | None = None

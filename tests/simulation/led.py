@@ -15,7 +15,7 @@ from sluice.runtime.continuous.task_messages import EpochResult, NextBarrier
 from sluice.runtime.contracts import RegionRegistration, RegisteredAttempt
 from sluice.runtime.coordinator.start.takeover import Takeover
 from sluice.runtime.errors import NotLeaderError, StorageError, StreamError, UnreachableError
-from sluice.runtime.model.splits import SplitKey
+from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.service.hosting.host_messages import AttemptReport
 from sluice.runtime.service.hosting.relay import SplitsRead
 from sluice.runtime.storage.file_system import FileSystem
@@ -38,13 +38,12 @@ class Relay:
         is_over: the leader has refused a message of the attempt for good.
     """
 
-    def __init__(
-        self, process: "Process", region: str, attempt_id: int, splits: tuple[SplitKey, ...]
-    ) -> None:
-        self._splits = SplitsRead(splits)
+    def __init__(self, process: "Process", restored: RegionRecord, attempt_id: int) -> None:
+        splits = tuple(split.key for split in restored.splits)
+        self._splits = SplitsRead(splits, restored.keyed_state)
         self.process = process
         self.is_over = False
-        self._region, self._attempt_id = region, attempt_id
+        self._region, self._attempt_id = restored.region, attempt_id
         self._newest = process.found.attempt_id
         self._before: list[Process] = []
         self._results: dict[int, EpochResult] = {}
@@ -98,6 +97,7 @@ class Relay:
             attempt_id=self._attempt_id,
             is_running=is_running and not self.is_over,
             splits=self._splits.known,
+            keyed_state=self._splits.keyed_state,
             epochs=tuple(self._results[batch_id] for batch_id in sorted(self._results)),
             registered=tuple(self._registered),
         )

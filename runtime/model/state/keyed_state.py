@@ -143,6 +143,13 @@ class KeyedState:
         """The state of all other splits, with the files that they need."""
         return _with_needed_files(self, [s for s in self.splits if s.key not in splits])
 
+    def sections(self) -> dict[SplitKey, tuple[tuple[FileReference, StatePart], ...]]:
+        """What holds the state of each split, whatever the order of splits and files."""
+        return {
+            split.key: tuple((self.files[part.file], replace(part, file=0)) for part in split.parts)
+            for split in self.splits
+        }
+
     @staticmethod
     def merged(states: Iterable["KeyedState"]) -> "KeyedState | None":
         """The state of several regions as one; None: there is none.

@@ -11,6 +11,7 @@ from sluice.runtime.continuous.task_messages import EpochResult
 from sluice.runtime.contracts import JobTopic, RegionRegistration, RegisteredAttempt
 from sluice.runtime.model.splits import SplitKey
 from sluice.runtime.model.state.batch_lineage import BatchLineage
+from sluice.runtime.model.state.keyed_state import KeyedState
 
 __all__ = ["HOSTS_KEY", "AttemptReport", "FixedEnd", "Hello", "HostAnswer", "Join", "RunTopic"]
 
@@ -26,6 +27,7 @@ class AttemptReport:
         region, attempt_id: the attempt.
         is_running: its task runs, and waits for barriers.
         splits: that its task reads; None: not known, since a barrier may have changed them.
+        keyed_state: see `RegionRegistration`.
         epochs: that it has pre-committed and that are not known to be committed on record, oldest
             first; their ``decide_by_s`` on the leader's clock.
         registered: transactions that it may have open.
@@ -35,6 +37,7 @@ class AttemptReport:
     attempt_id: int
     is_running: bool
     splits: tuple[SplitKey, ...] | None = None
+    keyed_state: KeyedState | None = None
     epochs: tuple[EpochResult, ...] = ()
     registered: tuple[RegisteredAttempt, ...] = ()
 
@@ -48,6 +51,7 @@ class AttemptReport:
             open=tuple(map(open_work, self.epochs)),
             may_resume=self.is_running,
             splits=self.splits,
+            keyed_state=self.keyed_state,
         )
 
 

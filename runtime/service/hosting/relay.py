@@ -16,6 +16,7 @@ from sluice.runtime.contracts import RegisteredAttempt
 from sluice.runtime.errors import FencedError, NotLeaderError, UnreachableError
 from sluice.runtime.model.json_values import to_json
 from sluice.runtime.model.splits import SplitKey
+from sluice.runtime.model.state.keyed_state import KeyedState
 from sluice.runtime.process.host_clock import age_clock
 from sluice.runtime.service.coordinator_app import LONGEST_POLL_S, CoordinatorApp
 from sluice.runtime.service.hosting.host_messages import AttemptReport
@@ -40,9 +41,11 @@ class SplitsRead:
 
     Attributes:
         known: None: a barrier was given, and the task has not ended an epoch with it.
+        keyed_state: at the end of that epoch; before the first one, as the attempt began with it.
     """
 
     known: tuple[SplitKey, ...] | None
+    keyed_state: KeyedState | None
 
     def note_barrier(self, answer: NextBarrier) -> None:
         """The task may get this barrier, or its answer is lost."""
@@ -53,6 +56,7 @@ class SplitsRead:
     def note_epoch(self, result: EpochResult) -> None:
         """The task has ended an epoch."""
         self.known = tuple(split.key for split in result.ranges)
+        self.keyed_state = result.keyed_state
 
 
 @dataclass(slots=True)
@@ -71,7 +75,7 @@ class AttemptRelay:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._splits = SplitsRead(self.epochs.splits)
+        self._splits = SplitsRead(self.epochs.splits, self.epochs.keyed_state)
 
     def next_barrier(
         self,
@@ -138,6 +142,7 @@ class AttemptRelay:
                 attempt_id=self.epochs.attempt_id,
                 is_running=not (self._is_over or self.epochs.is_stopping),
                 splits=self._splits.known,
+                keyed_state=self._splits.keyed_state,
                 epochs=tuple(self._results[batch_id] for batch_id in sorted(self._results)),
                 registered=tuple(self._registered),
             )

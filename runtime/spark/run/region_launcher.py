@@ -236,6 +236,7 @@ class RegionLauncher:
             functions=functions,
             operator_states=attempt.restored.operator_states,
             splits=tuple(split.key for split in splits),
+            keyed_state=attempt.restored.keyed_state,
         )
         chain = ContinuousChain(
             tasks=self._tasks(region, attempt.attempt_id),

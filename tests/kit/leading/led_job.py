@@ -322,7 +322,10 @@ class _RunningTask:
         self._error: BaseException | None = None
         splits = [split.at_end() for split in attempt.restored.splits]
         self._epochs = AttemptEpochs(
-            attempt.region, attempt.attempt_id, splits=tuple(split.key for split in splits)
+            attempt.region,
+            attempt.attempt_id,
+            splits=tuple(split.key for split in splits),
+            keyed_state=attempt.restored.keyed_state,
         )
         host.relays.open(self._epochs)
         link = CoordinatorClient(host.address, deadline_s=1.0)

@@ -43,7 +43,7 @@ MUTANTS = (
         edits=(
             Edit(
                 function="sluice.runtime.keyed.kept_state:KeptTasks.open",
-                old="is_same = self._owner == owner and self._identity == _identity_of(batch.state)",
+                old="is_same = self._owner == owner and self._kept_state.sections() == batch.state.sections()",
                 new="is_same = self._owner == owner",
             ),
         ),

@@ -8,6 +8,8 @@ from sluice.runtime.contracts import OpenWork, RegionRegistration
 from sluice.runtime.failover.reconciling import RESUMES, Finding, reconciled
 from sluice.runtime.model.checkpoint_record import RegionRecord
 from sluice.runtime.model.splits import BatchKey
+from sluice.runtime.model.state.file_reference import FileReference
+from sluice.runtime.model.state.keyed_state import KeyedState, SplitState, StatePart
 from tests.kit.coordinator.core_driver import committable, split
 
 OWN = 9
@@ -139,3 +141,45 @@ def test_a_region_that_left_the_job_is_left() -> None:
         [gone], {"main": RECORD}, own_attempt=OWN, listed={"gone": 3}, unchanged={"gone"}
     )
     assert outcome.left == (gone,)
+
+
+def keyed_state(*writers: str) -> KeyedState:
+    """The state of one split: a file of each region that has written some of it."""
+    paths = [f"state/{region}/3-{at}.changes" for at, region in enumerate(writers)]
+    files = tuple(FileReference(path=path, length_bytes=9, sha256="0" * 64) for path in paths)
+    parts = tuple(StatePart(file=at, offset=0, length=9) for at in range(len(files)))
+    place = SplitState(source_id="source", topic="topic", partition=0, parts=parts)
+    return KeyedState(files=files, splits=(place,))
+
+
+def keyed_finding(
+    reported: KeyedState | None, decided: KeyedState | None, *epochs: OpenWork
+) -> Finding:
+    its_own = replace(report(*epochs), splits=(split(0, 40, 50).key,), keyed_state=reported)
+    outcome = reconciled(
+        [its_own],
+        {"main": replace(RECORD, keyed_state=decided)},
+        own_attempt=OWN,
+        listed={"main": 3},
+        unchanged={"main"},
+        keyed={"main"},
+    )
+    return outcome.findings["main"]
+
+
+def test_state_with_output_a_split_that_was_away_between_two_barriers_restarts_its_region() -> None:
+    """Its task has the older state: the next barrier would bring it no other one."""
+    mine, others = keyed_state("main"), keyed_state("main", "side")
+    assert keyed_finding(mine, mine) is Finding.MATCHES
+    assert keyed_finding(mine, others) is Finding.MOVED
+    assert keyed_finding(None, others) is Finding.MOVED
+
+
+def test_state_without_parts_is_none() -> None:
+    assert keyed_finding(None, keyed_state()) is Finding.MATCHES
+    assert keyed_finding(keyed_state(), None) is Finding.MATCHES
+
+
+def test_an_undecided_epoch_has_a_later_state_than_the_decision() -> None:
+    decided, later = keyed_state("main"), keyed_state("main", "main")
+    assert keyed_finding(later, decided, epoch(6, 50)) is Finding.MATCHES
