@@ -1,6 +1,7 @@
 """The checkpoint directory: in memory, or the production store on a model file system."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from sluice.runtime.checkpoint.checkpoint_store import CheckpointStore
@@ -168,11 +169,14 @@ class _StoreOfProcess(DiskStore):
 
     def mark_committed(self, checkpoint_id: int) -> None:
         """See `MetadataStore.mark_committed`."""
-        super().mark_committed(checkpoint_id)
         plain = DiskStore(self._world)
-        record = plain.read(checkpoint_id)
-        if record is not None:  # a stale coordinator marks what was retired long ago
-            self._world.watch.marked(checkpoint_id, lambda: plain.effective_committables(record))
+        try:
+            super().mark_committed(checkpoint_id)
+        finally:  # the mark may be there although the process has died, or was not answered
+            record = plain.read(checkpoint_id) if plain.is_committed(checkpoint_id) else None
+            if record is not None:  # a stale coordinator marks what was retired long ago
+                effective = partial(plain.effective_committables, record)
+                self._world.watch.marked(checkpoint_id, effective)
 
 
 def make_disk_store(world: "World", disk: Disk) -> CheckpointStore:
