@@ -72,8 +72,13 @@ class IntervalJoin:
     @property
     def tables(self) -> Sequence[TableSpec]:
         """See `KeyedFunction`."""
-        interval = {"before_ms": self.before_ms, "after_ms": self.after_ms}
-        return *(declared_as(rows, interval) for rows in _ROWS), _UNMATCHED, MEMORY_TABLE
+        declared = {
+            "before_ms": self.before_ms,
+            "after_ms": self.after_ms,
+            # An inner join does not keep which rows must come out without a partner.
+            "how": "left" if self.is_left else "inner",
+        }
+        return *(declared_as(rows, declared) for rows in _ROWS), _UNMATCHED, MEMORY_TABLE
 
     @property
     def late_topic(self) -> str | None:

@@ -1,5 +1,7 @@
 """The kind of a keyed state has what its values depend on: a start refuses another declaration."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -48,7 +50,8 @@ def test_other_windows_and_intervals_are_another_kind() -> None:
     windows = [Tumbling("10 s"), Tumbling("20 s"), Sliding("20 s", "10 s"), Session("10 s")]
     assert len({_kinds(_window(each))["windows"] for each in windows}) == len(windows)
     joins = [IntervalJoin(before_ms=before, after_ms=5, on=("t", "t")) for before in (5, 6)]
-    assert len({_kinds(each)["left"] for each in joins}) == 2
+    joins.append(replace(joins[0], is_left=True))
+    assert len({_kinds(each)["left"] for each in joins}) == 3
 
 
 def test_a_time_to_live_is_part_of_the_kind() -> None:
