@@ -207,8 +207,8 @@ class EmbeddedYarn(EmbeddedServer):
         require_free(ports.web, server=f"{_NAME}'s web interface")
         java, jars = find_java(), yarn_class_path()
         site = client_site(ports=ports, overrides=self._settings)
-        common = {"fs.defaultFS": self._default_fs, "hadoop.tmp.dir": f"{self._directory()}/hadoop"}
-        _write(self.conf_dir, {"core-site.xml": render(common), "yarn-site.xml": render(site)})
+        core = {**self._core_site(), "hadoop.tmp.dir": f"{self._directory()}/hadoop"}
+        _write(self.conf_dir, {"core-site.xml": render(core), "yarn-site.xml": render(site)})
         script = client_script(
             java=java.executable, class_path=_joined(self.conf_dir, *hdfs_class_path())
         )
@@ -235,6 +235,14 @@ class EmbeddedYarn(EmbeddedServer):
             for number in range(1, self._count + 1)
         ]
 
+    def _core_site(self) -> dict[str, str]:
+        """The settings of the file system, for servers and clients."""
+        return {"fs.defaultFS": self._default_fs}
+
+    def _java_options(self) -> tuple[str, ...]:
+        """More options of the servers' JVMs."""
+        return ()
+
     def _server(
         self,
         role: str,
@@ -247,7 +255,8 @@ class EmbeddedYarn(EmbeddedServer):
     ) -> ServerProcess:
         own = self._directory() / role
         _write(own / "conf", {"log4j2.properties": CONSOLE_LOGGING, **files})
-        options = (*QUICK_START, _OPENED, f"-Djava.io.tmpdir={self._temporary()}")
+        temporary = f"-Djava.io.tmpdir={self._temporary()}"
+        options = (*QUICK_START, _OPENED, temporary, *self._java_options())
         class_path = _joined(own / "conf", self.conf_dir, *jars)
         return ServerProcess(
             ServerSpec(

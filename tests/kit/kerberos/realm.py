@@ -25,13 +25,14 @@ class Realm:
 
     Args:
         directory: empty, for all data.
+        token_life_s: of delegation tokens; a renewal adds nothing to it.
 
     Attributes:
         kdc: a test that stops it starts it again.
         hdfs: in its realm.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, token_life_s: int = TOKEN_LIFE_S) -> None:
         self._directory = directory
         self.kdc = Kdc(directory / "kdc")
         self.hdfs = SecureHdfs(
@@ -39,7 +40,7 @@ class Realm:
             directory,
             settings=dict.fromkeys(
                 (f"{_TOKENS}.renew-interval", f"{_TOKENS}.max-lifetime"),
-                str(TOKEN_LIFE_S * 1000),
+                str(token_life_s * 1000),
             ),
         )
 

@@ -69,6 +69,9 @@ def secured_site(kdc: Kdc) -> dict[str, str]:
         "hadoop.security.authorization": "true",
         "hadoop.user.group.static.mapping.overrides": f"{USER}=supergroup;{BRIEF}=supergroup;hdfs=supergroup",
         "hadoop.kerberos.min.seconds.before.relogin": "1",
+        # YARN gets tokens for its users, as applications outlive theirs.
+        "hadoop.proxyuser.yarn.hosts": "*",
+        "hadoop.proxyuser.yarn.groups": "*",
         "dfs.block.access.token.enable": "true",
         "dfs.namenode.kerberos.principal": _SERVICE,
         "dfs.namenode.keytab.file": keytab,
