@@ -16,6 +16,7 @@ from sluice.runtime.model.checkpoint_record import StateEntry
 from sluice.runtime.storage.file_system import FileSystem
 from sluice.runtime.storage.file_system_opening import open_file_system
 from sluice.runtime.storage.objects.multipart_uploads import MultipartUploads, UploadGoneError
+from sluice.runtime.storage.objects.object_client import ObjectClient
 from sluice.runtime.storage.objects.object_location import object_location
 from sluice.runtime.storage.objects.object_uploads import uploads_at
 from tests.kit.coordinator.checkpoint_records import record
@@ -78,6 +79,15 @@ def test_a_directory_is_listed_copied_and_deleted(azure: AzureContainer) -> None
     assert fs.read("state-2/other") == b"kept"
     fs.delete(slot_name(1))
     assert store.slots() == [0, 2]
+
+
+def test_a_directory_that_cannot_be_deleted_is_no_error(azure: AzureContainer) -> None:
+    """An account without a hierarchical namespace, such as Azurite's, has none."""
+    client = ObjectClient(object_location(f"{azure.uri}/a job", azure.environment))
+    client.delete_directory("a job/state")
+    refused = azure.proxy.add(FaultKind.REFUSED, method="POST", times=99)
+    client.delete_directory("a job/state")
+    refused.wait()
 
 
 def test_a_wrong_key_is_said(azure: AzureContainer) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import logging
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,6 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 
+from sluice.runtime.errors import StreamError
 from sluice.runtime.extras import extras_named
 from sluice.runtime.storage.file_system import FileDigest
 from sluice.runtime.storage.local_fs import local_failure
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = ["PART_BYTES", "FoundObject", "ObjectClient"]
+
+log = logging.getLogger(__name__)
 
 PART_BYTES = 8 << 20
 """The most bytes of one request: larger objects are read and written in parts."""
@@ -202,11 +206,20 @@ class ObjectClient:
                 for key in keys:
                     self._deleted([key])
 
+    def delete_directory(self, key: str) -> None:
+        """Delete the directory that an Azure account with a hierarchical namespace keeps when its
+        last blob is deleted: listings would name it for ever. A failure costs no more than that."""
+        try:
+            with self._translated("delete an empty directory", key):
+                self._deleted(key)
+        except StreamError as err:
+            log.info("an empty directory stays: error=%s", err)
+
     def close(self) -> None:
         """Forget the connections; a later call connects again."""
         self.__dict__.pop("_store", None)
 
-    def _deleted(self, keys: list[str]) -> bool:
+    def _deleted(self, keys: str | list[str]) -> bool:
         """Whether all were there; if not, some may still be there."""
         try:
             self._sent(lambda: self._api.delete(self._store, keys))

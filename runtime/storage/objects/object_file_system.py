@@ -164,7 +164,9 @@ class ObjectFileSystem(FileSystem):
         if record in below:
             self._client.delete([record])
             failpoint("after-record-deleted")
-        self._client.delete([each for each in below if each != record] or [key])
+        self._client.delete([each for each in below if each != record] if below else [key])
+        if below and self.location.scheme == "abfss":
+            self._client.delete_directory(key)
 
     def close(self) -> None:
         self._client.close()

@@ -100,7 +100,7 @@ MUTANTS = (
             ),
             Edit(
                 function=f"{_FILES}:ObjectFileSystem.delete",
-                old="self._client.delete([each for each in below if each != record] or [key])",
+                old="self._client.delete([each for each in below if each != record] if below else [key])",
                 new="""
                 failpoint("after-record-deleted")
                 self._client.delete(below or [key])
