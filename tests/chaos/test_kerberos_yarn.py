@@ -75,7 +75,7 @@ class CopiedIntoFiles(Copied):
             if path.startswith("files/part-"):
                 data = io.BytesIO(self._fs.read(path) or b"")
                 if self.kind == "avro":
-                    yield from (row["value"] for row in fastavro.reader(data))  # type: ignore[index, call-overload]
+                    yield from (row["value"] for row in fastavro.reader(data))
                 else:
                     yield from pq.read_table(data).column("value").to_pylist()
 

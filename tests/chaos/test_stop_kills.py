@@ -75,8 +75,9 @@ def stop_with_a_savepoint(scenario: Scenario, to: Path) -> str:
     program = scenario.start()
     in_service(scenario, program)
     with running_job(str(scenario.checkpoint)) as client:
-        uri = await_end(str(scenario.checkpoint), client, client.stop(savepoint=True, to=str(to)))
+        request = client.stop(savepoint=True, to=str(to))
+        end = await_end(str(scenario.checkpoint), client, request)
     assert program.await_exit(timeout_s=START_S) == 0, program.log_tail()
     assert program.await_end(timeout_s=START_S), program.members()
-    assert uri is not None
-    return uri.removeprefix("file://")
+    assert end.savepoint is not None
+    return end.savepoint.removeprefix("file://")

@@ -344,7 +344,7 @@ class TestCommands:
             assert coordinator.wait(LIMIT_S)
             wait_for(lambda: not _answers(client))
             (found,) = copier.directory.iterdir()
-            assert await_end(str(directory), client, request) == found.as_uri()
+            assert await_end(str(directory), client, request).savepoint == found.as_uri()
             with pytest.raises(CheckpointFailedError, match="without its last checkpoint"):
                 await_end(str(directory), client, {**request, "request_id": "abcdef"})
 
