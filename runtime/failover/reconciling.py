@@ -171,7 +171,7 @@ def _has_state(
 
 
 def _sections(state: KeyedState | None) -> dict[SplitKey, object]:
-    """What holds the state of each split that has one."""
+    """The files and sections with the state of each split that has one."""
     found = {} if state is None else state.sections()
     return {split: sections for split, sections in found.items() if sections}
 

@@ -3,8 +3,8 @@
 import pyarrow as pa
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.value_casts import cast_values
 from sluice.runtime.model.arrow_leaves import missing_part
-from sluice.runtime.model.value_casts import cast_values
 
 __all__ = ["with_declared_types"]
 

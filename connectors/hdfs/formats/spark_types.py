@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 from sluice.runtime.errors import ConfigError
+from sluice.runtime.functions.value_casts import cast_values
 from sluice.runtime.model.arrow_leaves import has_required, missing_part
-from sluice.runtime.model.value_casts import cast_values
 
 __all__ = [
     "conform",

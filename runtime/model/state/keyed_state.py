@@ -144,7 +144,7 @@ class KeyedState:
         return _with_needed_files(self, [s for s in self.splits if s.key not in splits])
 
     def sections(self) -> dict[SplitKey, tuple[tuple[FileReference, StatePart], ...]]:
-        """What holds the state of each split, whatever the order of splits and files."""
+        """The files and sections with the state of each split, in any order of splits and files."""
         return {
             split.key: tuple((self.files[part.file], replace(part, file=0)) for part in split.parts)
             for split in self.splits

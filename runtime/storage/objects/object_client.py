@@ -239,7 +239,7 @@ class ObjectClient:
         )
 
     def _size(self, key: str) -> int:
-        """The answer to a HEAD has no body, which would say who gave it. So it asks for a byte."""
+        """The answer to a HEAD has no body, which would say who gave it: this asks for a byte."""
 
         def first_byte() -> int:
             found = self._api.get(self._store, key, options={"range": (0, 1)})

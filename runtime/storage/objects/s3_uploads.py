@@ -136,7 +136,7 @@ class S3Uploads(MultipartUploads):
 
     def look(self, key: str) -> CompletedObject | None:
         """See `MultipartUploads.look`. The answer to a HEAD has no body, which would say who gave
-        it. So it asks for a byte."""
+        it. So this asks for a byte."""
         try:
             with self._translated("look at an object", key):
                 found = _sent(lambda: self._s3.get_object(**self._at(key), Range="bytes=0-0"))
@@ -159,8 +159,8 @@ class S3Uploads(MultipartUploads):
         return {"Bucket": self.bucket, "Key": f"{self.prefix}{key}"}
 
     def _reported(self, answer: Mapping[str, Any], name: str, action: str, key: str) -> str:
-        """What each answer of the store to this request has. A success without it is of another
-        server: of a proxy without the store behind it, for example."""
+        """A field that each answer of the store to this request has. A success without it is that
+        of another server, for example from a proxy whose store is away."""
         if not answer.get(name):
             raise _no_store(action, {"uri": f"{self.uri}/{key}", "lacks": name})
         return str(answer[name])
